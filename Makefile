@@ -1,0 +1,48 @@
+# Every target sets up what it needs in .venv: nothing has to be installed by hand but Python and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types format interop soak bench peers clean
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: lint types
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Reads what mosaicml-streaming writes, and the other way round, with the real library in .peers/mosaic.
+interop: $(READY) .peers/mosaic/.ready
+	$(BIN)/python -m pytest -m interop
+
+# Slow or large tests: a 4 GiB shard, long fuzzing.
+soak: $(READY)
+	$(BIN)/python -m pytest -m soak
+
+bench: $(READY) peers
+	$(BIN)/python benchmarks/formats.py
+
+peers: .peers/mosaic/.ready .peers/litdata/.ready
+
+.peers/%/.ready: scripts/make_peer_env
+	PYTHON=$(PYTHON) scripts/make_peer_env $*
+
+$(READY): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data

@@ -1,0 +1,160 @@
+"""The one exception tree: whatever penstock raises on purpose derives from `PenstockError`.
+
+Each class also derives from the builtin that users of this field already catch in that place, so code written
+against other readers of the same formats keeps working.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class PenstockError(Exception):
+    """Base of all errors of this library: one message, plus keyword facts for machines.
+
+    The message alone rebuilds the error, so its type survives pickling and the re-raise of a worker process.
+    """
+
+    def __init__(self, message: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __str__(self) -> str:  # KeyError would show the repr of its argument
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.facts)
+
+
+def _rebuild(kind: type[PenstockError], message: str, facts: dict[str, Any]) -> PenstockError:
+    return kind(message, **facts)
+
+
+# --- What the user asked for makes no sense -----------------------------------------------------------------
+
+
+class ConfigError(PenstockError, ValueError):
+    """An argument or a combination of arguments is wrong."""
+
+
+class UnknownEncodingError(ConfigError, TypeError, KeyError, AssertionError):
+    """A column encoding that its format does not have."""
+
+
+class EncodingConfigError(ConfigError, AttributeError, AssertionError):
+    """A column encoding that exists, with settings that it does not take."""
+
+
+class ColumnNameError(ConfigError, AssertionError):
+    """A column name that its format cannot store."""
+
+
+class UnknownSchemeError(ConfigError):
+    """A URL scheme that no store serves."""
+
+
+class OutputExistsError(ConfigError, FileExistsError):
+    """The place to write to already holds something."""
+
+
+class SampleIndexError(PenstockError, IndexError):
+    """A sample number outside the dataset."""
+
+
+class SampleKeyError(PenstockError, TypeError):
+    """Something that cannot number a sample was used to index a dataset."""
+
+
+class WriterClosedError(PenstockError, RuntimeError):
+    """A writer was used after it had finished or failed."""
+
+
+# --- The data is not what it should be ----------------------------------------------------------------------
+
+
+class DataError(PenstockError):
+    """Stored data, or data to be stored, is wrong."""
+
+
+class BadIndexError(DataError, ValueError):
+    """An index that cannot be trusted: wrong version, wrong fields, files outside its folder."""
+
+
+class IndexFieldError(BadIndexError, TypeError):
+    """An index entry that lacks a field or holds one of the wrong type."""
+
+
+class CorruptIndexError(BadIndexError, json.JSONDecodeError):
+    """An index file that is empty or is not JSON."""
+
+    def __init__(self, message: str = "", **facts: Any) -> None:
+        json.JSONDecodeError.__init__(self, message, "", 0)
+        PenstockError.__init__(self, message, **facts)
+
+
+class EmptyDatasetError(DataError, RuntimeError, IndexError):
+    """A dataset without a single sample."""
+
+
+class CorruptShardError(DataError, ValueError):
+    """A shard whose bytes do not fit its index, its digest or its own layout."""
+
+
+class UnsafeTypeError(DataError, ValueError):
+    """A column that could run code when it is read, and nobody allowed it."""
+
+
+class BadSampleError(DataError):
+    """A sample that does not fit its dataset; names the column and the number of the sample."""
+
+
+class MissingColumnError(BadSampleError, KeyError):
+    """A sample lacks a column."""
+
+
+class ColumnSizeError(BadSampleError, KeyError):
+    """An encoded value has another length than its fixed-size column."""
+
+
+class ColumnTypeError(BadSampleError, AttributeError, TypeError):
+    """A value has a type that its column does not take."""
+
+
+class ColumnValueError(BadSampleError, ValueError, AssertionError):
+    """A value has the right type but cannot be stored in its column."""
+
+
+class ColumnRangeError(ColumnValueError, OverflowError):
+    """A number does not fit its column."""
+
+
+class ShardTooLargeError(BadSampleError, ValueError):
+    """A sample would push its shard past what the format can address."""
+
+
+# --- Storage ------------------------------------------------------------------------------------------------
+
+
+class StoreError(PenstockError):
+    """A store could not do what it was asked to."""
+
+
+class ObjectNotFoundError(StoreError, FileNotFoundError):
+    """There is nothing under that name."""
+
+
+class AccessDeniedError(StoreError, PermissionError):
+    """The store knows us and says no."""
+
+
+class StoreTimeoutError(StoreError, TimeoutError):
+    """A store did not answer in time."""
+
+
+# --- Installation -------------------------------------------------------------------------------------------
+
+
+class MissingExtraError(PenstockError, ImportError):
+    """An optional library is needed and not installed."""

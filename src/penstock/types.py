@@ -1,0 +1,30 @@
+"""Names for the plain values that travel between the floors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ConfigError
+
+Sample: TypeAlias = dict[str, Any]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+Columns: TypeAlias = dict[str, "npt.NDArray[Any] | list[Any]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The bytes `[begin, end)` of an object."""
+
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end:
+            raise ConfigError(f"span [{self.begin}, {self.end}) is not a range of bytes")
+
+    def __len__(self) -> int:
+        return self.end - self.begin

@@ -1,0 +1,62 @@
+"""Sizes and counts as people write them: `"64mb"`, `"1.5gb"`, `"2.5b"` samples."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+from penstock.errors import ConfigError
+
+_BYTE_UNITS = {unit + "b": 1024**power for power, unit in enumerate("kmgtpezy", start=1)}
+_COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)")
+
+
+def parse_bytes(value: int | float | str) -> int:
+    """Turn 1000, `"100b"`, `"64kb"` or `"1.5GB"` (powers of 1024, any case) into a number of bytes."""
+    if isinstance(value, str):
+        number, unit = _split(value, "a size", "1000, '64kb' or '1.5gb'")
+        if unit in ("", "b"):
+            if not number.isdigit():
+                raise ConfigError(f"size {value!r} is a part of a byte: use digits only, or a unit such as 'kb'")
+            return int(number)
+        if unit not in _BYTE_UNITS:
+            raise ConfigError(f"size {value!r} has an unknown unit: use one of b, {', '.join(_BYTE_UNITS)}")
+        return int(Decimal(number) * _BYTE_UNITS[unit])
+    return _whole(value, "size")
+
+
+def parse_count(value: int | float | str) -> int:
+    """Turn 1000, 1e8, `"1k"`, `"2.5m"` or `"1.5b"` (powers of 1000) into a number of samples."""
+    if isinstance(value, str):
+        number, unit = _split(value, "a count", "1000, '64k' or '1.5b'")
+        if unit and unit not in _COUNT_UNITS:
+            raise ConfigError(f"count {value!r} has an unknown unit: use one of {', '.join(_COUNT_UNITS)}")
+        return int(Decimal(number) * _COUNT_UNITS.get(unit, 1))
+    return _whole(value, "count")
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Show a number of bytes with three digits and a unit, in powers of 1024 like `parse_bytes` reads them."""
+    size, unit = float(num_bytes), "B"
+    for bigger in ("kB", "MB", "GB", "TB", "PB"):
+        if abs(size) < 1000:
+            break
+        size, unit = size / 1024, bigger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def _split(text: str, what: str, example: str) -> tuple[str, str]:
+    match = _NUMBER.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigError(f"{text!r} is not {what}: write it like {example}")
+    return match.group(1), match.group(2)
+
+
+def _whole(value: int | float, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{value!r} is not a {what}: give a number or a string")
+    if value < 0:
+        raise ConfigError(f"{what} {value!r} is negative")
+    return int(value)
