@@ -1,0 +1,84 @@
+"""Imports go down only: who may import whom, checked from the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(penstock.__file__).parent
+EVERYWHERE = {"errors", "types", "registry", "units", "extras", "_version"}
+BELOW_DATA = {"order", "index", "codecs", "storage", "formats", "cache"}
+BELOW_PIPELINE = BELOW_DATA | {"write", "data", "sources", "episodes", "loaders", "convert", "sim"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "order": set(),
+    "index": set(),
+    "codecs": set(),
+    "storage": set(),
+    "formats": {"index", "codecs"},
+    "cache": {"index", "codecs", "storage"},
+    "write": {"index", "codecs", "storage", "formats"},
+    "data": BELOW_DATA,
+    "sources": BELOW_DATA,
+    "episodes": BELOW_DATA | {"data"},
+    "loaders": {"order", "data", "sources"},
+    "convert": {"write", "data", "sources"},
+    "sim": {"order", "index", "cache"},
+    "pipeline": BELOW_PIPELINE,
+    "recipes": BELOW_PIPELINE,
+    "cli": BELOW_PIPELINE | {"pipeline", "recipes", "viewer"},
+    "viewer": BELOW_PIPELINE | {"pipeline", "recipes"},
+    # Contracts are run by plug-ins' tests, never by the library itself.
+    "testing": BELOW_PIPELINE,
+}
+# Optional or heavy libraries, and the only files that may name them at module level.
+HEAVY = {"torch", "jax", "pyarrow", "PIL", "simplejpeg", "av", "obstore", "cramjam", "xxhash", "ray", "pyspark"}
+
+
+def packages_imported(tree: ast.AST) -> set[str]:
+    """Every `penstock.X` that a file imports, anywhere in it, as X."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: write imports in full, not relative"
+            names = [node.module or ""]
+            if node.module == "penstock":
+                names = [f"penstock.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("penstock.")}
+    return found
+
+
+def top_level_imports(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_go_down_only(file: Path) -> None:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    home = parts[0]
+    if len(parts) == 1 and home == "__init__":
+        return  # the front door names everything, lazily
+    allowed = EVERYWHERE if home in EVERYWHERE else EVERYWHERE | MAY_IMPORT[home] | {home}
+    above = packages_imported(ast.parse(file.read_text())) - allowed
+    assert not above, f"{home} may not import {sorted(above)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_heavy_libraries_are_imported_on_first_use(file: Path) -> None:
+    assert not top_level_imports(ast.parse(file.read_text())) & HEAVY
