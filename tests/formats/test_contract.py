@@ -66,7 +66,7 @@ class TestMDS(FormatContract):
         "text": [None, 1, bytearray(b"x")],
         "raw": ["x", bytearray(b"x"), memoryview(b"x")],
         "id": [1.0, "1", np.int64(1), 2**63, b"1234567"],
-        "half": ["x", None, b"123"],
+        "half": ["x", [1.0, 2.0], b"123"],
         "big": [1.5, "1"],
         "price": [1, "1.5", 0.5],
         "any": [object(), {1, 2}],

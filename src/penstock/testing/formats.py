@@ -310,9 +310,9 @@ def is_same(found: Any, stored: Any) -> bool:
     if isinstance(found, (np.ndarray, np.generic)):
         return found.dtype == stored.dtype and found.shape == stored.shape and found.tobytes() == stored.tobytes()
     if isinstance(found, float):
-        return math.copysign(1, found) == math.copysign(1, stored) and (
-            found == stored or (math.isnan(found) and math.isnan(stored))
-        )
+        if math.isnan(stored):
+            return math.isnan(found)
+        return found == stored and math.copysign(1, found) == math.copysign(1, stored)
     if isinstance(found, dict):
         return found.keys() == stored.keys() and all(is_same(found[key], stored[key]) for key in found)
     if isinstance(found, (list, tuple)):
