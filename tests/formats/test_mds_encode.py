@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from penstock.errors import BadSampleError, PenstockError
-from penstock.formats.encodings.table import get_encoding
 from penstock.formats.mds import MDSFormat
 from penstock.formats.mds_encode import _CarefulEncoder, compile_encoder
 
@@ -155,8 +154,3 @@ def test_a_sample_is_a_dict(sample: Any) -> None:
     encode = compile_encoder(MDSFormat().columns({"a": "int"}))
     with pytest.raises(BadSampleError, match="^a sample must be a dict, got"):
         encode(sample)
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_the_encodings_are_known(encoding: str) -> None:
-    assert get_encoding(encoding) is get_encoding(encoding)
