@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
@@ -94,10 +94,10 @@ class LocalDataset:
         return self._spans.num_samples
 
     @overload
-    def __getitem__(self, key: int) -> Sample: ...
+    def __getitem__(self, key: SupportsIndex) -> Sample: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
-    def __getitem__(self, key: int | Numbers) -> Sample | list[Sample]:
+    def __getitem__(self, key: SupportsIndex | Numbers) -> Sample | list[Sample]:
         ids = resolve_ids(key, self._spans.num_samples)
         return self.get_item(ids) if isinstance(ids, int) else self._read(ids)
 
@@ -185,7 +185,5 @@ def read_local_index(folder: Path) -> Index:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(
-            f"there is no dataset in {folder}: {INDEX_NAME} is missing", path=str(path)
-        ) from error
+        raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path)) from error
     return parse_index(data, str(path))
