@@ -30,7 +30,7 @@ from penstock.order.spans import Spans
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.types import Columns, Int64Array, Sample
+    from penstock.types import Columns, Sample
 
 SAMPLES: list[Sample] = [{"id": i, "text": f"row {i} " * 5} for i in range(100)]
 
@@ -266,12 +266,9 @@ def test_numbers_mean_what_they_mean_for_a_list(count: int, number: int) -> None
 
 
 def test_columns_of_unequal_kind_become_lists() -> None:
-    first: tuple[Int64Array, Columns] = (
-        np.array([2, 0]),
-        {"a": np.array([[1, 2], [3, 4]]), "b": ["x", "y"], "c": np.array([1, 2])},
-    )
-    second: tuple[Int64Array, Columns] = (np.array([1]), {"a": np.array([[5, 6]]), "b": ["z"], "c": np.array([0.5])})
-    joined = join_batches([first, second], 3)
+    first: Columns = {"a": np.array([[1, 2], [3, 4]]), "b": ["x", "y"], "c": np.array([1, 2])}
+    second: Columns = {"a": np.array([[5, 6]]), "b": ["z"], "c": np.array([0.5])}
+    joined = join_batches([(np.array([2, 0]), first), (np.array([1]), second)], 3)
     assert isinstance(joined["a"], np.ndarray)
     assert joined["a"].tolist() == [[3, 4], [5, 6], [1, 2]]
     assert joined["b"] == ["y", "z", "x"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    import numpy as np
     from typing_extensions import Self
 
     from penstock.formats.base import ShardReader
@@ -94,10 +95,10 @@ class LocalDataset:
         return self._spans.num_samples
 
     @overload
-    def __getitem__(self, key: SupportsIndex) -> Sample: ...
+    def __getitem__(self, key: int | np.integer[Any]) -> Sample: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
-    def __getitem__(self, key: SupportsIndex | Numbers) -> Sample | list[Sample]:
+    def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
         ids = resolve_ids(key, self._spans.num_samples)
         return self.get_item(ids) if isinstance(ids, int) else self._read(ids)
 
