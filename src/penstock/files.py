@@ -26,3 +26,9 @@ def appearing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder that nobody else is writing to."""
+    for path in folder.glob(f".*{PART_SUFFIX}"):
+        path.unlink(missing_ok=True)

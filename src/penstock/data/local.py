@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    import numpy as np
     from typing_extensions import Self
 
     from penstock.formats.base import ShardReader
@@ -94,10 +95,10 @@ class LocalDataset:
         return self._spans.num_samples
 
     @overload
-    def __getitem__(self, key: int) -> Sample: ...
+    def __getitem__(self, key: int | np.integer[Any]) -> Sample: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
-    def __getitem__(self, key: int | Numbers) -> Sample | list[Sample]:
+    def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
         ids = resolve_ids(key, self._spans.num_samples)
         return self.get_item(ids) if isinstance(ids, int) else self._read(ids)
 
@@ -185,7 +186,5 @@ def read_local_index(folder: Path) -> Index:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(
-            f"there is no dataset in {folder}: {INDEX_NAME} is missing", path=str(path)
-        ) from error
+        raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path)) from error
     return parse_index(data, str(path))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.codecs.unpack import release
 from penstock.errors import ColumnTypeError, ConfigError, UnknownEncodingError
 from penstock.formats.blame import encode_error
 from penstock.formats.body import Body
@@ -113,8 +113,7 @@ class TextReader:
         self._offsets = None  # it points into the mapping, which closes only when nobody does
         self._num_samples = 0
         for part in (self._data, self._meta):
-            if isinstance(part, mmap.mmap):
-                part.close()
+            release(part)
 
     def _lines(self, rows: Int64Array) -> list[bytes]:
         if self._offsets is None:
