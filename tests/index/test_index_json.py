@@ -66,8 +66,8 @@ def shards(draw: st.DrawFn) -> ShardInfo:
     return ShardInfo(layout, draw(st.integers(0, max(parts[-1].raw.num_bytes // 4 - 2, 0))), parts)
 
 
-@settings(max_examples=200)
-@given(st.lists(shards(), max_size=4), st.booleans())
+@settings(max_examples=60)
+@given(st.lists(shards(), max_size=3), st.booleans())
 def test_what_is_written_is_read(infos: list[ShardInfo], is_merged: bool) -> None:
     index = Index(tuple(infos))
     data = dump_index(index, is_merged=is_merged)
@@ -77,8 +77,8 @@ def test_what_is_written_is_read(infos: list[ShardInfo], is_merged: bool) -> Non
     assert data.isascii()
 
 
-@settings(max_examples=50)
-@given(st.lists(shards(), max_size=4))
+@settings(max_examples=10)
+@given(st.lists(shards(), max_size=3))
 def test_keys_are_sorted(infos: list[ShardInfo]) -> None:
     document = json.loads(dump_index(Index(tuple(infos))))
     for value in (document, *document["shards"], *(json.loads(dump_header(info.layout)) for info in infos)):
@@ -332,10 +332,10 @@ anything = st.recursive(
 def test_any_value_in_any_field_is_understood_or_refused(kind: str, changes: dict[int, Any]) -> None:
     entry = good_entry(kind)
     fields = [*entry, *(f"{file}.{field}" for file in entry if file[:4] in ("raw_", "zip_") for field in entry[file])]
-    for number, value in sorted(changes.items(), reverse=True):  # deep fields first: they are gone afterwards
-        _set(fields[number % len(fields)], value)({**entry} if False else entry) if _has(
-            entry, fields[number % len(fields)]
-        ) else None
+    for number, value in sorted(changes.items(), reverse=True):  # deep fields first
+        field = fields[number % len(fields)]
+        if _has(entry, field):
+            _set(field, value)(entry)
     try:
         index = parse_entry(entry)
     except PenstockError as error:

@@ -9,10 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError
-from penstock.index.paths import check_basename, resolve_inside
+from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.mosaic_json import dump_index, parse_index
+from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LAYOUT = ShardLayout(format="csv", columns=(Column("a", "str"),), compression="zstd", newline="\n")
+
+
+def parse_with(raw: str = "a", packed: str = "b", meta: str = "c") -> Index:
+    """Read an index whose files have these names."""
+    parts = (Part(FileInfo(raw, 100), FileInfo(packed, 100)), Part(FileInfo(meta, 100), FileInfo("d", 100)))
+    return parse_index(dump_index(Index((ShardInfo(LAYOUT, 1, parts),))), "here")
+
 
 OUTSIDE = [
     "",
@@ -42,31 +53,30 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_names_that_lead_out(name: str) -> None:
+@pytest.mark.parametrize("field", ["raw", "packed", "meta"])
+def test_names_that_lead_out(name: str, field: str) -> None:
     with pytest.raises(BadIndexError) as caught:
-        check_basename(name, "the index")
-    assert str(caught.value).startswith(f"the index names the file {name!r}, which is not a plain path below")
+        parse_with(**{field: name})
+    assert str(caught.value).startswith(
+        f"Index file at here: shard 0 names the file {name!r}, which is not a plain path below the dataset's folder"
+    )
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize("name", ["x", "a/b", "a/b/c.mds", "...", "..x", "x..", ".x", "a b", "é", "~", "a/~/b", "x\n"])
 def test_names_that_stay(name: str, tmp_path: Path) -> None:
-    assert check_basename(name, "the index") == name
+    assert parse_with(name).shards[0].name == name
     assert resolve_inside(tmp_path, name) == tmp_path.joinpath(*name.split("/"))
 
 
 @given(st.text(st.sampled_from("./\\ab\0~"), max_size=8))
 def test_accepted_names_never_leave(name: str) -> None:
-    try:
-        check_basename(name, "the index")
-    except BadIndexError:
-        return
-    assert not name.startswith("/")
-    depth = 0
-    for part in name.split("/"):
-        assert part not in ("", ".", "..")
-        depth += 1
-    assert depth
+    leads_out = "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/"))
+    if leads_out:
+        with pytest.raises(BadIndexError):
+            parse_with(name)
+    else:
+        assert parse_with(name).shards[0].name == name
 
 
 @pytest.fixture
