@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 CODECS = ["br", "bz2", "gz", "snappy", "zstd"]
 SAMPLE = b"".join(b"%d: some text that repeats, some text that does not %x\n" % (n, n * n * 7919) for n in range(300))
-data = st.binary(max_size=300) | st.builds(lambda piece, times: piece * times, st.binary(max_size=20), st.integers(0, 50))
+data = st.binary(max_size=300) | st.builds(
+    lambda piece, times: piece * times, st.binary(max_size=20), st.integers(0, 50)
+)
 
 
 def compress(compression: str, content: bytes) -> bytes:

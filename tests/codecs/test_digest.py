@@ -66,7 +66,9 @@ def test_a_wrong_digest(name: str) -> None:
 
 
 def test_a_digest_that_was_never_recorded() -> None:
-    with pytest.raises(ConfigError, match=r"^some\.file has no md5 digest to check: recorded are sha1, xxh64") as caught:
+    with pytest.raises(
+        ConfigError, match=r"^some\.file has no md5 digest to check: recorded are sha1, xxh64"
+    ) as caught:
         check_digest(b"content", {"sha1": "", "xxh64": ""}, "md5", "some.file")
     assert isinstance(caught.value, ValueError)
     with pytest.raises(ConfigError, match=r"^some\.file has no md5 digest to check: recorded are none"):

@@ -131,7 +131,7 @@ def respelled(document: Any, rng: random.Random) -> None:
             elif what < 0.3 and isinstance(spot[key], int):
                 spot[key] += rng.choice((-1, 1, 8, 256))
             else:
-                spot[key] = rng.choice(VALUES)
+                spot[key] = copy.deepcopy(rng.choice(VALUES))
             break
 
 
@@ -161,7 +161,9 @@ def make_shard_case() -> Callable[[random.Random], None]:
         layout = info.layout
         if rng.random() < 0.3:
             layout = replace(layout, columns=_other_encodings(layout.columns, rng))
-        infos = tuple(Part(FileInfo(part.raw.basename, len(data))) for part, data in zip(info.parts, parts, strict=True))
+        infos = tuple(
+            Part(FileInfo(part.raw.basename, len(data))) for part, data in zip(info.parts, parts, strict=True)
+        )
         decoder: Any = rng.choice(("pil", "pil", "raw", "array"))
         num_samples = max(info.num_samples + rng.choice((0, 0, 0, 0, 0, 1, -1)), 0)
         shard = replace(info, layout=layout, parts=infos, num_samples=num_samples)
@@ -179,7 +181,19 @@ def _without_pickles(info: ShardInfo) -> ShardInfo:
 
 def _other_encodings(columns: tuple[Column, ...], rng: random.Random) -> tuple[Column, ...]:
     """The same columns, some of those of variable size read as something else."""
-    kinds = ["str", "json", "ndarray", "ndarray:int16", "pil", "png", "jpeg", "list[pil]", "jpeg_array", "str_int", "str_decimal"]
+    kinds = [
+        "str",
+        "json",
+        "ndarray",
+        "ndarray:int16",
+        "pil",
+        "png",
+        "jpeg",
+        "list[pil]",
+        "jpeg_array",
+        "str_int",
+        "str_decimal",
+    ]
     return tuple(
         replace(column, encoding=rng.choice(kinds))
         if column.num_bytes is None and column.encoding not in ("int", "float") and rng.random() < 0.5

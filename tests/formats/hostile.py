@@ -63,7 +63,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "pil huge mode": lambda: read_stored("pil", struct.pack("<III", 1, 1, HUGE) + b"L\0"),
     "pil mode not text": lambda: read_stored("pil", pixels(1, 1, b"\xff")),
     "pil wraps": lambda: read_stored("pil", pixels(65536, 65536, b"RGBA", b"")),
-    "list[pil] huge": lambda: read_stored("list[pil]", struct.pack("<II", 0, 1) + struct.pack("<I", 14) + pixels(HUGE, HUGE)),
+    "list[pil] huge": lambda: read_stored(
+        "list[pil]", struct.pack("<II", 0, 1) + struct.pack("<I", 14) + pixels(HUGE, HUGE)
+    ),
     "list[png] count": lambda: read_stored("list[png]", struct.pack("<II", 0, HUGE)),
     "list[png] sizes": lambda: read_stored("list[png]", struct.pack("<IIII", 0, 2, HUGE, HUGE)),
     "list[jpeg] wraps": lambda: read_stored("list[jpeg]", struct.pack("<IIII", 0, 2, HUGE, 1)),

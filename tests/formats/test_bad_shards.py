@@ -68,7 +68,9 @@ def test_too_short_for_its_offsets(size: int) -> None:
 
 @pytest.mark.parametrize("size", [24, 100, len(GOOD) - 1])
 def test_cut_off_at_the_end(size: int) -> None:
-    with pytest.raises(CorruptShardError, match=SHARD + rf" has samples from byte \d+ to {len(GOOD)}, but they must end"):
+    with pytest.raises(
+        CorruptShardError, match=SHARD + rf" has samples from byte \d+ to {len(GOOD)}, but they must end"
+    ):
         open_parts(LAYOUT, [GOOD[:size]], 4)
 
 
@@ -363,13 +365,17 @@ def test_unknown_encodings_are_refused_on_opening() -> None:
     assert str(caught.value) == f"unknown column encoding 'int128': known are {', '.join(known_encodings())}"
     text = make_layout({"x": "int"}, "csv")
     layout = ShardLayout(format="csv", columns=(Column("x", "bytes"),), newline="\n")
-    with pytest.raises(UnknownEncodingError, match="^unknown column encoding 'bytes': a text format knows str, int, float"):
+    with pytest.raises(
+        UnknownEncodingError, match="^unknown column encoding 'bytes': a text format knows str, int, float"
+    ):
         open_parts(layout, build(text, []), 0)
 
 
 def test_sizes_that_do_not_fit_the_encoding() -> None:
     for encoding, size in (("int", 4), ("int", None), ("str", 8), ("ndarray:int8:3", 4), ("ndarray:int8", 3)):
-        with pytest.raises(BadIndexError, match=f"^the index gives column 'x' of encoding '{encoding}' the size {size}"):
+        with pytest.raises(
+            BadIndexError, match=f"^the index gives column 'x' of encoding '{encoding}' the size {size}"
+        ):
             check_layout([Column("x", encoding, size)])
 
 
@@ -466,7 +472,12 @@ def test_a_damaged_value(folder: Path) -> None:
     damage(folder, lambda data: data[:-1] + b"\xff")
     with LocalDataset(folder) as dataset:
         assert len(dataset[:4]) == 4
-        for read in (lambda: dataset[4], lambda: dataset[:], lambda: dataset.read_columns([0, 4]), lambda: list(dataset)):
+        for read in (
+            lambda: dataset[4],
+            lambda: dataset[:],
+            lambda: dataset.read_columns([0, 4]),
+            lambda: list(dataset),
+        ):
             with pytest.raises(CorruptShardError, match=SHARD + ", row 4: column 's' cannot be decoded"):
                 read()
         assert dataset[0] == {"n": 0, "s": "text"}
@@ -480,9 +491,7 @@ def test_an_index_that_counts_other_samples(folder: Path) -> None:
 
 
 def test_an_index_with_other_columns(folder: Path) -> None:
-    edit_index(
-        folder, lambda entry: entry.update(column_names=["n"], column_encodings=["int"], column_sizes=[8])
-    )
+    edit_index(folder, lambda entry: entry.update(column_names=["n"], column_encodings=["int"], column_sizes=[8]))
     with pytest.raises(CorruptShardError, match=SHARD + ", row 0: its values end at byte"):
         LocalDataset(folder)[0]
 

@@ -34,7 +34,25 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 NUMBERS = [f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)] + ["float16", "float32", "float64"]
-MODES = ["1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "La", "PA", "RGBX", "RGBa", "I;16"]
+MODES = [
+    "1",
+    "L",
+    "P",
+    "RGB",
+    "RGBA",
+    "CMYK",
+    "YCbCr",
+    "LAB",
+    "HSV",
+    "I",
+    "F",
+    "LA",
+    "La",
+    "PA",
+    "RGBX",
+    "RGBa",
+    "I;16",
+]
 text = st.text(st.characters(exclude_categories=["Cs"]))  # all but lone surrogates
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -188,9 +206,9 @@ def test_pkl(value: Any) -> None:
 @settings(max_examples=10)
 def test_bytes_pass_through_every_variable_encoding(encoding: str, stored: bytes) -> None:
     assert build(make_layout({"x": encoding}), [{"x": stored}])[0].endswith(stored)
-    (sample,) = open_parts(
-        make_layout({"x": "bytes"}), build(make_layout({"x": encoding}), [{"x": stored}]), 1
-    ).read([0])
+    (sample,) = open_parts(make_layout({"x": "bytes"}), build(make_layout({"x": encoding}), [{"x": stored}]), 1).read(
+        [0]
+    )
     assert sample["x"] == stored
 
 

@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, tuple[str, str, int]]:
     run = subprocess.run(
-        [sys.executable, "-m", "tests.formats.hostile"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "tests.formats.hostile"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     return {name: (kind, message, memory) for name, kind, message, memory in lines}

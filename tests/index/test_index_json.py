@@ -191,7 +191,9 @@ def test_other_documents(document: Any) -> None:
 @pytest.mark.parametrize("version", [0, 1, 3, 99, -2, "2", None, [2], {"2": 2}, 2.5, 1e300])
 def test_other_versions(version: Any) -> None:
     for document in ({"version": version, "shards": []}, {"version": version}):
-        with pytest.raises(BadIndexError, match="^Index file at here has version .*only version 2 can be read") as caught:
+        with pytest.raises(
+            BadIndexError, match="^Index file at here has version .*only version 2 can be read"
+        ) as caught:
             parse_index(dump(document), "here")
         assert isinstance(caught.value, ValueError)
     with pytest.raises(BadIndexError, match=r"^Index file at here: shard 0 has version .*, not 2"):
