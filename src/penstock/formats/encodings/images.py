@@ -72,6 +72,8 @@ class PixelCodec:
     def encode(self, image: Any) -> bytes:
         """Give the header and the pixels."""
         _check_image(image)
+        if 0 in image.size:
+            raise ColumnValueError("wants an image with pixels, got none")
         mode = image.mode.encode()
         return b"".join([struct.pack("<III", *image.size, len(mode)), mode, image.tobytes()])
 
