@@ -89,7 +89,7 @@ class ArrayEncoding(VariableEncoding):
             return self.decode(pieces)
         _check_values(dtype, shape, size - header)
         block = np.frombuffer(b"".join(pieces), np.uint8).reshape(len(pieces), size)
-        values = np.ascontiguousarray(block[:, header:]) if header else block.copy()
+        values = block[:, header:].copy()  # joined bytes are read-only, and after a header not aligned
         return values.view(dtype).reshape(len(pieces), *shape)
 
     def _decode_one(self, piece: bytes) -> npt.NDArray[Any]:
