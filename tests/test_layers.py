@@ -35,7 +35,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": BELOW_PIPELINE,
 }
 # Optional or heavy libraries, and the only files that may name them at module level.
-HEAVY = {"torch", "jax", "pyarrow", "PIL", "simplejpeg", "av", "obstore", "cramjam", "xxhash", "ray", "pyspark"}
+HEAVY = {
+    "torch",
+    "jax",
+    "pyarrow",
+    "PIL",
+    "simplejpeg",
+    "av",
+    "obstore",
+    "cramjam",
+    "xxhash",
+    "ray",
+    "pyspark",
+}
 
 
 def packages_imported(tree: ast.AST) -> set[str]:

@@ -1,0 +1,1 @@
+"""Compression and digests of whole files."""

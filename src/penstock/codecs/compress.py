@@ -1,0 +1,84 @@
+"""Compression of whole files: five codecs, each `name` or `name:level`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, CorruptShardError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One way to compress, with the range of its levels. Its code is loaded on first use."""
+
+    name: str
+    module: str
+    levels: range | None = None
+    default_level: int | None = None
+    suffix: str = ""  # cramjam keeps unframed snappy under names of its own
+
+    def compress(self, data: Buffer, level: int | None = None) -> memoryview:
+        """Compress in one piece. Lets other threads run meanwhile."""
+        arguments = () if self.levels is None else (self.default_level if level is None else level,)
+        return memoryview(self._function(f"compress{self.suffix}")(data, *arguments))
+
+    def decompress_into(self, data: Buffer, out: Buffer, where: str) -> None:
+        """Fill a writable buffer, which must be exactly as long as the content. Lets other threads run meanwhile."""
+        expected = memoryview(out).nbytes
+        try:
+            written = self._function(f"decompress{self.suffix}_into")(data, out)
+        except Exception as error:
+            raise CorruptShardError(
+                f"{where} does not decompress to the {expected} bytes that the index declares: {error}",
+                where=where,
+            ) from error
+        if written != expected:
+            raise CorruptShardError(
+                f"{where} decompresses to {written} bytes, but the index declares {expected}", where=where
+            )
+
+    def _function(self, name: str) -> Any:
+        return getattr(getattr(import_module("cramjam"), self.module), name)
+
+
+_CODECS = {
+    codec.name: codec
+    for codec in (
+        Codec("br", "brotli", range(12), 11),
+        Codec("bz2", "bzip2", range(1, 10), 9),
+        Codec("gz", "gzip", range(10), 9),
+        Codec("snappy", "snappy", suffix="_raw"),
+        Codec("zstd", "zstd", range(1, 23), 3),
+    )
+}
+
+
+def known_compressions() -> list[str]:
+    """List every accepted form, with and without level, sorted."""
+    levels = [f"{codec.name}:{level}" for codec in _CODECS.values() for level in codec.levels or ()]
+    return sorted([*_CODECS, *levels])
+
+
+def parse_compression(text: str) -> tuple[Codec, int | None]:
+    """Turn `"zstd"` or `"zstd:7"` into a codec and a level, or raise an error that lists what there is."""
+    name, colon, digits = text.partition(":")
+    codec = _CODECS.get(name)
+    if codec is None:
+        forms = ", ".join(_describe(codec) for codec in _CODECS.values())
+        raise ConfigError(f"unknown compression {text!r}: known are {forms}")
+    if not colon:
+        return codec, None
+    if not (digits.isascii() and digits.isdigit()) or codec.levels is None or int(digits) not in codec.levels:
+        raise ConfigError(f"compression {text!r} has a level that {name} does not take: use {_describe(codec)}")
+    return codec, int(digits)
+
+
+def _describe(codec: Codec) -> str:
+    if codec.levels is None:
+        return codec.name
+    return f"{codec.name}[:{codec.levels.start}-{codec.levels.stop - 1}]"

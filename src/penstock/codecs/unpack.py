@@ -1,0 +1,53 @@
+"""Compressed files to raw ones: into memory or into a file, never larger than the index declares."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from penstock.codecs.compress import parse_compression
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """Map a file for reading. The mapping holds a descriptor of its own; an empty file has nothing to map."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str) -> mmap.mmap | bytes:
+    """Decompress into anonymous memory of the declared size. Pages that are never written cost nothing."""
+    codec, _ = parse_compression(compression)
+    if num_bytes == 0:
+        codec.decompress_into(data, bytearray(), where)
+        return b""
+    out = mmap.mmap(-1, num_bytes)
+    codec.decompress_into(data, out, where)
+    return out
+
+
+def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
+    """Decompress into a file that appears complete or not at all, also when others do the same at once."""
+    codec, _ = parse_compression(compression)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("x+b") as file:
+            if num_bytes == 0:
+                codec.decompress_into(data, bytearray(), where)
+            else:
+                # Writing to a mapping of a full disk is a signal, not an error: take the space first.
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+                with mmap.mmap(file.fileno(), num_bytes) as out:
+                    codec.decompress_into(data, out, where)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,116 @@
+"""The seam between formats and the rest: what it takes to open, read and build one shard."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+    from penstock.formats.encodings.base import ImageDecoder
+    from penstock.index.model import Column, ShardInfo, ShardLayout
+    from penstock.types import Columns, Int64Array, Sample
+
+# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`.
+ShardBytes: TypeAlias = mmap.mmap | bytes
+Rows: TypeAlias = "Sequence[int] | Int64Array"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to turn stored values into Python values."""
+
+    image_decoder: ImageDecoder = "pil"
+    allow_unsafe_types: bool = False
+    columns: tuple[str, ...] | None = None  # None: all of them
+
+
+class ShardReader(Protocol):
+    """One open shard. Not for use by two threads at once; values never point into its memory."""
+
+    def __len__(self) -> int:
+        """Give the number of samples."""
+        ...
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        ...
+
+    def read_columns(self, rows: Rows) -> Columns:
+        """Give the same by column: an array where all values allow it, else a list."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the shard's bytes."""
+        ...
+
+
+class ShardBuilder(Protocol):
+    """One shard in the making."""
+
+    num_samples: int
+    empty_bytes: int  # what counts against the size limit before the first sample
+    sample_overhead: int  # what each sample counts besides its encoded bytes
+
+    def encode(self, sample: Sample) -> bytes:
+        """Give the stored form of a sample, or raise an error that names the column; the shard stays as it was."""
+        ...
+
+    def append(self, encoded: bytes) -> None:
+        """Add an encoded sample, unless the shard would outgrow its format."""
+        ...
+
+    def build(self) -> list[list[Buffer]]:
+        """Give the bytes of each part of the shard, in pieces that belong together."""
+        ...
+
+
+class ShardFormat(Protocol):
+    """How shards of one kind are laid out."""
+
+    part_suffixes: tuple[str, ...]  # of the files of a shard, the first naming the shard
+
+    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
+        """Check the columns a user asked for and put them in stored order."""
+        ...
+
+    def infer(self, sample: Sample) -> dict[str, str]:
+        """Choose the encoding of each column by the values of a first sample."""
+        ...
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
+        """Raise if shards of this layout cannot, or should not, be read with these options."""
+        ...
+
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Open a shard whose parts are at hand, raw and of the declared size."""
+        ...
+
+    def builder(self, layout: ShardLayout) -> ShardBuilder:
+        """Begin a shard."""
+        ...
+
+
+formats: Registry[Any] = Registry(
+    "shard format",
+    group="penstock.formats",
+    builtin={
+        "mds": "penstock.formats.mds:MDSFormat",
+        "json": "penstock.formats.jsonl:JSONFormat",
+        "csv": "penstock.formats.delimited:CSVFormat",
+        "tsv": "penstock.formats.delimited:TSVFormat",
+        "xsv": "penstock.formats.delimited:XSVFormat",
+    },
+)
+
+
+def get_format(name: str) -> ShardFormat:
+    """Find a format by the name it has in an index."""
+    found: ShardFormat = formats.get(name)()
+    return found

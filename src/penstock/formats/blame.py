@@ -1,0 +1,72 @@
+"""Foreign errors become ours here: which column of which sample could not be stored or read, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.errors import (
+    BadSampleError,
+    ColumnRangeError,
+    ColumnTypeError,
+    ColumnValueError,
+    CorruptShardError,
+    MissingColumnError,
+    MissingExtraError,
+    PenstockError,
+)
+
+
+def encode_error(sample: Any, column: str, error: Exception) -> PenstockError:
+    """Say which column of a sample could not be encoded, in the kind of error that fits."""
+    if not isinstance(sample, Mapping):
+        return ColumnTypeError(f"a sample must be a dict, got {type(sample).__name__}")
+    if column not in sample:
+        has = ", ".join(map(repr, sample)) or "none"
+        return MissingColumnError(f"column {column!r} is missing: the sample has {has}", column=column)
+    if isinstance(error, MissingExtraError):
+        return error
+    kind = _kind_of(error)
+    return kind(f"column {column!r} {_reason(error)}", column=column)
+
+
+def _kind_of(error: Exception) -> type[BadSampleError]:
+    if isinstance(error, BadSampleError):
+        return type(error)
+    if isinstance(error, OverflowError):
+        return ColumnRangeError
+    return ColumnTypeError if isinstance(error, (TypeError, AttributeError)) else ColumnValueError
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, PenstockError) else f"cannot be stored: {error}"
+
+
+def decode_error(
+    decode: Callable[[Sequence[bytes]], object],
+    pieces: Sequence[bytes],
+    rows: Sequence[int],
+    shard: str,
+    column: str,
+    error: Exception,
+) -> PenstockError:
+    """Find the first value of a batch that does not decode, and say where it is."""
+    if isinstance(error, MissingExtraError):
+        return error
+    for row, piece in zip(rows, pieces, strict=True):
+        try:
+            decode([piece])
+        except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+            return CorruptShardError(
+                f"{shard}, row {row}: column {column!r} {_decode_reason(culprit)}",
+                shard=shard,
+                row=row,
+                column=column,
+            )
+    return CorruptShardError(f"{shard}: column {column!r} {_decode_reason(error)}", shard=shard, column=column)
+
+
+def _decode_reason(error: Exception) -> str:
+    if isinstance(error, PenstockError):
+        return error.message
+    return f"cannot be decoded: {type(error).__name__}: {error}"

@@ -1,0 +1,1 @@
+"""Values ↔ bytes of one MDS column, a whole batch at a time."""

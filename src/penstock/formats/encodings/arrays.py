@@ -1,0 +1,146 @@
+"""NumPy arrays: `ndarray`, `ndarray:DTYPE` and `ndarray:DTYPE:D1,D2,…`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ColumnTypeError, ColumnValueError, EncodingConfigError
+from penstock.formats.encodings.base import FixedEncoding, VariableEncoding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+# One byte names a dtype: its bits, plus 0 for unsigned, 1 for signed, 2 for float.
+_DTYPE_CODES = {
+    "uint8": 8,
+    "int8": 9,
+    "uint16": 16,
+    "int16": 17,
+    "float16": 18,
+    "uint32": 32,
+    "int32": 33,
+    "float32": 34,
+    "uint64": 64,
+    "int64": 65,
+    "float64": 66,
+}
+_DTYPES_BY_CODE = {code: np.dtype(name).newbyteorder("<") for name, code in _DTYPE_CODES.items()}
+_DIM_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
+_MAX_AXES = 63  # six bits beside the two that name the width of a dimension
+
+
+class FixedArrayEncoding(FixedEncoding):
+    """Arrays of one dtype and one shape: values only, no header. Those of one read share one allocation."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._shape = shape
+        self.num_bytes = math.prod(shape) * self._dtype.itemsize
+
+    def encode(self, value: Any) -> bytes:
+        """Give the values in C order, little-endian."""
+        array = _checked_array(value, self._dtype)
+        if array.shape != self._shape:
+            raise ColumnValueError(f"wants an array of shape {self._shape}, got {array.shape}")
+        return array.astype(self._dtype, copy=False).tobytes()
+
+    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View the items as one array with a leading axis for the samples."""
+        return block.view(self._dtype).reshape(len(block), *self._shape)
+
+
+class ArrayEncoding(VariableEncoding):
+    """Arrays whose shape, and perhaps dtype, stand in front of the values of each sample."""
+
+    def __init__(self, dtype: str | None) -> None:
+        self._dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
+
+    def encode(self, value: Any) -> bytes:
+        """Give header and values in C order, little-endian."""
+        array = _checked_array(value, self._dtype)
+        if array.ndim == 0 or array.size == 0:
+            raise ColumnValueError(f"wants an array with axes and elements, got shape {array.shape}")
+        if array.ndim > _MAX_AXES:
+            raise ColumnValueError(f"wants an array of at most {_MAX_AXES} axes, got {array.ndim}")
+        code = b"" if self._dtype else bytes([_DTYPE_CODES[array.dtype.name]])
+        values = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        return code + _encode_shape(array.shape) + values
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Give one writable, aligned array per sample."""
+        return [self._decode_one(piece) for piece in pieces]
+
+    def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
+        """Stack the arrays if they agree in dtype and shape, else give a list of them."""
+        if not pieces:
+            return []
+        dtype, shape, header = self._decode_header(pieces[0])
+        begin, size = pieces[0][:header], len(pieces[0])
+        if not all(len(piece) == size and piece.startswith(begin) for piece in pieces):
+            return self.decode(pieces)
+        _check_values(dtype, shape, size - header)
+        block = np.frombuffer(b"".join(pieces), np.uint8).reshape(len(pieces), size)
+        values = np.ascontiguousarray(block[:, header:]) if header else block.copy()
+        return values.view(dtype).reshape(len(pieces), *shape)
+
+    def _decode_one(self, piece: bytes) -> npt.NDArray[Any]:
+        dtype, shape, header = self._decode_header(piece)
+        _check_values(dtype, shape, len(piece) - header)
+        return np.frombuffer(piece, dtype, offset=header).reshape(shape).copy()
+
+    def _decode_header(self, piece: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+        dtype, begin = self._dtype, 0
+        if dtype is None:
+            if not piece or piece[0] not in _DTYPES_BY_CODE:
+                raise ColumnValueError("holds an array of unknown dtype")
+            dtype, begin = _DTYPES_BY_CODE[piece[0]], 1
+        if len(piece) <= begin:
+            raise ColumnValueError("holds an array that ends before its shape")
+        num_axes, width = piece[begin] >> 2, piece[begin] & 3
+        end = begin + 1 + (num_axes << width)
+        if len(piece) < end:
+            raise ColumnValueError("holds an array that ends within its shape")
+        dims = np.frombuffer(piece, _DIM_DTYPES[width], count=num_axes, offset=begin + 1)
+        return dtype, tuple(dims.tolist()), end
+
+
+def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
+    if not isinstance(value, np.ndarray):
+        raise ColumnTypeError(f"wants a NumPy array, got {type(value).__name__}")
+    if value.dtype.name not in _DTYPE_CODES:
+        raise ColumnValueError(f"wants an array of {', '.join(_DTYPE_CODES)}, got {value.dtype}")
+    if dtype is not None and value.dtype.name != dtype.name:
+        raise ColumnValueError(f"wants an array of {dtype.name}, got {value.dtype}")
+    return value
+
+
+def _check_values(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:
+    if math.prod(shape) * dtype.itemsize != num_bytes:
+        raise ColumnValueError(f"holds {num_bytes} bytes for an array of {dtype} and shape {shape}")
+
+
+def _encode_shape(shape: tuple[int, ...]) -> bytes:
+    width = next(w for w, dtype in enumerate(_DIM_DTYPES) if max(shape) < 256**dtype.itemsize)
+    return bytes([len(shape) << 2 | width]) + np.array(shape, _DIM_DTYPES[width]).tobytes()
+
+
+def make_array(config: str) -> FixedArrayEncoding | ArrayEncoding:
+    """Make the encoding of arrays with what the config fixes: nothing, the dtype, or dtype and shape."""
+    if not config:
+        return ArrayEncoding(None)
+    dtype, colon, dims = config.partition(":")
+    if dtype not in _DTYPE_CODES:
+        raise EncodingConfigError(f"ndarray:{config} has an unknown dtype: known are {', '.join(_DTYPE_CODES)}")
+    if not colon:
+        return ArrayEncoding(dtype)
+    words = dims.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words):
+        raise EncodingConfigError(
+            f"ndarray:{config} has a bad shape: write whole numbers from 1 like 'ndarray:{dtype}:3,4'"
+        )
+    return FixedArrayEncoding(dtype, tuple(map(int, words)))

@@ -1,0 +1,228 @@
+"""Images: raw pixels, JPEG and PNG files, and lists of them, read as PIL images, RGB arrays or stored bytes."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from penstock.errors import ColumnTypeError, ColumnValueError
+from penstock.extras import require
+from penstock.formats.encodings.base import VariableEncoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from penstock.formats.encodings.base import ImageDecoder
+
+# Pillow refuses larger images as decompression bombs; arrays are held to the same bound.
+_MAX_PIXELS = 2 * (1024**3 // 4 // 3)
+# Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
+_PIXEL_BYTES = {
+    "L": 1,
+    "P": 1,
+    "I;16": 2,
+    "I;16L": 2,
+    "I;16B": 2,
+    "LA": 2,
+    "La": 2,
+    "PA": 2,
+    "RGB": 3,
+    "YCbCr": 3,
+    "LAB": 3,
+    "HSV": 3,
+    "RGBA": 4,
+    "RGBa": 4,
+    "RGBX": 4,
+    "CMYK": 4,
+    "I": 4,
+    "F": 4,
+}
+
+
+def _pillow() -> Any:
+    return require("PIL.Image", extra="images", purpose="an image column")
+
+
+class ImageCodec(Protocol):
+    """One stored image ↔ a PIL image; some have a quicker way to an array."""
+
+    def encode(self, image: Any) -> bytes:
+        """Give the stored bytes of a PIL image."""
+        ...
+
+    def to_pil(self, data: bytes) -> Any:
+        """Give a PIL image."""
+        ...
+
+    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """Give an RGB array of (height, width, 3)."""
+        ...
+
+
+class PixelCodec:
+    """Size, mode and raw pixels."""
+
+    def encode(self, image: Any) -> bytes:
+        """Give the header and the pixels."""
+        _check_image(image)
+        mode = image.mode.encode()
+        return b"".join([struct.pack("<III", *image.size, len(mode)), mode, image.tobytes()])
+
+    def to_pil(self, data: bytes) -> Any:
+        """Give the image, after checking that its pixels are all there."""
+        if len(data) < 12:
+            raise ColumnValueError("holds an image that ends within its header")
+        width, height, mode_size = struct.unpack_from("<III", data)
+        mode = data[12 : 12 + mode_size].decode()
+        pixels = memoryview(data)[12 + mode_size :]
+        row_bytes = (width + 7) // 8 if mode == "1" else width * _PIXEL_BYTES.get(mode, 0)
+        if row_bytes * height != len(pixels) or not len(pixels):
+            raise ColumnValueError(f"holds {len(pixels)} bytes for an image of {width} × {height} in mode {mode!r}")
+        return _pillow().frombytes(mode, (width, height), bytes(pixels))
+
+    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """Give the pixels as RGB."""
+        return np.array(self.to_pil(data).convert("RGB"))
+
+
+class FileCodec:
+    """The bytes of an image file; opened lazily, so that broken pixels show when they are used."""
+
+    def __init__(self, format: str) -> None:  # noqa: A002  Pillow's word
+        self._format = format
+
+    def encode(self, image: Any) -> bytes:
+        """Compress the image with Pillow's default settings."""
+        _check_image(image)
+        out = BytesIO()
+        image.save(out, format=self._format)
+        return out.getvalue()
+
+    def to_pil(self, data: bytes) -> Any:
+        """Open the image without decoding its pixels."""
+        return _pillow().open(BytesIO(data))
+
+    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """Decode the pixels to RGB."""
+        return np.array(self.to_pil(data).convert("RGB"))
+
+
+class JpegCodec(FileCodec):
+    """JPEG files: kept as they are if they come from disk, decoded to arrays by libjpeg-turbo."""
+
+    def __init__(self) -> None:
+        super().__init__("JPEG")
+
+    def encode(self, image: Any) -> bytes:
+        """Copy the file that the image was opened from, if it is still there, else compress."""
+        _check_image(image)
+        source = getattr(image, "filename", "")
+        if getattr(image, "format", None) == "JPEG" and source and Path(source).is_file():
+            return Path(source).read_bytes()
+        return super().encode(image)
+
+    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """Decode the pixels to RGB."""
+        simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        if height * width > _MAX_PIXELS:
+            raise ColumnValueError(f"holds a JPEG of {width} × {height} pixels, more than {_MAX_PIXELS}")
+        if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
+            return super().to_array(data)
+        array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB")
+        return array
+
+
+def _check_image(value: Any) -> None:
+    if not isinstance(value, _pillow().Image):
+        raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}")
+
+
+def _output(codec: ImageCodec, image_decoder: ImageDecoder) -> Callable[[bytes], Any]:
+    outputs: dict[str, Callable[[bytes], Any]] = {"pil": codec.to_pil, "array": codec.to_array, "raw": bytes}
+    return outputs[image_decoder]
+
+
+class ImageEncoding(VariableEncoding):
+    """One image per sample."""
+
+    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
+        self._codec = codec
+        self._output = _output(codec, image_decoder)
+
+    def encode(self, value: Any) -> bytes:
+        """Give the stored bytes of a PIL image."""
+        return self._codec.encode(value)
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Give the images."""
+        return [self._output(piece) for piece in pieces]
+
+
+class ImageListEncoding(VariableEncoding):
+    """A list of images per sample: a table of sizes, then the images."""
+
+    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
+        self._codec = codec
+        self._output = _output(codec, image_decoder)
+
+    def encode(self, value: Any) -> bytes:
+        """Give the stored bytes of a list of PIL images."""
+        if not isinstance(value, list):
+            raise ColumnTypeError(f"wants a list of PIL images, got {type(value).__name__}")
+        # The first word is reserved.
+        return struct.pack("<I", 0) + _join([self._codec.encode(image) for image in value])
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Give the lists of images."""
+        return [[self._output(item) for item in _split(piece, 4)] for piece in pieces]
+
+
+class JpegArrayEncoding(VariableEncoding):
+    """A sequence of JPEG files per sample, given as bytes."""
+
+    def __init__(self, image_decoder: ImageDecoder) -> None:
+        self._output = _output(JpegCodec(), image_decoder)
+
+    def encode(self, value: Any) -> bytes:
+        """Give the stored bytes of a sequence of JPEG files."""
+        try:
+            return _join([bytes(memoryview(item)) for item in value])
+        except TypeError as error:
+            raise ColumnTypeError(f"wants a sequence of JPEG files as bytes, got {type(value).__name__}") from error
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Give the lists of images."""
+        return [self._decode_one(piece) for piece in pieces]
+
+    def _decode_one(self, piece: bytes) -> list[Any]:
+        items = _split(piece, 0)
+        if not items:
+            raise ColumnValueError("holds an array of no JPEG files")
+        return [self._output(item) for item in items]
+
+
+def _join(items: list[bytes]) -> bytes:
+    sizes = [len(item) for item in items]
+    return b"".join([struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes), *items])
+
+
+def _split(piece: bytes, begin: int) -> list[bytes]:
+    if len(piece) < begin + 4:
+        raise ColumnValueError("holds a list of images that ends within its header")
+    (count,) = struct.unpack_from("<I", piece, begin)
+    first = begin + 4 + 4 * count
+    if len(piece) < first:
+        raise ColumnValueError(f"holds a list of {count} images that ends within its table of sizes")
+    ends = first + np.cumsum(np.frombuffer(piece, "<u4", count, begin + 4), dtype=np.int64)
+    if (int(ends[-1]) if count else first) != len(piece):
+        raise ColumnValueError(f"holds a list of {count} images whose sizes do not add up")
+    bounds = [first, *ends.tolist()]
+    return [piece[start:stop] for start, stop in itertools.pairwise(bounds)]

@@ -1,0 +1,79 @@
+"""Numbers of fixed width: `int` and the NumPy scalars."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ColumnRangeError, ColumnTypeError
+from penstock.formats.encodings.base import FixedEncoding
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# The NumPy scalars, and how `struct` packs them.
+NUMBERS = {
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "float16": "e",
+    "float32": "f",
+    "float64": "d",
+}
+
+
+class NumberEncoding(FixedEncoding):
+    """A NumPy scalar; takes whatever that scalar type can be made from."""
+
+    def __init__(self, name: str) -> None:
+        self._dtype = np.dtype(name).newbyteorder("<")
+        self._native = np.dtype(name)
+        self._pack = struct.Struct("<" + NUMBERS[name]).pack
+        self._plain_type = float if name.startswith("float") else int
+        self.num_bytes = self._dtype.itemsize
+
+    def encode(self, value: Any) -> bytes:
+        """Give the little-endian bytes of the number."""
+        if type(value) is self._plain_type:  # packing is much faster than making a NumPy scalar
+            try:
+                return self._pack(value)
+            except (struct.error, OverflowError):
+                pass  # NumPy decides below what becomes of a number out of range
+        number = self._native.type(value)
+        return np.asarray(number, self._dtype).tobytes()
+
+    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View the items as numbers."""
+        return block.view(self._dtype)
+
+
+class IntEncoding(FixedEncoding):
+    """A Python int of 64 bits."""
+
+    num_bytes = 8
+    _pack = struct.Struct("<q").pack
+
+    def encode(self, value: Any) -> bytes:
+        """Give the little-endian bytes of the number."""
+        if not isinstance(value, int):
+            raise ColumnTypeError(f"wants an int, got {type(value).__name__}")
+        try:
+            return self._pack(value)
+        except struct.error as error:
+            raise ColumnRangeError(f"{value} does not fit 64 bits: use the encoding 'str_int'") from error
+
+    def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View the items as 64-bit numbers."""
+        return block.view("<i8")
+
+    def to_values(self, array: npt.NDArray[Any]) -> list[Any]:
+        """Give Python ints."""
+        values: list[Any] = array.tolist()
+        return values

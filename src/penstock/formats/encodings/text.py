@@ -1,0 +1,70 @@
+"""Bytes, text, and what is stored as text: big numbers, decimals, JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ColumnTypeError
+from penstock.formats.encodings.base import VariableEncoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class BytesEncoding(VariableEncoding):
+    """Bytes as they are."""
+
+    def encode(self, value: Any) -> bytes:
+        """Refuse whatever is not `bytes`, which never gets here."""
+        raise ColumnTypeError(f"wants bytes, got {type(value).__name__}")
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Give the stored bytes."""
+        return list(pieces)
+
+
+class StrEncoding(VariableEncoding):
+    """Text as UTF-8."""
+
+    def encode(self, value: Any) -> bytes:
+        """Give the UTF-8 bytes."""
+        if not isinstance(value, str):
+            raise ColumnTypeError(f"wants a str, got {type(value).__name__}")
+        return value.encode()
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Give the texts."""
+        return [piece.decode() for piece in pieces]
+
+
+class TextualEncoding(VariableEncoding):
+    """A value of one type, stored as the text that `str` makes of it."""
+
+    def __init__(self, kind: type, parse: Callable[[str], Any]) -> None:
+        self._kind = kind
+        self._parse = parse
+
+    def encode(self, value: Any) -> bytes:
+        """Give the text of the value."""
+        if not isinstance(value, self._kind):
+            raise ColumnTypeError(f"wants {self._kind.__name__}, got {type(value).__name__}")
+        return str(value).encode()
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Parse the texts."""
+        return [self._parse(piece.decode()) for piece in pieces]
+
+
+class JsonEncoding(VariableEncoding):
+    """Whatever JSON can hold; a NumPy array becomes nested lists."""
+
+    def encode(self, value: Any) -> bytes:
+        """Give the JSON text."""
+        return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value).encode()
+
+    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Parse the texts."""
+        return [json.loads(piece) for piece in pieces]

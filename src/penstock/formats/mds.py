@@ -1,0 +1,297 @@
+"""MDS: binary rows behind a table of offsets, read a whole batch at a time with NumPy."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import (
+    BadIndexError,
+    ColumnSizeError,
+    ConfigError,
+    CorruptShardError,
+    ShardTooLargeError,
+    UnsafeTypeError,
+)
+from penstock.formats.blame import decode_error, encode_error
+from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.encodings.infer import infer_encodings
+from penstock.formats.encodings.table import get_encoding, is_unsafe
+from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
+from penstock.formats.rows import check_rows, join_columns
+from penstock.index.model import MAX_SHARD_BYTES, Column
+from penstock.index.mosaic_json import dump_header
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.encodings.base import VariableEncoding
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Columns, Int64Array, Sample
+
+
+class MDSFormat:
+    """Opens and builds MDS shards."""
+
+    part_suffixes = ("",)
+
+    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
+        """Sort the columns by name, each with the size of its values if that is fixed."""
+        return tuple(Column(name, text, get_encoding(text).num_bytes) for name, text in sorted(encodings.items()))
+
+    def infer(self, sample: Sample) -> dict[str, str]:
+        """Choose the encoding of each column by the values of a first sample."""
+        return infer_encodings(sample)
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
+        """Refuse unknown and unsafe encodings, sizes that do not fit them, and columns that are not there."""
+        for column in layout.columns:
+            if is_unsafe(column.encoding) and not options.allow_unsafe_types:
+                raise UnsafeTypeError(
+                    f"column {column.name!r} has the encoding {column.encoding!r}, which can run code when it is"
+                    " read: pass allow_unsafe_types=True if you trust whoever wrote it"
+                )
+            size = get_encoding(column.encoding, options.image_decoder).num_bytes
+            if size != column.num_bytes:
+                raise BadIndexError(
+                    f"the index gives column {column.name!r} of encoding {column.encoding!r} the size"
+                    f" {column.num_bytes}, but it is {size}"
+                )
+        names = {column.name for column in layout.columns}
+        for name in options.columns or ():
+            if name not in names:
+                raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(sorted(names))}")
+
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
+        """Open a shard, computing where every value of every column is."""
+        self.check(info.layout, options)
+        return MDSReader(parts[0], info, options)
+
+    def builder(self, layout: ShardLayout) -> MDSBuilder:
+        """Begin a shard."""
+        return MDSBuilder(layout)
+
+
+# --- Reading ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedColumn:
+    """Value i is the `num_bytes` bytes from `bases[i] + offset`."""
+
+    name: str
+    encoding: FixedEncoding
+    bases: npt.NDArray[np.uint32]
+    offset: int
+    items: npt.NDArray[Any]  # item k: the `num_bytes` bytes that begin at byte k of the shard, wherever that is
+
+    def gather(self, rows: Int64Array) -> npt.NDArray[Any]:
+        begins = self.bases[rows].astype(np.intp)
+        begins += self.offset
+        return self.encoding.to_array(self.items[begins])
+
+
+@dataclass(frozen=True, slots=True)
+class _VariableColumn:
+    """Value i is the bytes from `bases[i] + offset` to `ends[i]`."""
+
+    name: str
+    encoding: VariableEncoding
+    bases: npt.NDArray[np.uint32]
+    offset: int
+    ends: npt.NDArray[np.uint32]
+
+    def slices(self, data: ShardBytes, rows: Int64Array) -> list[bytes]:
+        begins = self.bases[rows].astype(np.int64)
+        begins += self.offset
+        return [data[begin:end] for begin, end in zip(begins.tolist(), self.ends[rows].tolist(), strict=True)]
+
+
+class MDSReader:
+    """One open MDS shard."""
+
+    def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
+        self._data = data
+        self._name = info.name
+        self._num_samples = info.num_samples
+        columns = _locate_columns(data, info, options)
+        if options.columns is not None:
+            columns = [column for column in columns if column.name in options.columns]
+        self._columns = columns
+        self._names = tuple(column.name for column in columns)
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        numbers = check_rows(rows, self._num_samples, self._name)
+        values = [self._values(column, numbers) for column in self._columns]
+        return join_columns(self._names, values, len(numbers))
+
+    def read_columns(self, rows: Rows) -> Columns:
+        """Give the same by column: an array where all values allow it, else a list."""
+        numbers = check_rows(rows, self._num_samples, self._name)
+        return {column.name: self._column(column, numbers) for column in self._columns}
+
+    def close(self) -> None:
+        """Unmap the shard."""
+        self._columns = []  # their arrays point into the mapping, which closes only when nobody does
+        self._num_samples = 0
+        if isinstance(self._data, mmap.mmap):
+            self._data.close()
+
+    def _values(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> list[Any]:
+        if isinstance(column, _FixedColumn):
+            return column.encoding.to_values(column.gather(rows))
+        pieces = column.slices(self._data, rows)
+        try:
+            return column.encoding.decode(pieces)
+        except Exception as error:
+            raise decode_error(column.encoding.decode, pieces, rows.tolist(), self._name, column.name, error) from error
+
+    def _column(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
+        if isinstance(column, _FixedColumn):
+            return column.gather(rows)
+        pieces = column.slices(self._data, rows)
+        try:
+            return column.encoding.to_column(pieces)
+        except Exception as error:
+            raise decode_error(
+                column.encoding.to_column, pieces, rows.tolist(), self._name, column.name, error
+            ) from error
+
+
+def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> list[_FixedColumn | _VariableColumn]:
+    """Find all values of all columns at once; a sample whose sizes do not add up makes the shard corrupt.
+
+    Each sample is the sizes of its variable values, then all values in column order. So a value begins at a constant
+    distance from the end of the last variable value before it, or from the start of the sample: one array per
+    variable column says it all.
+    """
+    num_samples, name = info.num_samples, info.name
+    offsets = read_offsets(data, num_samples, begin=table_bytes(num_samples), end=len(data), shard=name)
+    starts, stops = offsets[:-1], offsets[1:]
+    sizes = _read_sizes(
+        data, starts, stops, [column for column in info.layout.columns if column.num_bytes is None], name
+    )
+    columns: list[_FixedColumn | _VariableColumn] = []
+    bases, offset, ends = starts, 4 * sizes.shape[1], starts.astype(np.int64) + 4 * sizes.shape[1]
+    next_variable = iter(range(sizes.shape[1]))
+    for column in info.layout.columns:
+        encoding = get_encoding(column.encoding, options.image_decoder)
+        if isinstance(encoding, FixedEncoding):
+            ends += encoding.num_bytes
+            items = _items(data, encoding.num_bytes)
+            columns.append(_FixedColumn(column.name, encoding, bases, offset, items))
+            offset += encoding.num_bytes
+        else:
+            ends += sizes[:, next(next_variable)]
+            # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
+            stored_ends = ends.astype(np.uint32)
+            columns.append(_VariableColumn(column.name, encoding, bases, offset, stored_ends))
+            bases, offset = stored_ends, 0
+    bad = np.flatnonzero(ends != stops)
+    if len(bad):
+        row = int(bad[0])
+        raise CorruptShardError(
+            f"{name}, row {row}: its values end at byte {ends[row]}, but the sample at {stops[row]}",
+            shard=name,
+            row=row,
+        )
+    return columns
+
+
+def _read_sizes(
+    data: ShardBytes,
+    starts: npt.NDArray[np.uint32],
+    stops: npt.NDArray[np.uint32],
+    variable: list[Column],
+    name: str,
+) -> npt.NDArray[np.uint32]:
+    """Give the size words of each sample, a row a sample and a column a variable column."""
+    num_bytes = 4 * len(variable)
+    if not variable or not len(starts):
+        return np.zeros((len(starts), len(variable)), np.uint32)
+    if (stops - starts < num_bytes).any():
+        row = int(np.argmax(stops - starts < num_bytes))
+        raise CorruptShardError(f"{name}, row {row}: too short to hold the sizes of its values", shard=name, row=row)
+    words: npt.NDArray[np.uint32] = _items(data, num_bytes)[starts.astype(np.intp)].view("<u4")
+    return words.reshape(len(starts), len(variable))
+
+
+def _items(data: ShardBytes, num_bytes: int) -> npt.NDArray[Any]:
+    """View a shard as overlapping items, one beginning at each byte: any values of equal length are one gather away."""
+    length = max(len(data) - num_bytes + 1, 0)
+    return np.ndarray((length,), f"V{num_bytes}", data if length else b"", 0, (1,))
+
+
+# --- Writing ------------------------------------------------------------------------------------------------
+
+
+class MDSBuilder:
+    """One MDS shard in the making."""
+
+    sample_overhead = 4  # its offset
+
+    def __init__(self, layout: ShardLayout) -> None:
+        self._header = dump_header(layout)
+        self._columns = [
+            (column.name, get_encoding(column.encoding).encode, column.num_bytes) for column in layout.columns
+        ]
+        num_variable = sum(column.num_bytes is None for column in layout.columns)
+        self._pack_sizes = struct.Struct(f"<{num_variable}I").pack
+        self._body = bytearray()
+        self._ends: list[int] = []
+        self.empty_bytes = table_bytes(0) + len(self._header)
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples so far."""
+        return len(self._ends)
+
+    def encode(self, sample: Sample) -> bytes:
+        """Give the sizes of the variable values, then all values; `bytes` are stored as they are in any column."""
+        sizes: list[int] = []
+        pieces = [b""]
+        name = ""
+        try:
+            for name, encode, num_bytes in self._columns:
+                value = sample[name]
+                piece = value if isinstance(value, bytes) else encode(value)
+                if num_bytes is None:
+                    sizes.append(len(piece))
+                elif len(piece) != num_bytes:
+                    raise ColumnSizeError(f"takes {num_bytes} bytes, got {len(piece)}")
+                pieces.append(piece)
+        except Exception as error:
+            raise encode_error(sample, name, error) from error
+        if sum(sizes) > MAX_SHARD_BYTES:
+            raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, and a shard ends below 4 GB")
+        pieces[0] = self._pack_sizes(*sizes)
+        return b"".join(pieces)
+
+    def append(self, encoded: bytes) -> None:
+        """Add an encoded sample, unless the shard would outgrow its 32-bit offsets."""
+        end = len(self._body) + len(encoded)
+        total = self.empty_bytes + self.sample_overhead * (len(self._ends) + 1) + end
+        if total > MAX_SHARD_BYTES:
+            raise ShardTooLargeError(
+                f"the sample would make its shard {format_bytes(total)}, and a shard ends below 4 GB: lower size_limit"
+            )
+        self._body += encoded
+        self._ends.append(end)
+
+    def build(self) -> list[list[Buffer]]:
+        """Give the offsets, the settings and the samples as the pieces of one file."""
+        begin = table_bytes(len(self._ends)) + len(self._header)
+        return [[write_offsets(self._ends, begin), self._header, self._body]]

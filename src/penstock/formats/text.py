@@ -1,0 +1,183 @@
+"""What JSON, CSV, TSV and XSV shards share: a data file of lines, and a meta file that says where each begins."""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ColumnTypeError, ConfigError, ShardTooLargeError, UnknownEncodingError
+from penstock.formats.blame import encode_error
+from penstock.formats.offsets import read_offsets, write_offsets
+from penstock.formats.rows import check_rows
+from penstock.index.model import MAX_SHARD_BYTES, Column
+from penstock.index.mosaic_json import dump_header
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Columns, Int64Array, Sample
+
+ENCODINGS: dict[str, type] = {"str": str, "int": int, "float": float}
+META_SUFFIX = ".meta"
+
+
+class TextFormat:
+    """The part of a text format that does not depend on how a line looks."""
+
+    part_suffixes = ("", META_SUFFIX)
+
+    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
+        """Sort the columns by name and refuse encodings that are not text's."""
+        for text in encodings.values():
+            _check_encoding(text)
+        return tuple(Column(name, text) for name, text in sorted(encodings.items()))
+
+    def infer(self, sample: Sample) -> dict[str, str]:
+        """Choose the encoding of each column by the values of a first sample."""
+        return {name: _infer(name, value) for name, value in sample.items()}
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
+        """Refuse unknown encodings and columns that are not there."""
+        for column in layout.columns:
+            _check_encoding(column.encoding)
+        names = {column.name for column in layout.columns}
+        for name in options.columns or ():
+            if name not in names:
+                raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(sorted(names))}")
+
+
+def _check_encoding(text: str) -> None:
+    if text not in ENCODINGS:
+        raise UnknownEncodingError(f"unknown column encoding {text!r}: a text format knows {', '.join(ENCODINGS)}")
+
+
+def _infer(name: str, value: Any) -> str:
+    for text, kind in ENCODINGS.items():
+        if isinstance(value, kind):
+            return text
+    raise ColumnTypeError(
+        f"column {name!r} holds a {type(value).__name__}: text formats store {', '.join(ENCODINGS)}",
+        column=name,
+    )
+
+
+class TextReader:
+    """One open text shard; its lines are parsed in batches."""
+
+    def __init__(
+        self,
+        parts: Sequence[ShardBytes],
+        info: ShardInfo,
+        parse: Callable[[list[bytes], list[int]], list[Sample]],
+        options: ReadOptions,
+    ) -> None:
+        self._data, self._meta = parts
+        self._name = info.name
+        self._layout = info.layout
+        self._parse = parse
+        self._wanted = options.columns
+        self._offsets: npt.NDArray[np.uint32] | None = read_offsets(
+            self._meta, info.num_samples, begin=None, end=len(self._data), shard=info.name
+        )
+        self._num_samples = info.num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        numbers = check_rows(rows, self._num_samples, self._name)
+        samples = self._parse(self._lines(numbers), numbers.tolist())
+        if self._wanted is None:
+            return samples
+        return [{name: sample[name] for name in self._wanted if name in sample} for sample in samples]
+
+    def read_columns(self, rows: Rows) -> Columns:
+        """Give the same by column: numbers as an array where 64 bits hold them, else a list."""
+        samples = self.read(rows)
+        wanted = self._wanted
+        columns = [column for column in self._layout.columns if wanted is None or column.name in wanted]
+        return {column.name: _to_column(column, [sample.get(column.name) for sample in samples]) for column in columns}
+
+    def close(self) -> None:
+        """Unmap the shard."""
+        self._offsets = None  # it points into the mapping, which closes only when nobody does
+        self._num_samples = 0
+        for part in (self._data, self._meta):
+            if isinstance(part, mmap.mmap):
+                part.close()
+
+    def _lines(self, rows: Int64Array) -> list[bytes]:
+        if self._offsets is None:
+            return []
+        data, begins, ends = self._data, self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
+def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any]:
+    if column.encoding == "str":
+        return values
+    try:
+        return np.array(values, np.int64 if column.encoding == "int" else np.float64)
+    except (OverflowError, TypeError, ValueError):  # wider than 64 bits, or absent in some sample
+        return values
+
+
+class TextBuilder:
+    """One text shard in the making."""
+
+    empty_bytes = 0
+    sample_overhead = 0
+
+    def __init__(self, layout: ShardLayout, first_line: bytes = b"") -> None:
+        self._header = dump_header(layout)
+        self._columns = [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
+        self._newline = layout.newline or "\n"
+        self._data = bytearray(first_line)
+        self._begin = len(first_line)
+        self._ends: list[int] = []
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples so far."""
+        return len(self._ends)
+
+    def line(self, values: dict[str, Any]) -> str:
+        """Give a sample as text, without newline."""
+        raise NotImplementedError
+
+    def encode(self, sample: Sample) -> bytes:
+        """Check the values and give the line."""
+        values = {}
+        name = ""
+        try:
+            for name, kind in self._columns:
+                value = sample[name]
+                if not isinstance(value, kind):
+                    raise ColumnTypeError(f"wants {kind.__name__}, got {type(value).__name__}")
+                values[name] = value
+        except Exception as error:
+            raise encode_error(sample, name, error) from error
+        return (self.line(values) + self._newline).encode()
+
+    def append(self, encoded: bytes) -> None:
+        """Add a line, unless the data file would outgrow its 32-bit offsets."""
+        end = len(self._data) + len(encoded)
+        if end > MAX_SHARD_BYTES:
+            raise ShardTooLargeError(
+                f"the sample would make its shard {format_bytes(end)}, and a shard ends below 4 GB: lower size_limit"
+            )
+        self._data += encoded
+        self._ends.append(end - self._begin)
+
+    def build(self) -> list[list[Buffer]]:
+        """Give the data file and the meta file."""
+        return [[self._data], [write_offsets(self._ends, self._begin), self._header]]

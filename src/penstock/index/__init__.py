@@ -1,0 +1,1 @@
+"""What a dataset consists of: its shards, their files, sizes and digests."""

@@ -1,0 +1,94 @@
+"""The index of a dataset: plain values, whatever file they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.types import Int64Array
+
+# Offsets inside a shard are 32-bit unsigned, so no raw file can be longer.
+MAX_SHARD_BYTES = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One stored file: its name below the dataset's folder, its exact size, its digests by algorithm."""
+
+    basename: str
+    num_bytes: int
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a shard in its raw form and, if the dataset is compressed, as it is stored."""
+
+    raw: FileInfo
+    packed: FileInfo | None = None
+
+    @property
+    def stored(self) -> FileInfo:
+        """The file that the writer left behind and that is fetched."""
+        return self.packed or self.raw
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's name and encoding, and the bytes of each value if they are always as many."""
+
+    name: str
+    encoding: str
+    num_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLayout:
+    """What all shards of one writer have in common: everything needed to build or read one."""
+
+    format: str
+    columns: tuple[Column, ...]
+    compression: str | None = None
+    hashes: tuple[str, ...] = ()
+    size_limit: int | None = None
+    newline: str | None = None
+    separator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard: how many samples, in which files, laid out how.
+
+    The first part names the shard: MDS shards have one part, text shards a data part and a meta part.
+    """
+
+    layout: ShardLayout
+    num_samples: int
+    parts: tuple[Part, ...]
+
+    @property
+    def name(self) -> str:
+        """The raw name of the first part, which stands for the whole shard."""
+        return self.parts[0].raw.basename
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The shards of a dataset, in the order that numbers its samples."""
+
+    shards: tuple[ShardInfo, ...]
+
+    @property
+    def lengths(self) -> Int64Array:
+        """The number of samples of each shard."""
+        return np.fromiter((shard.num_samples for shard in self.shards), np.int64, len(self.shards))
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples of the dataset."""
+        return sum(shard.num_samples for shard in self.shards)
