@@ -78,12 +78,8 @@ def read_rows_at_random(shop: Workshop, scale: Scale) -> list[Comparison]:
     }
     results = measure(runs, scale.repeats, shop.path)
     return [
-        Comparison(
-            "rows at random, shard reader", median_rate(results["shard"]), RATE, "target", 8e5, needed=1
-        ),
-        Comparison(
-            "rows at random, LocalDataset[list]", median_rate(results["index"]), RATE, "target", 8e5, needed=1
-        ),
+        Comparison("rows at random, shard reader", median_rate(results["shard"]), RATE, "target", 8e5, needed=1),
+        Comparison("rows at random, LocalDataset[list]", median_rate(results["index"]), RATE, "target", 8e5, needed=1),
     ]
 
 
@@ -103,9 +99,7 @@ def read_tokens(shop: Workshop, scale: Scale) -> list[Comparison]:
         }
         results = measure(runs, scale.repeats, shop.path)
         figure, mark = median_rate(results["ours"]), median_rate(results["numpy"])
-        comparisons.append(
-            Comparison(f"token columns {order}", figure, RATE, "NumPy gather", mark, needed=0.6)
-        )
+        comparisons.append(Comparison(f"token columns {order}", figure, RATE, "NumPy gather", mark, needed=0.6))
     return comparisons
 
 
@@ -170,9 +164,7 @@ QUESTIONS: dict[str, Question] = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Measures the shard formats side by side with other libraries."
-    )
+    parser = argparse.ArgumentParser(description="Measures the shard formats side by side with other libraries.")
     parser.add_argument("--quick", action="store_true", help="less data, fewer repeats")
     parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")

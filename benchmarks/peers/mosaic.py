@@ -22,9 +22,7 @@ def write(directory: str, kind: str, count: int, compression: str | None = None)
     columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
 
     def work() -> int:
-        with MDSWriter(
-            out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT
-        ) as writer:
+        with MDSWriter(out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
             for sample in samples:
                 writer.write(sample)
         return count

@@ -29,9 +29,7 @@ def write(directory: str, kind: str, count: int, compression: str | None = None)
     columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
 
     def work() -> int:
-        with MDSWriter(
-            out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT
-        ) as writer:
+        with MDSWriter(out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
             for sample in samples:
                 writer.write(sample)
         return count
@@ -61,9 +59,8 @@ def read_rows_by_index(directory: str, shuffled: bool) -> Result:
 
 def read_rows_by_shard(directory: str, shuffled: bool) -> Result:
     """What the parts above the shard reader get: one shard after the other, its rows in any order."""
-    from penstock.formats.parts import open_shard
-
     from penstock import LocalDataset
+    from penstock.formats.parts import open_shard
 
     shards = LocalDataset(directory).index.shards
     orders = shard_orders([shard.samples for shard in shards], shuffled)
@@ -82,9 +79,8 @@ def read_rows_by_shard(directory: str, shuffled: bool) -> Result:
 
 def read_tokens(directory: str, shuffled: bool) -> Result:
     """Columnar batches, shard by shard."""
-    from penstock.formats.parts import open_shard
-
     from penstock import LocalDataset
+    from penstock.formats.parts import open_shard
 
     shards = LocalDataset(directory).index.shards
     orders = shard_orders([shard.samples for shard in shards], shuffled)
@@ -107,9 +103,8 @@ def read_tokens(directory: str, shuffled: bool) -> Result:
 
 def open_first_shard(directory: str) -> Result:
     """Opening means being able to read: the first row is part of it."""
-    from penstock.formats.parts import open_shard
-
     from penstock import LocalDataset
+    from penstock.formats.parts import open_shard
 
     shard = LocalDataset(directory).index.shards[0]
 

@@ -6,14 +6,16 @@ Nothing here may import penstock or the other library: each side brings its own 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 Sample = dict[str, Any]
 
@@ -42,8 +44,10 @@ class Case:
     lossy: frozenset[str] = frozenset()
     # Whether the files depend on nothing but the samples; image and compression libraries may differ.
     same_bytes: bool = True
-    # More than one: that many datasets in subdirectories, under one merged index.
-    partitions: int = 1
+    # Datasets in these subdirectories, under one merged index.
+    partitions: tuple[str, ...] = ()
+    # The other library's merge_index cannot make it.
+    ours_only: bool = False
 
     @property
     def compressed(self) -> bool:
@@ -54,21 +58,28 @@ class Case:
         names: list[str] = self.options.get("hashes", [])
         return names
 
-    def expected_columns(self) -> list[str]:
-        return sorted(set(self.columns) - self.lossy)
+    def expected(self) -> list[Sample]:
+        """The samples as they should be read, without the lossy columns."""
+        kept = sorted(set(self.columns) - self.lossy)
+        return [{name: as_read(sample[name], self.columns[name]) for name in kept} for sample in self.make()]
+
+
+def as_read(value: Any, encoding: str) -> Any:
+    """Numbers go in as Python's and come out as NumPy's where the column has a NumPy type."""
+    return np.dtype(encoding).type(value) if encoding in INTEGERS + FLOATS else value
 
 
 def write_case(case: Case, directory: Path, library: Any, merge_index: Callable[..., Any]) -> None:
     """Writes the dataset with the writers of `library`."""
-    writer_class = getattr(library, case.writer)
     samples = case.make()
-    per_partition = -(-len(samples) // case.partitions)
-    for number in range(case.partitions):
-        out = directory / f"part{number}" if case.partitions > 1 else directory
-        with writer_class(out=str(out), columns=case.columns, **case.options) as writer:
-            for sample in samples[number * per_partition : (number + 1) * per_partition]:
+    folders = case.partitions or (".",)
+    per_folder = -(-len(samples) // len(folders))
+    for number, folder in enumerate(folders):
+        out = str(directory / folder)
+        with getattr(library, case.writer)(out=out, columns=case.columns, **case.options) as writer:
+            for sample in samples[number * per_folder : (number + 1) * per_folder]:
                 writer.write(sample)
-    if case.partitions > 1:
+    if case.partitions:
         merge_index(str(directory), keep_local=True)
 
 
@@ -186,7 +197,7 @@ def image_list_samples() -> list[Sample]:
 
 def pickle_samples() -> list[Sample]:
     values: list[Any] = [
-        *(None, 1, "text", b"bytes", (1, 2.5, "x"), [1, [2]], {"a": (None,), 3: "b"}),
+        *(None, 1, "text", (1, 2.5, b"bytes"), [1, [2]], {"a": (None,), 3: "b"}),
         *(ramp("float32", 3, 4), np.int16(-3)),
     ]
     return [{"value": value} for value in values]
@@ -283,15 +294,25 @@ def layout_cases() -> list[Case]:
         Case("mds-one-shard", SMALL, small_samples, options={"size_limit": None}),
         Case("mds-empty-first-shard", SMALL, small_samples, options=tiny),
         Case("mds-every-hash", SMALL, small_samples, options={"hashes": HASHES, "size_limit": 4000}),
-        Case("mds-merged", SMALL, small_samples, options=many, partitions=3),
+        Case("mds-merged", SMALL, small_samples, options=many, partitions=("a", "b", "c")),
         Case(
             "mds-merged-zstd",
             SMALL,
             small_samples,
             options={**many, "compression": "zstd"},
-            partitions=3,
+            partitions=("a", "b", "c"),
             same_bytes=False,
         ),
+        Case(
+            "mds-merged-nested",
+            SMALL,
+            small_samples,
+            options=many,
+            partitions=("a", "b/c", "b/d/e"),
+            ours_only=True,
+        ),
+        Case("csv-merged", PLAIN, plain_samples, "CSVWriter", partitions=("a", "b")),
+        Case("json-merged", PLAIN, plain_samples, "JSONWriter", partitions=("a", "b"), ours_only=True),
     ]
     for name, (writer, options) in LINE_FORMATS.items():
         cases.append(Case(name, PLAIN, plain_samples, writer, {**options, "hashes": ["sha1"]}))

@@ -9,20 +9,22 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streaming
 from streaming.base.util import merge_index
-
 from tests.interop.cases import CASES, Case, write_case
 from tests.interop.digest import digest_sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Digests = list[dict[str, Any]]
 
 
-def stream(case: Case, directory: Path, validate_hash: str | None) -> Digests:
+def stream(directory: Path, validate_hash: str | None) -> Digests:
     """Reads as a training job does: from a remote into an empty cache, checking hashes on the way."""
     with tempfile.TemporaryDirectory() as cache:
         dataset = streaming.StreamingDataset(
@@ -43,7 +45,7 @@ def read_locally(directory: Path) -> Digests:
 
 def read(case: Case, directory: Path) -> dict[str, Digests]:
     """Every way in which the library can read this dataset, by name."""
-    ways = {f"streaming with {name}": stream(case, directory, name) for name in case.hashes or [None]}
+    ways = {f"streaming with {name}": stream(directory, name) for name in case.hashes or [None]}
     # Its local reader does not decompress.
     if not case.compressed:
         ways["local"] = read_locally(directory)
@@ -66,10 +68,8 @@ def write_and_read(case: Case, directory: Path) -> dict[str, Digests]:
 def main() -> None:
     command, root, report = sys.argv[1:]
     work = {"write": write_and_read, "read": read}[command]
-    found = {
-        name: attempt(lambda case=case: work(case, Path(root, case.name)))  # type: ignore[misc]
-        for name, case in CASES.items()
-    }
+    cases = [case for case in CASES.values() if command == "read" or not case.ours_only]
+    found = {case.name: attempt(partial(work, case, Path(root, case.name))) for case in cases}
     Path(report).write_text(json.dumps(found))
 
 
