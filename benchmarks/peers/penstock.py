@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 from benchmarks.peers.common import (
@@ -63,12 +64,12 @@ def read_rows_by_shard(directory: str, shuffled: bool) -> Result:
     from penstock.formats.parts import open_shard
 
     shards = LocalDataset(directory).index.shards
-    orders = shard_orders([shard.samples for shard in shards], shuffled)
+    orders = shard_orders([shard.num_samples for shard in shards], shuffled)
 
     def work() -> int:
         samples = 0
         for shard, order in zip(shards, orders, strict=True):
-            reader = open_shard(directory, shard)
+            reader = open_shard(Path(directory), shard)
             for begin in range(0, len(order), BATCH):
                 samples += len(reader.read(order[begin : begin + BATCH]))
             reader.close()
@@ -83,18 +84,18 @@ def read_tokens(directory: str, shuffled: bool) -> Result:
     from penstock.formats.parts import open_shard
 
     shards = LocalDataset(directory).index.shards
-    orders = shard_orders([shard.samples for shard in shards], shuffled)
+    orders = shard_orders([shard.num_samples for shard in shards], shuffled)
 
     def work() -> int:
         samples = 0
         for shard, order in zip(shards, orders, strict=True):
-            reader = open_shard(directory, shard)
+            reader = open_shard(Path(directory), shard)
             for begin in range(0, len(order), BATCH):
                 samples += len(reader.read_columns(order[begin : begin + BATCH])["tokens"])
             reader.close()
         return samples
 
-    reader = open_shard(directory, shards[0])
+    reader = open_shard(Path(directory), shards[0])
     rows = orders[0][:BATCH]
     check_tokens(np.asarray(reader.read_columns(rows)["tokens"]), rows, sum(len(order) for order in orders))
     reader.close()
@@ -109,7 +110,7 @@ def open_first_shard(directory: str) -> Result:
     shard = LocalDataset(directory).index.shards[0]
 
     def work() -> int:
-        reader = open_shard(directory, shard)
+        reader = open_shard(Path(directory), shard)
         reader.read([0])
         reader.close()
         return 1

@@ -45,7 +45,9 @@ def read_locally(directory: Path) -> Digests:
 
 def read(case: Case, directory: Path) -> dict[str, Digests]:
     """Every way in which the library can read this dataset, by name."""
-    ways = {f"streaming with {name}": stream(directory, name) for name in case.hashes or [None]}
+    ways = {f"streaming, checking {name}": stream(directory, name) for name in case.hashes}
+    if not case.hashes:
+        ways["streaming"] = stream(directory, None)
     # Its local reader does not decompress.
     if not case.compressed:
         ways["local"] = read_locally(directory)
