@@ -11,13 +11,33 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__
 
 if TYPE_CHECKING:
+    from penstock.data.local import LocalDataset
     from penstock.errors import PenstockError
+    from penstock.write.merge import merge_index
+    from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
+    "CSVWriter": "penstock.write.writer",
+    "JSONWriter": "penstock.write.writer",
+    "LocalDataset": "penstock.data.local",
+    "MDSWriter": "penstock.write.writer",
     "PenstockError": "penstock.errors",
+    "TSVWriter": "penstock.write.writer",
+    "XSVWriter": "penstock.write.writer",
+    "merge_index": "penstock.write.merge",
 }
 
-__all__ = ["PenstockError", "__version__"]
+__all__ = [
+    "CSVWriter",
+    "JSONWriter",
+    "LocalDataset",
+    "MDSWriter",
+    "PenstockError",
+    "TSVWriter",
+    "XSVWriter",
+    "__version__",
+    "merge_index",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from importlib import import_module
 from importlib.metadata import entry_points
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from penstock.errors import ConfigError
@@ -21,12 +22,9 @@ class Registry(Generic[T]):
     Outside packages add to it through entry points of the given group; a name of our own cannot be taken over.
     """
 
-    def __init__(
-        self, kind: str, *, group: str, builtin: dict[str, str], error: type[ConfigError] = ConfigError
-    ) -> None:
+    def __init__(self, kind: str, *, group: str, builtin: dict[str, str]) -> None:
         self._kind = kind
         self._group = group
-        self._error = error
         self._paths = dict(builtin)
         self._loaded: dict[str, T] = {}
         self._has_scanned = False
@@ -54,8 +52,8 @@ class Registry(Generic[T]):
                 self._scan()
             if name not in self._paths:
                 raise self._unknown(name)
-            module, _, attribute = self._paths[name].partition(":")
-            self._loaded[name] = cast("T", getattr(import_module(module), attribute))
+            module, _, attributes = self._paths[name].partition(":")
+            self._loaded[name] = cast("T", attrgetter(attributes)(import_module(module)))
         return self._loaded[name]
 
     def __contains__(self, name: str) -> bool:
@@ -71,4 +69,4 @@ class Registry(Generic[T]):
         names = self.names()
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        return self._error(f"unknown {self._kind} {name!r}{hint}: known are {', '.join(names)}")
+        return ConfigError(f"unknown {self._kind} {name!r}{hint}: known are {', '.join(names)}")

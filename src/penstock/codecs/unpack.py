@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import parse_compression
+from penstock.files import appearing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,17 +37,11 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
 def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a file that appears complete or not at all, also when others do the same at once."""
     codec, _ = parse_compression(compression)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("x+b") as file:
-            if num_bytes == 0:
-                codec.decompress_into(data, bytearray(), where)
-            else:
-                # Writing to a mapping of a full disk is a signal, not an error: take the space first.
-                os.posix_fallocate(file.fileno(), 0, num_bytes)
-                with mmap.mmap(file.fileno(), num_bytes) as out:
-                    codec.decompress_into(data, out, where)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with appearing(path) as part, part.open("x+b") as file:
+        if num_bytes == 0:
+            codec.decompress_into(data, bytearray(), where)
+            return
+        # Writing to a mapping of a full disk is a signal, not an error: take the space first.
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        with mmap.mmap(file.fileno(), num_bytes) as out:
+            codec.decompress_into(data, out, where)

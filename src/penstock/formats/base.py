@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.index.model import Column, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
@@ -54,9 +55,17 @@ class ShardReader(Protocol):
 class ShardBuilder(Protocol):
     """One shard in the making."""
 
-    num_samples: int
-    empty_bytes: int  # what counts against the size limit before the first sample
-    sample_overhead: int  # what each sample counts besides its encoded bytes
+    sample_overhead: int  # what a sample counts against the size limit besides its encoded bytes
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples so far."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """What counts against the size limit so far."""
+        ...
 
     def encode(self, sample: Sample) -> bytes:
         """Give the stored form of a sample, or raise an error that names the column; the shard stays as it was."""
@@ -67,7 +76,11 @@ class ShardBuilder(Protocol):
         ...
 
     def build(self) -> list[list[Buffer]]:
-        """Give the bytes of each part of the shard, in pieces that belong together."""
+        """Give the bytes of each part of the shard, in pieces that belong together, valid until `release`."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; the shard is written."""
         ...
 
 
@@ -92,8 +105,8 @@ class ShardFormat(Protocol):
         """Open a shard whose parts are at hand, raw and of the declared size."""
         ...
 
-    def builder(self, layout: ShardLayout) -> ShardBuilder:
-        """Begin a shard."""
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:
+        """Begin a shard that takes its memory from the pool."""
         ...
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.formats.base import ReadOptions, ShardBytes
+    from penstock.formats.body import ChunkPool
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Sample
 
@@ -26,9 +27,9 @@ class XSVFormat(TextFormat):
         parser = _LineParser(info, self._separator(info.layout))
         return TextReader(parts, info, parser.parse, options)
 
-    def builder(self, layout: ShardLayout) -> DelimitedBuilder:
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> DelimitedBuilder:
         """Begin a shard."""
-        return DelimitedBuilder(layout, self._separator(layout))
+        return DelimitedBuilder(layout, pool, self._separator(layout))
 
     def _separator(self, layout: ShardLayout) -> str:
         return self.separator or layout.separator or ","
@@ -74,7 +75,7 @@ class _LineParser:
 class DelimitedBuilder(TextBuilder):
     """One shard of separated values in the making."""
 
-    def __init__(self, layout: ShardLayout, separator: str) -> None:
+    def __init__(self, layout: ShardLayout, pool: ChunkPool, separator: str) -> None:
         self._separator = separator
         newline = layout.newline or "\n"
         names = [column.name for column in layout.columns]
@@ -83,7 +84,7 @@ class DelimitedBuilder(TextBuilder):
                 raise ColumnNameError(
                     f"column {name!r} contains the separator {separator!r} or the newline {newline!r}"
                 )
-        super().__init__(layout, (separator.join(names) + newline).encode())
+        super().__init__(layout, pool, (separator.join(names) + newline).encode())
 
     def line(self, values: dict[str, Any]) -> str:
         """Join the values; none may contain what tells them apart."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.formats.base import ReadOptions, ShardBytes
+    from penstock.formats.body import ChunkPool
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Sample
 
@@ -25,9 +26,9 @@ class JSONFormat(TextFormat):
         shard = info.name
         return TextReader(parts, info, lambda lines, rows: _parse_lines(lines, rows, shard), options)
 
-    def builder(self, layout: ShardLayout) -> JSONBuilder:
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> JSONBuilder:
         """Begin a shard."""
-        return JSONBuilder(layout)
+        return JSONBuilder(layout, pool)
 
 
 class JSONBuilder(TextBuilder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +10,20 @@ import numpy as np
 
 from penstock.errors import (
     BadIndexError,
-    ColumnSizeError,
     ConfigError,
     CorruptShardError,
-    ShardTooLargeError,
     UnsafeTypeError,
 )
-from penstock.formats.blame import decode_error, encode_error
+from penstock.formats.blame import decode_error
+from penstock.formats.body import Body
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.infer import infer_encodings
 from penstock.formats.encodings.table import get_encoding, is_unsafe
+from penstock.formats.mds_encode import compile_encoder
 from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
 from penstock.formats.rows import check_rows, join_columns
-from penstock.index.model import MAX_SHARD_BYTES, Column
+from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
-from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import VariableEncoding
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
@@ -76,9 +75,9 @@ class MDSFormat:
         self.check(info.layout, options)
         return MDSReader(parts[0], info, options)
 
-    def builder(self, layout: ShardLayout) -> MDSBuilder:
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> MDSBuilder:
         """Begin a shard."""
-        return MDSBuilder(layout)
+        return MDSBuilder(layout, pool)
 
 
 # --- Reading ------------------------------------------------------------------------------------------------
@@ -243,55 +242,27 @@ class MDSBuilder:
 
     sample_overhead = 4  # its offset
 
-    def __init__(self, layout: ShardLayout) -> None:
+    def __init__(self, layout: ShardLayout, pool: ChunkPool) -> None:
         self._header = dump_header(layout)
-        self._columns = [
-            (column.name, get_encoding(column.encoding).encode, column.num_bytes) for column in layout.columns
-        ]
-        num_variable = sum(column.num_bytes is None for column in layout.columns)
-        self._pack_sizes = struct.Struct(f"<{num_variable}I").pack
-        self._body = bytearray()
-        self._ends: list[int] = []
-        self.empty_bytes = table_bytes(0) + len(self._header)
+        self._body = Body(pool, num_bytes=table_bytes(0) + len(self._header), overhead=self.sample_overhead)
+        self.encode = compile_encoder(layout.columns)
+        self.append = self._body.append
 
     @property
     def num_samples(self) -> int:
         """The number of samples so far."""
-        return len(self._ends)
+        return len(self._body)
 
-    def encode(self, sample: Sample) -> bytes:
-        """Give the sizes of the variable values, then all values; `bytes` are stored as they are in any column."""
-        sizes: list[int] = []
-        pieces = [b""]
-        name = ""
-        try:
-            for name, encode, num_bytes in self._columns:
-                value = sample[name]
-                piece = value if isinstance(value, bytes) else encode(value)
-                if num_bytes is None:
-                    sizes.append(len(piece))
-                elif len(piece) != num_bytes:
-                    raise ColumnSizeError(f"takes {num_bytes} bytes, got {len(piece)}")
-                pieces.append(piece)
-        except Exception as error:
-            raise encode_error(sample, name, error) from error
-        if sum(sizes) > MAX_SHARD_BYTES:
-            raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, and a shard ends below 4 GB")
-        pieces[0] = self._pack_sizes(*sizes)
-        return b"".join(pieces)
-
-    def append(self, encoded: bytes) -> None:
-        """Add an encoded sample, unless the shard would outgrow its 32-bit offsets."""
-        end = len(self._body) + len(encoded)
-        total = self.empty_bytes + self.sample_overhead * (len(self._ends) + 1) + end
-        if total > MAX_SHARD_BYTES:
-            raise ShardTooLargeError(
-                f"the sample would make its shard {format_bytes(total)}, and a shard ends below 4 GB: lower size_limit"
-            )
-        self._body += encoded
-        self._ends.append(end)
+    @property
+    def num_bytes(self) -> int:
+        """The exact size of the shard so far."""
+        return self._body.num_bytes
 
     def build(self) -> list[list[Buffer]]:
         """Give the offsets, the settings and the samples as the pieces of one file."""
-        begin = table_bytes(len(self._ends)) + len(self._header)
-        return [[write_offsets(self._ends, begin), self._header, self._body]]
+        begin = table_bytes(self.num_samples) + len(self._header)
+        return [[write_offsets(self._body.ends(), begin), self._header, *self._body.pieces()]]
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._body.release()

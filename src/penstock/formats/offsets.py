@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.base import ShardBytes
+    from penstock.types import Int64Array
 
 
 def table_bytes(num_samples: int) -> int:
@@ -42,11 +43,10 @@ def read_offsets(
     return offsets
 
 
-def write_offsets(ends: list[int], begin: int) -> bytes:
+def write_offsets(ends: Int64Array, begin: int) -> bytes:
     """Write the table for samples that follow one another from `begin`, given where each ends counted from there."""
     offsets = np.zeros(len(ends) + 2, dtype=np.int64)
     offsets[0] = len(ends)
     offsets[1] = begin
-    offsets[2:] = ends
-    offsets[2:] += begin
+    offsets[2:] = ends + begin
     return offsets.astype("<u4").tobytes()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.errors import ColumnTypeError, ConfigError, ShardTooLargeError, UnknownEncodingError
+from penstock.errors import ColumnTypeError, ConfigError, UnknownEncodingError
 from penstock.formats.blame import encode_error
+from penstock.formats.body import Body
 from penstock.formats.offsets import read_offsets, write_offsets
 from penstock.formats.rows import check_rows
-from penstock.index.model import MAX_SHARD_BYTES, Column
+from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
-from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.body import ChunkPool
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
@@ -134,21 +135,26 @@ def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any
 class TextBuilder:
     """One text shard in the making."""
 
-    empty_bytes = 0
     sample_overhead = 0
 
-    def __init__(self, layout: ShardLayout, first_line: bytes = b"") -> None:
+    def __init__(self, layout: ShardLayout, pool: ChunkPool, first_line: bytes = b"") -> None:
         self._header = dump_header(layout)
         self._columns = [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
         self._newline = layout.newline or "\n"
-        self._data = bytearray(first_line)
-        self._begin = len(first_line)
-        self._ends: list[int] = []
+        self._first_line = first_line
+        # The first line does not count against the size limit; it is a few bytes, and so it may pass 4 GB by them.
+        self._body = Body(pool, num_bytes=0, overhead=self.sample_overhead)
+        self.append = self._body.append
 
     @property
     def num_samples(self) -> int:
         """The number of samples so far."""
-        return len(self._ends)
+        return len(self._body)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the lines so far."""
+        return self._body.num_bytes
 
     def line(self, values: dict[str, Any]) -> str:
         """Give a sample as text, without newline."""
@@ -168,16 +174,11 @@ class TextBuilder:
             raise encode_error(sample, name, error) from error
         return (self.line(values) + self._newline).encode()
 
-    def append(self, encoded: bytes) -> None:
-        """Add a line, unless the data file would outgrow its 32-bit offsets."""
-        end = len(self._data) + len(encoded)
-        if end > MAX_SHARD_BYTES:
-            raise ShardTooLargeError(
-                f"the sample would make its shard {format_bytes(end)}, and a shard ends below 4 GB: lower size_limit"
-            )
-        self._data += encoded
-        self._ends.append(end - self._begin)
-
     def build(self) -> list[list[Buffer]]:
         """Give the data file and the meta file."""
-        return [[self._data], [write_offsets(self._ends, self._begin), self._header]]
+        offsets = write_offsets(self._body.ends(), len(self._first_line))
+        return [[self._first_line, *self._body.pieces()], [offsets, self._header]]
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._body.release()

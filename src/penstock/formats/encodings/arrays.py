@@ -30,6 +30,8 @@ _DTYPE_CODES = {
     "float64": 66,
 }
 _DTYPES_BY_CODE = {code: np.dtype(name).newbyteorder("<") for name, code in _DTYPE_CODES.items()}
+# By dtype, in either byte order; asking a dtype for its name takes longer than copying a page.
+_CODES_BY_DTYPE = {np.dtype(order + dtype.str[1:]): code for code, dtype in _DTYPES_BY_CODE.items() for order in "<>"}
 _DIM_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
 _MAX_AXES = 63  # six bits beside the two that name the width of a dimension
 
@@ -47,7 +49,7 @@ class FixedArrayEncoding(FixedEncoding):
         array = _checked_array(value, self._dtype)
         if array.shape != self._shape:
             raise ColumnValueError(f"wants an array of shape {self._shape}, got {array.shape}")
-        return array.astype(self._dtype, copy=False).tobytes()
+        return array.tobytes()
 
     def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """View the items as one array with a leading axis for the samples."""
@@ -67,9 +69,8 @@ class ArrayEncoding(VariableEncoding):
             raise ColumnValueError(f"wants an array with axes and elements, got shape {array.shape}")
         if array.ndim > _MAX_AXES:
             raise ColumnValueError(f"wants an array of at most {_MAX_AXES} axes, got {array.ndim}")
-        code = b"" if self._dtype else bytes([_DTYPE_CODES[array.dtype.name]])
-        values = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        return code + _encode_shape(array.shape) + values
+        code = b"" if self._dtype else bytes([_CODES_BY_DTYPE[array.dtype]])
+        return b"".join([code, _encode_shape(array.shape), array.tobytes()])
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give one writable, aligned array per sample."""
@@ -110,13 +111,17 @@ class ArrayEncoding(VariableEncoding):
 
 
 def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
+    """Give the array in little-endian order if it may be stored."""
     if not isinstance(value, np.ndarray):
         raise ColumnTypeError(f"wants a NumPy array, got {type(value).__name__}")
-    if value.dtype.name not in _DTYPE_CODES:
+    if value.dtype == dtype:
+        return value
+    code = _CODES_BY_DTYPE.get(value.dtype)
+    if code is None:
         raise ColumnValueError(f"wants an array of {', '.join(_DTYPE_CODES)}, got {value.dtype}")
-    if dtype is not None and value.dtype.name != dtype.name:
+    if dtype is not None and code != _CODES_BY_DTYPE[dtype]:
         raise ColumnValueError(f"wants an array of {dtype.name}, got {value.dtype}")
-    return value
+    return value.astype(_DTYPES_BY_CODE[code], copy=False)
 
 
 def _check_values(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:

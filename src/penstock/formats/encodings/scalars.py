@@ -35,7 +35,8 @@ class NumberEncoding(FixedEncoding):
     def __init__(self, name: str) -> None:
         self._dtype = np.dtype(name).newbyteorder("<")
         self._native = np.dtype(name)
-        self._pack = struct.Struct("<" + NUMBERS[name]).pack
+        self.code = NUMBERS[name]
+        self._pack = struct.Struct("<" + self.code).pack
         self._plain_type = float if name.startswith("float") else int
         self.num_bytes = self._dtype.itemsize
 
@@ -58,6 +59,7 @@ class IntEncoding(FixedEncoding):
     """A Python int of 64 bits."""
 
     num_bytes = 8
+    code = "q"
     _pack = struct.Struct("<q").pack
 
     def encode(self, value: Any) -> bytes:

@@ -1,0 +1,76 @@
+"""`penstock inspect DIR`: what a dataset consists of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.index.model import Index
+
+_MOST_SHARDS = 20
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser("inspect", help="show the columns, sizes and shards of a local dataset")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", action="store_true", help="print for machines, with all shards")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the index of a dataset."""
+    from penstock.data.local import read_local_index
+
+    summary = summarize(read_local_index(options.folder))
+    print(json.dumps(summary) if options.json else render(summary))
+    return 0
+
+
+def summarize(index: Index) -> dict[str, Any]:
+    """Say what there is to say of an index, as plain values."""
+    layout = index.shards[0].layout if index.shards else None
+    return {
+        "num_samples": index.num_samples,
+        "num_shards": len(index.shards),
+        "stored_bytes": sum(part.stored.num_bytes for shard in index.shards for part in shard.parts),
+        "raw_bytes": sum(part.raw.num_bytes for shard in index.shards for part in shard.parts),
+        "formats": sorted({shard.layout.format for shard in index.shards}),
+        "compressions": sorted({shard.layout.compression or "none" for shard in index.shards}),
+        "hashes": list(layout.hashes) if layout else [],
+        "columns": {column.name: column.encoding for column in layout.columns} if layout else {},
+        "shards": [
+            {
+                "name": shard.name,
+                "num_samples": shard.num_samples,
+                "raw_bytes": sum(part.raw.num_bytes for part in shard.parts),
+                "stored_bytes": sum(part.stored.num_bytes for part in shard.parts),
+            }
+            for shard in index.shards
+        ],
+    }
+
+
+def render(summary: dict[str, Any]) -> str:
+    """Lay a summary out for people."""
+    lines = [
+        f"{summary['num_samples']:,} samples in {summary['num_shards']:,} shards"
+        f" ({', '.join(summary['formats']) or 'none'}; compression: {', '.join(summary['compressions']) or 'none'};"
+        f" hashes: {', '.join(summary['hashes']) or 'none'})",
+        f"{format_bytes(summary['stored_bytes'])} stored, {format_bytes(summary['raw_bytes'])} raw",
+        "columns: " + ", ".join(f"{name}: {encoding}" for name, encoding in summary["columns"].items()),
+    ]
+    for shard in summary["shards"][:_MOST_SHARDS]:
+        lines.append(
+            f"  {shard['name']:<24} {shard['num_samples']:>10,} samples"
+            f" {format_bytes(shard['stored_bytes']):>9} stored {format_bytes(shard['raw_bytes']):>9} raw"
+        )
+    if summary["num_shards"] > _MOST_SHARDS:
+        lines.append(f"  … and {summary['num_shards'] - _MOST_SHARDS:,} more")
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""`penstock COMMAND`: each command is one file that parses, calls one function and prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from penstock._version import __version__
+from penstock.cli import inspect, merge, verify
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = (inspect, verify, merge)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and give its exit status: 0 well, 1 found wrong, 2 could not run."""
+    parser = argparse.ArgumentParser(prog="penstock", description="Look at, check and join datasets of shards.")
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_to(commands)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except PenstockError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 2
+    return status

@@ -1,0 +1,28 @@
+"""`penstock merge OUT [INDEX ...]`: one index for many partial datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser("merge", help="publish one index for the datasets in the folders below a root")
+    parser.add_argument("out", help="the root: a path or a URL")
+    parser.add_argument("indexes", nargs="*", metavar="INDEX", help="index files to take, instead of all below OUT")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merge, and say where the result is."""
+    from penstock.write.merge import merge_index
+
+    if options.indexes:
+        merge_index(options.indexes, options.out)
+    else:
+        merge_index(options.out)
+    print(f"wrote {options.out.rstrip('/')}/index.json")
+    return 0

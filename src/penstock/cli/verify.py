@@ -1,0 +1,41 @@
+"""`penstock verify DIR`: check a dataset against its index."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser("verify", help="check every file, size and digest of a local dataset")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--values", action="store_true", help="decode every value too")
+    parser.add_argument("--allow-unsafe-types", action="store_true", help="with --values: unpickle pkl columns")
+    parser.add_argument("--json", action="store_true", help="print for machines")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and give 1 if something is wrong."""
+    from penstock.data.verify import verify_dataset
+
+    report = verify_dataset(options.folder, read_values=options.values, allow_unsafe_types=options.allow_unsafe_types)
+    if options.json:
+        print(json.dumps(asdict(report)))
+    else:
+        for problem in report.problems:
+            print(problem)
+        print(
+            f"{report.num_shards:,} shards, {report.num_samples:,} samples, {format_bytes(report.num_bytes)},"
+            f" {report.num_digests:,} digests checked: "
+            + (f"{len(report.problems)} problems" if report.problems else "all well")
+        )
+    return 1 if report.problems else 0

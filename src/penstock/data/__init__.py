@@ -1,0 +1,1 @@
+"""Datasets: samples by number, or one after another."""

@@ -1,0 +1,191 @@
+"""`LocalDataset`: the samples of a dataset on this machine, by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from penstock.codecs.compress import parse_compression
+from penstock.codecs.digest import check_hashes
+from penstock.data.columnar import join_batches
+from penstock.data.getitem import group_by_shard, resolve_ids
+from penstock.data.readers import OpenShards
+from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, SampleIndexError, SampleKeyError
+from penstock.formats.base import ReadOptions, get_format
+from penstock.formats.parts import open_shard
+from penstock.index.mosaic_json import INDEX_NAME, parse_index
+from penstock.order.spans import Spans
+from penstock.units import parse_bytes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.formats.base import ShardReader
+    from penstock.formats.encodings.base import ImageDecoder
+    from penstock.index.model import Index
+    from penstock.types import Columns, Int64Array, Sample
+
+    Numbers = slice | Sequence[int] | Int64Array
+
+
+class LocalDataset:
+    """Reads any sample of a local dataset: `dataset[3]`, `dataset[-1]`, `dataset[10:20]`, `dataset[[4, 2]]`.
+
+    The folder is never changed. Compressed shards are unpacked into memory, the ones used last being kept, or into
+    `unpack_dir`. For use by one thread; every process and worker may have its own, also a pickled or forked one.
+
+    Args:
+        local: The dataset's folder, or the one above it if `split` is given.
+        split: A folder below `local`.
+        allow_unsafe_types: Read `pkl` columns, which can run code of whoever wrote them.
+        image_decoder: Give images as `"pil"` images, RGB `"array"`s, or `"raw"` stored bytes.
+        columns: Read these columns only.
+        validate_hash: Name of a digest to check on each shard file when it is opened.
+        unpack_dir: A folder to keep raw shards of a compressed dataset in, for this and later readers.
+        memory_limit: How much memory unpacked shards may take, one of them always.
+    """
+
+    def __init__(
+        self,
+        local: str | os.PathLike[str],
+        split: str | None = None,
+        *,
+        allow_unsafe_types: bool = False,
+        image_decoder: ImageDecoder = "pil",
+        columns: Sequence[str] | None = None,
+        validate_hash: str | None = None,
+        unpack_dir: str | os.PathLike[str] | None = None,
+        memory_limit: int | float | str = "1gb",
+    ) -> None:
+        if isinstance(columns, str):
+            raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
+        self.local = Path(local).expanduser() / (split or "")
+        self.split = split
+        self.index: Index = read_local_index(self.local)
+        self._options = ReadOptions(
+            image_decoder=image_decoder,
+            allow_unsafe_types=allow_unsafe_types,
+            columns=None if columns is None else tuple(columns),
+        )
+        self._validate_hash = None if validate_hash is None else check_hashes(validate_hash)[0]
+        self._unpack_dir = None if unpack_dir is None else Path(unpack_dir).expanduser()
+        self._memory_limit = parse_bytes(memory_limit)
+        self._check_layouts()
+        self._spans = Spans(self.index.lengths)
+        if not self._spans.num_samples:
+            raise EmptyDatasetError(f"Stream contains no samples: {self.local}", path=str(self.local))
+        self._start()
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples."""
+        return self._spans.num_samples
+
+    @property
+    def size(self) -> int:
+        """The number of samples."""
+        return self._spans.num_samples
+
+    def __len__(self) -> int:
+        return self._spans.num_samples
+
+    @overload
+    def __getitem__(self, key: int) -> Sample: ...
+    @overload
+    def __getitem__(self, key: Numbers) -> list[Sample]: ...
+    def __getitem__(self, key: int | Numbers) -> Sample | list[Sample]:
+        ids = resolve_ids(key, self._spans.num_samples)
+        return self.get_item(ids) if isinstance(ids, int) else self._read(ids)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for shard, length in enumerate(self.index.lengths.tolist()):
+            for begin in range(0, length, _ITER_ROWS):
+                yield from self._readers.get(shard).read(range(begin, min(begin + _ITER_ROWS, length)))
+
+    def get_item(self, sample_id: int) -> Sample:
+        """Give one sample by its number, counted from 0."""
+        if not 0 <= sample_id < self._spans.num_samples:
+            raise SampleIndexError(f"sample {sample_id} is out of range: the dataset has {len(self)}", sample=sample_id)
+        shard = int(self._spans.starts.searchsorted(sample_id, side="right")) - 1
+        return self._readers.get(shard).read([sample_id - int(self._spans.starts[shard])])[0]
+
+    def read_columns(self, key: Numbers) -> Columns:
+        """Give samples by column, in the order asked for: an array a column where the values allow it, else a list."""
+        ids = resolve_ids(key, self._spans.num_samples)
+        if isinstance(ids, int):
+            raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
+        batches = [
+            (places, self._readers.get(shard).read_columns(rows))
+            for shard, rows, places in group_by_shard(ids, self._spans)
+        ]
+        return join_batches(batches, len(ids))
+
+    def close(self) -> None:
+        """Close the open shards; using the dataset again opens them anew."""
+        self._readers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_readers"]  # open files stay in their process
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def _start(self) -> None:
+        in_memory = self._unpack_dir is None
+        sizes = [
+            sum(part.raw.num_bytes for part in shard.parts if part.packed and in_memory) for shard in self.index.shards
+        ]
+        self._readers = OpenShards(self._open_shard, sizes, self._memory_limit)
+
+    def _open_shard(self, shard: int) -> ShardReader:
+        return open_shard(
+            self.local,
+            self.index.shards[shard],
+            self._options,
+            validate_hash=self._validate_hash,
+            unpack_dir=self._unpack_dir,
+        )
+
+    def _read(self, ids: Int64Array) -> list[Sample]:
+        samples: list[Sample] = [{}] * len(ids)
+        for shard, rows, places in group_by_shard(ids, self._spans):
+            for place, sample in zip(places.tolist(), self._readers.get(shard).read(rows), strict=True):
+                samples[place] = sample
+        return samples
+
+    def _check_layouts(self) -> None:
+        """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
+        for layout in {shard.layout for shard in self.index.shards}:
+            get_format(layout.format).check(layout, self._options)
+            if layout.compression is not None:
+                parse_compression(layout.compression)
+
+
+_ITER_ROWS = 256
+
+
+def read_local_index(folder: Path) -> Index:
+    """Read the index of a local dataset."""
+    path = folder / INDEX_NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ObjectNotFoundError(
+            f"there is no dataset in {folder}: {INDEX_NAME} is missing", path=str(path)
+        ) from error
+    return parse_index(data, str(path))

@@ -1,0 +1,82 @@
+"""Is a dataset whole? Every file, every size, every digest and, if asked, every value."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from penstock.codecs.digest import check_digest
+from penstock.codecs.unpack import unpack_to_memory
+from penstock.data.local import read_local_index
+from penstock.errors import PenstockError
+from penstock.formats.base import ReadOptions, get_format
+from penstock.formats.parts import load_file
+from penstock.index.paths import resolve_inside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.formats.base import ShardBytes
+    from penstock.index.model import FileInfo, Part, ShardInfo
+
+_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was checked, and what is wrong."""
+
+    num_shards: int
+    num_samples: int
+    num_bytes: int  # as stored
+    num_digests: int
+    problems: tuple[str, ...]
+
+
+def verify_dataset(folder: Path, *, read_values: bool = False, allow_unsafe_types: bool = False) -> VerifyReport:
+    """Check every stored file against the index and every shard against its own layout, whatever goes wrong."""
+    index = read_local_index(folder)
+    options = ReadOptions(allow_unsafe_types=allow_unsafe_types or not read_values, image_decoder="raw")
+    problems = []
+    num_digests = 0
+    for shard in index.shards:
+        try:
+            num_digests += _verify_shard(folder, shard, options, read_values=read_values)
+        except (PenstockError, OSError) as error:
+            problems.append(str(error))
+    stored = [part.stored.num_bytes for shard in index.shards for part in shard.parts]
+    return VerifyReport(len(index.shards), index.num_samples, sum(stored), num_digests, tuple(problems))
+
+
+def _verify_shard(folder: Path, shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> int:
+    forms = [_load(folder, part, shard.layout.compression) for part in shard.parts]
+    try:
+        num_digests = sum(_check_all(data, info) for form in forms for data, info in form)
+        reader = get_format(shard.layout.format).open([form[-1][0] for form in forms], shard, options)
+        if read_values:
+            for begin in range(0, len(reader), _ROWS):
+                reader.read(range(begin, min(begin + _ROWS, len(reader))))
+        reader.close()
+        return num_digests
+    finally:
+        for data, _ in chain.from_iterable(forms):
+            if isinstance(data, mmap.mmap):
+                data.close()
+
+
+def _load(folder: Path, part: Part, compression: str | None) -> list[tuple[ShardBytes, FileInfo]]:
+    """Give the stored file and, if that is compressed, the raw one, each with its description."""
+    path = resolve_inside(folder, part.stored.basename)
+    stored = load_file(path, part.stored, None)
+    if compression is None:
+        return [(stored, part.raw)]
+    raw = unpack_to_memory(stored, compression, part.raw.num_bytes, str(path))
+    return [(stored, part.stored), (raw, part.raw)]
+
+
+def _check_all(data: ShardBytes, info: FileInfo) -> int:
+    for name in info.digests:
+        check_digest(data, info.digests, name, info.basename)
+    return len(info.digests)

@@ -1,0 +1,102 @@
+"""The samples of a shard in the making: encoded records, gathered in chunks of memory that are used again and again.
+
+Touching fresh memory for every shard would cost more than copying the samples does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import ShardTooLargeError
+from penstock.index.model import MAX_SHARD_BYTES
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from penstock.types import Int64Array
+
+# Large, so that background threads work on few pieces: after each they queue for the interpreter lock.
+_CHUNK_BYTES = 1 << 23
+# Small enough for the allocator to hand out the same memory again and again.
+_SPILL_BYTES = 1 << 16
+
+
+class ChunkPool:
+    """Chunks that shards of one writer take and give back. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._free: deque[bytearray] = deque()
+
+    def take(self) -> bytearray:
+        """Give a chunk with any content."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return bytearray(_CHUNK_BYTES)
+
+    def give_back(self, chunks: list[bytearray]) -> None:
+        """Take back chunks that nobody looks at any more."""
+        self._free.extend(chunks)
+
+
+class Body:
+    """Records one after another, each costing its length and a fixed overhead against the size of the shard."""
+
+    def __init__(self, pool: ChunkPool, *, num_bytes: int, overhead: int) -> None:
+        self.num_bytes = num_bytes
+        self._pool = pool
+        self._overhead = overhead
+        self._spill_at = min(num_bytes + _SPILL_BYTES, MAX_SHARD_BYTES)
+        self._pending: list[bytes] = []
+        self._sizes: list[int] = []
+        self._chunks: list[bytearray] = []
+        self._used = _CHUNK_BYTES  # of the last chunk
+
+    def __len__(self) -> int:
+        return len(self._sizes) + len(self._pending)
+
+    def append(self, record: bytes) -> None:
+        """Add a record, unless the shard would outgrow its 32-bit offsets."""
+        total = self.num_bytes + len(record) + self._overhead
+        if total > self._spill_at:
+            self._spill(total)
+        self._pending.append(record)
+        self.num_bytes = total
+
+    def ends(self) -> Int64Array:
+        """Give where each record ends, counted from the first."""
+        self._spill(self.num_bytes)
+        return np.cumsum(self._sizes, dtype=np.int64)
+
+    def pieces(self) -> list[memoryview]:
+        """Give the records as one run of bytes, in pieces; valid until `release`."""
+        self._spill(self.num_bytes)
+        if not self._chunks:
+            return []
+        full = [memoryview(chunk) for chunk in self._chunks[:-1]]
+        return [*full, memoryview(self._chunks[-1])[: self._used]]
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._pool.give_back(self._chunks)
+        self._chunks, self._used = [], _CHUNK_BYTES
+
+    def _spill(self, total: int) -> None:
+        if total > MAX_SHARD_BYTES:
+            raise ShardTooLargeError(
+                f"the sample would make its shard {format_bytes(total)}, and a shard ends below 4 GB: lower size_limit"
+            )
+        self._sizes.extend(map(len, self._pending))
+        data = memoryview(b"".join(self._pending))
+        self._pending.clear()
+        while data:
+            if self._used == _CHUNK_BYTES:
+                self._chunks.append(self._pool.take())
+                self._used = 0
+            size = min(len(data), _CHUNK_BYTES - self._used)
+            self._chunks[-1][self._used : self._used + size] = data[:size]
+            self._used += size
+            data = data[size:]
+        self._spill_at = min(total + _SPILL_BYTES, MAX_SHARD_BYTES)

@@ -1,0 +1,107 @@
+"""Samples → MDS records: a quick way, compiled for the columns, and a careful way that finds what is wrong."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ColumnSizeError, ShardTooLargeError
+from penstock.formats.blame import encode_error
+from penstock.formats.encodings.scalars import IntEncoding, NumberEncoding
+from penstock.formats.encodings.table import get_encoding
+from penstock.formats.encodings.text import StrEncoding
+from penstock.index.model import MAX_SHARD_BYTES
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.index.model import Column
+    from penstock.types import Sample
+
+
+def compile_encoder(columns: Sequence[Column]) -> Callable[[Sample], bytes]:
+    """Make the function that turns a sample of these columns into a record.
+
+    A record is the sizes of the variable values, then all values. The function is written out for the columns, with
+    neighbouring numbers packed in one call, which makes it three times as fast as a loop. Only kinds of columns enter
+    its source text; names and encoders are values. What the quick way cannot take, the careful way decides.
+    """
+    source, values = _write_source(columns)
+    values["careful"] = _CarefulEncoder(columns)
+    values["join"] = b"".join
+    exec(source, values)  # noqa: S102
+    encoder: Callable[[Sample], bytes] = values["encode"]
+    return encoder
+
+
+def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
+    values: dict[str, Any] = {}
+    statements: list[str] = []
+    sizes = [f"len(p{i})" for i, column in enumerate(columns) if column.num_bytes is None]
+    pieces: list[str] = []
+    run_codes, run_items = "I" * len(sizes), sizes  # numbers that stand side by side, packed together
+
+    def end_run() -> None:
+        nonlocal run_codes, run_items
+        if run_codes:
+            pack = f"pack{len(pieces)}"
+            values[pack] = struct.Struct("<" + run_codes).pack
+            pieces.append(f"{pack}({', '.join(run_items)})")
+        run_codes, run_items = "", []
+
+    for i, column in enumerate(columns):
+        encoding = get_encoding(column.encoding)
+        values[f"k{i}"], values[f"e{i}"] = column.name, encoding.encode
+        statements.append(f"v{i} = sample[k{i}]")
+        if isinstance(encoding, IntEncoding):  # packing would take other integers too, which this encoding refuses
+            statements.append(f"if v{i}.__class__ is not int: return careful(sample)")
+        if isinstance(encoding, (NumberEncoding, IntEncoding)):
+            run_codes, run_items = run_codes + encoding.code, [*run_items, f"v{i}"]
+            continue
+        end_run()
+        if isinstance(encoding, StrEncoding):
+            values[f"e{i}"] = str.encode
+        if column.num_bytes is None:
+            statements.append(f"p{i} = v{i} if v{i}.__class__ is bytes else e{i}(v{i})")
+        else:
+            statements.append(f"p{i} = e{i}(v{i})")
+        pieces.append(f"p{i}")
+    end_run()
+    body = "".join(f"        {statement}\n" for statement in statements)
+    joined = pieces[0] if len(pieces) == 1 else f"join(({', '.join(pieces)}))"
+    return (
+        "def encode(sample):\n"
+        "    try:\n"
+        f"{body}"
+        f"        return {joined}\n"
+        "    except Exception:\n"
+        "        return careful(sample)\n"
+    ), values
+
+
+class _CarefulEncoder:
+    """Encodes a sample column by column, so that an error can name the column."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = [(column.name, get_encoding(column.encoding).encode, column.num_bytes) for column in columns]
+
+    def __call__(self, sample: Sample) -> bytes:
+        sizes: list[int] = []
+        pieces: list[bytes] = []
+        name = ""
+        try:
+            for name, encode, num_bytes in self._columns:
+                value = sample[name]
+                # Whoever hands in bytes has encoded the value already.
+                piece = value if isinstance(value, bytes) else encode(value)
+                if num_bytes is None:
+                    sizes.append(len(piece))
+                elif len(piece) != num_bytes:
+                    raise ColumnSizeError(f"takes {num_bytes} bytes, got {len(piece)}")
+                pieces.append(piece)
+        except Exception as error:
+            raise encode_error(sample, name, error) from error
+        if sum(sizes) > MAX_SHARD_BYTES:
+            raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, and a shard ends below 4 GB")
+        return b"".join([struct.pack(f"<{len(sizes)}I", *sizes), *pieces])

@@ -1,0 +1,104 @@
+"""A directory of this machine as a store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import AccessDeniedError, ConfigError, ObjectNotFoundError, StoreError
+from penstock.files import PART_SUFFIX, appearing
+from penstock.storage.base import ObjectInfo, check_key, url_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.types import Span
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """The files below a directory, which need not exist before the first upload."""
+
+    root: Path
+
+    @classmethod
+    def from_url(cls, url: str) -> LocalStore:
+        """Make the store of a plain path or of a `file://` URL."""
+        if url_scheme(url) != "file":
+            return cls(Path(url).expanduser())
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"{url!r} names another machine: write file:///path for a path of this one")
+        return cls(Path(unquote(parts.path)))
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give a file or a range of it."""
+        path = self._path(key)
+        with _translated(path), path.open("rb") as file:
+            if span is None:
+                return file.read()
+            file.seek(span.begin)
+            data = file.read(len(span))
+        if len(data) != len(span):
+            raise StoreError(f"{path} ends before byte {span.end}", key=key)
+        return data
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Copy a file, or a range of it, to another place."""
+        source = self._path(key)
+        with _translated(source), appearing(path) as part, source.open("rb") as file, part.open("wb") as out:
+            if span is None:
+                shutil.copyfileobj(file, out, _COPY_BYTES)
+            else:
+                out.write(self.read(key, span))
+
+    def upload(self, path: Path, key: str) -> None:
+        """Copy a file into the directory."""
+        target = self._path(key)
+        with _translated(target), appearing(target) as part:
+            shutil.copyfile(path, part)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe a file."""
+        path = self._path(key)
+        with _translated(path):
+            status = path.stat()
+        if not path.is_file():
+            raise ObjectNotFoundError(f"{path} is not a file", key=key)
+        return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}")
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the files whose paths below the directory begin with a prefix, sorted."""
+        keys = []
+        for folder, _, names in os.walk(self.root):
+            base = Path(folder).relative_to(self.root)
+            keys += [(base / name).as_posix() for name in names if not name.endswith(PART_SUFFIX)]
+        return (self.stat(key) for key in sorted(keys) if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        """Remove a file."""
+        path = self._path(key)
+        with _translated(path):
+            path.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self.root / check_key(key)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ObjectNotFoundError(f"there is no file {path}", path=str(path)) from error
+    except PermissionError as error:
+        raise AccessDeniedError(f"no permission for {path}: {error.strerror}", path=str(path)) from error
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}", path=str(path)) from error

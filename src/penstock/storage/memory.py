@@ -1,0 +1,80 @@
+"""A store in the memory of this process, for tests and examples: `memory://name/prefix`."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
+from penstock.files import appearing
+from penstock.storage.base import ObjectInfo, check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.types import Span
+
+# By full name: stores are settings only, so the objects live here and last as long as the process.
+_objects: dict[str, bytes] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStore:
+    """Objects of this process below one name."""
+
+    root: str
+
+    @classmethod
+    def from_url(cls, url: str) -> MemoryStore:
+        """Make the store of a `memory://` URL."""
+        root = url.partition("://")[2].strip("/")
+        if not root:
+            raise ConfigError(f"{url!r} lacks a name: write memory://name")
+        return cls(check_key(root))
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give an object or a range of it."""
+        try:
+            data = _objects[self._name(key)]
+        except KeyError as error:
+            raise ObjectNotFoundError(f"there is no object memory://{self._name(key)}", key=key) from error
+        if span is None:
+            return data
+        if span.end > len(data):
+            raise StoreError(f"memory://{self._name(key)} ends before byte {span.end}", key=key)
+        return data[span.begin : span.end]
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Write an object, or a range of it, to a file."""
+        data = self.read(key, span)
+        with appearing(path) as part:
+            part.write_bytes(data)
+
+    def upload(self, path: Path, key: str) -> None:
+        """Keep the content of a file."""
+        data = path.read_bytes()
+        with _lock:
+            _objects[self._name(key)] = data
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe an object."""
+        return ObjectInfo(key, len(self.read(key)))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the objects whose keys begin with a prefix, sorted."""
+        root = self.root + "/"
+        with _lock:
+            found = {name.removeprefix(root): len(data) for name, data in _objects.items() if name.startswith(root)}
+        return (ObjectInfo(key, found[key]) for key in sorted(found) if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        with _lock:
+            if _objects.pop(self._name(key), None) is None:
+                raise ObjectNotFoundError(f"there is no object memory://{self._name(key)}", key=key)
+
+    def _name(self, key: str) -> str:
+        return f"{self.root}/{check_key(key)}"

@@ -1,0 +1,1 @@
+"""Samples → shards → a published dataset."""

@@ -1,0 +1,118 @@
+"""Many partial datasets → one: `merge_index` reads their indexes and publishes a joint one at their root."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, ObjectNotFoundError, StoreTimeoutError
+from penstock.index.merge import merge_indexes
+from penstock.index.mosaic_json import INDEX_NAME, dump_index, parse_index
+from penstock.storage.base import open_store, url_scheme
+from penstock.storage.local import LocalStore
+from penstock.write.place import Place, parse_place
+from penstock.write.shard_job import publish, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    from penstock.index.model import Index
+    from penstock.storage.base import Store
+
+    Location = str | PathLike[str]
+    Out = Location | tuple[Location, Location]
+
+_UPLOAD_ATTEMPTS = 2
+
+
+def merge_index(
+    *args: Any,
+    index_file_urls: Sequence[Location | tuple[Location, Location]] | None = None,
+    out: Out | None = None,
+    keep_local: bool = True,
+    download_timeout: float = 60,
+) -> None:
+    """Publish one index for many partial datasets.
+
+    `merge_index(out)` takes every `index.json` below `out`, at any depth. `merge_index(index_file_urls, out)` takes the
+    indexes named, each a path, a URL, or a pair of both of which the local one is read if it exists. Shards stay where
+    they are; the joint index lists them by folder, sorted, so the order in which they were written or named does not
+    matter. Reading all indexes may take `download_timeout` seconds.
+    """
+    if len(args) == 1:
+        (out,) = args
+    elif len(args) == 2:
+        index_file_urls, out = args
+    if out is None or len(args) > 2 or isinstance(index_file_urls, (str, os.PathLike)):
+        raise ConfigError("call merge_index(out) or merge_index(index_file_urls, out)")
+    place = parse_place(out, keep_local=keep_local)
+    deadline = time.monotonic() + download_timeout
+    if index_file_urls is None:
+        merged = merge_indexes(_indexes_below(place, deadline))
+    else:
+        merged = merge_indexes(_indexes_named(index_file_urls, place, deadline))
+    write_file(place.local / INDEX_NAME, [dump_index(merged, is_merged=True)])
+    publish(place, INDEX_NAME, _UPLOAD_ATTEMPTS)
+    place.close()
+
+
+def _indexes_below(place: Place, deadline: float) -> dict[str, Index]:
+    """Read every index below the root but the root's own; the local folder is preferred if it holds any."""
+    for store, where in ((LocalStore(place.local), str(place.local)), (place.store, str(place.remote))):
+        if store is None:
+            continue
+        keys = [info.key for info in store.list() if posixpath.basename(info.key) == INDEX_NAME]
+        folders = [posixpath.dirname(key) for key in keys if key != INDEX_NAME]
+        if folders:
+            return {folder: _read(store, f"{folder}/{INDEX_NAME}", where, deadline) for folder in folders}
+    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {place.remote or place.local}")
+
+
+def _indexes_named(
+    urls: Sequence[Location | tuple[Location, Location]], place: Place, deadline: float
+) -> dict[str, Index]:
+    if not urls:
+        raise ConfigError("index_file_urls is empty: name at least one index")
+    roots = [str(place.local.absolute()), *([_as_path(place.remote)] if place.remote else [])]
+    names, indexes = [], []
+    for url in urls:
+        local, remote = _pair(url)
+        names.append(_as_path(remote or local))
+        chosen = local if (local and os.path.exists(local)) or not remote else remote  # noqa: PTH110
+        parent, _, name = chosen.rpartition("/")
+        indexes.append(_read(open_store(parent or "."), name, parent, deadline))
+    folders = [posixpath.dirname(name) for name in names]
+    root = next((root for root in roots if all(_is_below(folder, root) for folder in folders)), None)
+    if root is None:  # the joint index is made elsewhere: lay it over their common root
+        root = posixpath.commonpath([posixpath.dirname(folder) for folder in folders])
+    return {posixpath.relpath(folder, root): index for folder, index in zip(folders, indexes, strict=True)}
+
+
+def _read(store: Store, key: str, where: str, deadline: float) -> Index:
+    if time.monotonic() > deadline:
+        raise StoreTimeoutError(f"reading the indexes of {where} took too long: raise download_timeout")
+    return parse_index(store.read(key), f"{where}/{key}")
+
+
+def _pair(url: Location | tuple[Location, Location]) -> tuple[str, str]:
+    if isinstance(url, (tuple, list)):
+        if len(url) != 2:
+            raise ConfigError(f"{url!r} is not a pair of a local path and a remote URL")
+        return os.fspath(url[0]), os.fspath(url[1])
+    text = os.fspath(url)
+    return (text, "") if url_scheme(text) is None else ("", text)
+
+
+def _as_path(url: str) -> str:
+    """Spell a location so that one can tell what lies below what: absolute, or with its scheme as first folder."""
+    if url_scheme(url) in (None, "file"):
+        return str(LocalStore.from_url(url).root.absolute())
+    scheme, _, rest = url.partition("://")
+    return f"/{scheme}:/{rest.strip('/')}"
+
+
+def _is_below(folder: str, root: str) -> bool:
+    return folder != root and posixpath.commonpath([folder, root]) == root

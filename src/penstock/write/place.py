@@ -1,0 +1,142 @@
+"""Where a dataset is written to: a local folder, a store, or both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, ObjectNotFoundError, OutputExistsError
+from penstock.index.model import Index
+from penstock.index.mosaic_json import INDEX_NAME, parse_index
+from penstock.index.paths import resolve_inside
+from penstock.storage.base import open_store, url_scheme
+from penstock.storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from penstock.storage.base import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A local folder and, if the dataset goes further, the store that it is uploaded to."""
+
+    local: Path
+    store: Store | None = None
+    remote: str | None = None
+    keep_local: bool = True
+    is_temporary: bool = False
+
+    def open(self, *, exist_ok: bool, append: bool) -> Index:
+        """Make the place ready and give the index to continue; what is there already is an error unless allowed."""
+        if exist_ok and append:
+            raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
+        if append:
+            return self._published_index() or Index(())
+        if exist_ok:
+            self._clear()
+        elif self.local.is_dir() and any(self.local.iterdir()):
+            raise OutputExistsError(
+                f"Directory is not empty: {self.local}. Pass exist_ok=True to replace the dataset in it, or append=True"
+                " to continue it",
+                path=str(self.local),
+            )
+        elif self.store is not None and _read_index(self.store, str(self.remote)) is not None:
+            raise OutputExistsError(
+                f"Directory is not empty: {self.remote} already holds a dataset. Pass exist_ok=True to replace it, or"
+                " append=True to continue it",
+                path=self.remote,
+            )
+        self.local.mkdir(parents=True, exist_ok=True)
+        return Index(())
+
+    def close(self) -> None:
+        """Remove what was only on its way."""
+        if self.is_temporary:
+            shutil.rmtree(self.local, ignore_errors=True)
+        elif not self.keep_local and self.local.is_dir() and not any(self.local.iterdir()):
+            self.local.rmdir()
+
+    def _published_index(self) -> Index | None:
+        self.local.mkdir(parents=True, exist_ok=True)
+        local = _read_index(LocalStore(self.local), str(self.local))
+        if self.store is None:
+            return local
+        remote = _read_index(self.store, str(self.remote))
+        if local is not None and remote is not None and local != remote:
+            raise ConfigError(
+                f"{self.local} and {self.remote} hold different datasets: make them equal before you append to both"
+            )
+        return remote or local
+
+    def _clear(self) -> None:
+        """Remove the dataset that is there, its index first; other files are not ours to touch."""
+        stores = [LocalStore(self.local), *([self.store] if self.store else [])]
+        for store, where in zip(stores, (str(self.local), str(self.remote)), strict=False):
+            index = _read_index(store, where)
+            if index is not None:
+                store.delete(INDEX_NAME)
+                _delete_shards(store, index)
+        for path in self.local.glob("shard.*"):  # of a writer that did not get as far as an index
+            path.unlink()
+
+
+def parse_place(out: Any, remote: Any = None, *, keep_local: bool = False) -> Place:
+    """Understand `out` as a path, a URL or a pair of both, and `remote` as a store beside a path."""
+    if isinstance(out, (tuple, list)):
+        if len(out) != 2:
+            raise ConfigError(
+                f"Invalid `out` argument of {len(out)} items: give a path, a URL, or a pair (local path, remote URL)"
+            )
+        if remote is not None:
+            raise ConfigError("Invalid `out` argument: a pair names the remote already, so leave `remote` out")
+        local, remote = out
+        return _both(_text(local), _text(remote), keep_local=keep_local)
+    text = _text(out)
+    if remote is not None:
+        return _both(text, _text(remote), keep_local=True)
+    if url_scheme(text) in (None, "file"):
+        return Place(local=LocalStore.from_url(text).root)
+    store = open_store(text)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    return Place(local=folder, store=store, remote=text, keep_local=False, is_temporary=True)
+
+
+def _both(local: str, remote: str, *, keep_local: bool) -> Place:
+    if url_scheme(local) not in (None, "file"):
+        raise ConfigError(f"Invalid `out` argument: {local!r} is a URL where a local path belongs")
+    folder = LocalStore.from_url(local).root
+    store = open_store(remote)
+    if isinstance(store, LocalStore) and store.root.absolute() == folder.absolute():
+        raise ConfigError(f"Invalid `out` argument: local and remote are both {folder}")
+    return Place(local=folder, store=store, remote=remote, keep_local=keep_local)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise ConfigError(f"Invalid `out` argument {value!r}: give a path, a URL, or a pair (local path, remote URL)")
+    return str(os.fspath(value))
+
+
+def _read_index(store: Store, where: str) -> Index | None:
+    try:
+        return parse_index(store.read(INDEX_NAME), f"{where}/{INDEX_NAME}")
+    except ObjectNotFoundError:
+        return None
+
+
+def _delete_shards(store: Store, index: Index) -> None:
+    for shard in index.shards:
+        for part in shard.parts:
+            for file in (part.raw, part.packed):
+                if file is None:
+                    continue
+                if isinstance(store, LocalStore):
+                    resolve_inside(store.root, file.basename)
+                try:
+                    store.delete(file.basename)
+                except ObjectNotFoundError:
+                    continue  # only one of the two forms is stored

@@ -1,0 +1,46 @@
+"""When is a shard full: pure decisions about sizes and names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+from penstock.index.model import MAX_SHARD_BYTES
+from penstock.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from penstock.index.model import Index
+
+DEFAULT_SIZE_LIMIT = 1 << 26
+_SHARD_NAME = re.compile(r"shard\.(\d+)\.\w+")
+
+
+def check_size_limit(value: int | float | str | None) -> int | None:
+    """Turn a limit as users write it into bytes; nothing or 0 means a single shard."""
+    limit = parse_bytes(value) if value else 0
+    if limit > MAX_SHARD_BYTES:
+        raise ConfigError(
+            f"size_limit {format_bytes(limit)} is too large: a shard ends below 4 GB, so give at most {MAX_SHARD_BYTES}"
+        )
+    return limit or None
+
+
+def is_full(num_bytes: int, cost: int, size_limit: int | None) -> bool:
+    """Tell whether a shard is closed before a sample of this cost. It may just reach its limit.
+
+    A shard that holds nothing yet is closed too: a sample larger than the limit leaves an empty shard before it,
+    as in every dataset written so far.
+    """
+    return size_limit is not None and num_bytes + cost > size_limit
+
+
+def shard_name(number: int, format_name: str) -> str:
+    """Name a shard by its number."""
+    return f"shard.{number:05}.{format_name}"
+
+
+def next_number(index: Index) -> int:
+    """Give the first number that no shard in the dataset's own folder has."""
+    matches = (_SHARD_NAME.fullmatch(shard.name) for shard in index.shards)
+    return max((int(match.group(1)) + 1 for match in matches if match), default=0)

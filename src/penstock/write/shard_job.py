@@ -1,0 +1,104 @@
+"""One finished shard on its way out: digests, compression, files, upload. Runs in a background thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.codecs.compress import parse_compression
+from penstock.codecs.digest import digest
+from penstock.errors import StoreError
+from penstock.files import appearing
+from penstock.index.model import FileInfo, Part, ShardInfo
+from penstock.storage.retry import with_retry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from penstock.formats.base import ShardBuilder
+    from penstock.index.model import ShardLayout
+    from penstock.write.place import Place
+
+_MOST_PIECES = 1024  # of one call, on every system we know
+_scratch = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob:
+    """All it takes to store one shard and to describe it in an index."""
+
+    builder: ShardBuilder
+    layout: ShardLayout
+    names: tuple[str, ...]  # of its parts, raw
+    place: Place
+    attempts: int
+
+    def run(self) -> ShardInfo:
+        """Store the shard; only afterwards is its memory free again."""
+        num_samples = self.builder.num_samples
+        parts = zip(self.names, self.builder.build(), strict=True)
+        info = ShardInfo(self.layout, num_samples, tuple(self._store_part(name, pieces) for name, pieces in parts))
+        self.builder.release()
+        # The first part stands for the whole shard, so it arrives last.
+        for part in reversed(info.parts):
+            publish(self.place, part.stored.basename, self.attempts)
+        return info
+
+    def _store_part(self, name: str, pieces: list[Buffer]) -> Part:
+        hashes = self.layout.hashes
+        raw = FileInfo(name, sum(memoryview(piece).nbytes for piece in pieces), digest(pieces, hashes))
+        if self.layout.compression is None:
+            write_file(self.place.local / name, pieces)
+            return Part(raw)
+        codec, level = parse_compression(self.layout.compression)
+        packed = codec.compress(_contiguous(pieces, raw.num_bytes), level)
+        packed_name = f"{name}.{codec.name}"
+        write_file(self.place.local / packed_name, [packed])
+        return Part(raw, FileInfo(packed_name, packed.nbytes, digest([packed], hashes)))
+
+
+def publish(place: Place, name: str, attempts: int) -> None:
+    """Upload a file that was written locally, if the dataset goes further, and remove it if it shall not stay."""
+    if place.store is None:
+        return
+    store, path = place.store, place.local / name
+    with_retry(lambda: store.upload(path, name), attempts=attempts)
+    if not place.keep_local:
+        path.unlink()
+
+
+def write_file(path: Path, pieces: Sequence[Buffer]) -> None:
+    """Write a file that appears whole or not at all."""
+    try:
+        with appearing(path) as part, part.open("xb", buffering=0) as file:
+            _write_all(file.fileno(), [memoryview(piece).cast("B") for piece in pieces])
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from error
+
+
+def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
+    """Write with as few calls as can be: after each the thread queues for the interpreter lock."""
+    while pieces:
+        written = os.writev(descriptor, pieces[:_MOST_PIECES])
+        while pieces and written >= len(pieces[0]):
+            written -= len(pieces.pop(0))
+        if written:
+            pieces[0] = pieces[0][written:]
+
+
+def _contiguous(pieces: list[Buffer], num_bytes: int) -> memoryview:
+    """Copy pieces to one run of bytes, in memory that this thread uses again for its next shard."""
+    buffer: bytearray | None = getattr(_scratch, "buffer", None)
+    if buffer is None or len(buffer) < num_bytes:
+        buffer = _scratch.buffer = bytearray(num_bytes)
+    out, begin = memoryview(buffer), 0
+    for piece in pieces:
+        end = begin + memoryview(piece).nbytes
+        out[begin:end] = memoryview(piece).cast("B")
+        begin = end
+    return out[:num_bytes]

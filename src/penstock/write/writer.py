@@ -1,0 +1,286 @@
+"""Writers: samples in, a published dataset out, one class per shard format."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.codecs.compress import parse_compression
+from penstock.codecs.digest import check_hashes
+from penstock.errors import BadSampleError, ConfigError, WriterClosedError
+from penstock.formats.base import get_format
+from penstock.formats.body import ChunkPool
+from penstock.index.model import Index, ShardLayout
+from penstock.index.mosaic_json import INDEX_NAME, dump_index
+from penstock.write.background import ShardQueue
+from penstock.write.place import parse_place
+from penstock.write.progress import ProgressBar
+from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
+from penstock.write.shard_job import ShardJob, publish, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from os import PathLike
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.formats.base import ShardBuilder
+    from penstock.types import Sample
+
+    Location = str | PathLike[str]
+
+log = logging.getLogger("penstock.write")
+
+
+class Writer:
+    """Writes samples to shards of one format and, at the end, their index.
+
+    Readers see the whole dataset or none: shards come first, the index last. Leaving the `with` block by an exception
+    publishes no index. Compression, hashing, writing and uploading run on a few threads meanwhile; bytes and order do
+    not depend on them. For use by one thread.
+
+    Args:
+        out: A local path, a URL (files pass through a temporary folder), or a pair of both.
+        columns: Encoding of each column; taken from the first sample if left out.
+        keep_local: Keep the local files of a pair `out=(local, remote)`.
+        compression: `"zstd"`, `"zstd:7"`, or another codec, with or without level.
+        hashes: Names of digests to record for each file.
+        size_limit: Bytes of a raw shard, also like `"64mb"`; None or 0 for a single shard.
+        remote: A URL to upload to as well, keeping the local files.
+        progress_bar: Show samples, bytes and rates on the terminal.
+        max_workers: Number of background threads.
+        retry: Number of attempts of an upload.
+        exist_ok: Replace the dataset that is there.
+        append: Continue the dataset that is there.
+    """
+
+    format_name: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        out: Location | tuple[Location, Location] | list[Location],
+        columns: Mapping[str, str] | None = None,
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: str | Iterable[str] | None = None,
+        size_limit: int | float | str | None = DEFAULT_SIZE_LIMIT,
+        remote: Location | None = None,
+        progress_bar: bool = False,
+        max_workers: int | None = None,
+        retry: int = 2,
+        exist_ok: bool = False,
+        append: bool = False,
+        newline: str | None = None,
+        separator: str | None = None,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            raise ConfigError(f"{type(self).__name__} has no argument {', '.join(map(repr, unknown))}")
+        if compression is not None:
+            parse_compression(compression)
+        if retry < 1:
+            raise ConfigError(f"retry={retry} allows no attempt at all: use 1 or more")
+        self._format = get_format(self.format_name)
+        self._settings: dict[str, Any] = {
+            "format": self.format_name,
+            "compression": compression,
+            "hashes": check_hashes(hashes),
+            "size_limit": check_size_limit(size_limit),
+            "newline": newline,
+            "separator": separator,
+        }
+        layout = None if columns is None else self._layout(columns)
+        self._attempts = retry
+        self._pool = ChunkPool()
+        self._place = parse_place(out, remote, keep_local=keep_local)
+        self._queue = ShardQueue(max_workers)
+        self._old = self._place.open(exist_ok=exist_ok, append=append)
+        self._num_samples = self._old.num_samples
+        self._next_shard = next_number(self._old)
+        self._progress = ProgressBar(str(self._place.remote or self._place.local)) if progress_bar else None
+        self._done_bytes = 0
+        self._has_inferred = columns is None
+        self._is_closed = False
+        self._builder: ShardBuilder | None = None
+        if layout is None and self._old.shards:
+            layout = self._layout({column.name: column.encoding for column in self._old.shards[-1].layout.columns})
+        if layout is not None:
+            self._begin(layout)
+
+    def write(self, sample: Sample) -> None:
+        """Add a sample; it may be changed or used again afterwards.
+
+        A sample that does not fit is an error that names its column, and the writer goes on without it. A failure
+        in the background, such as a full disk, is raised by the next call.
+        """
+        builder = self._builder
+        if builder is None:
+            builder = self._begin_with(sample)
+        try:
+            record = builder.encode(sample)
+            cost = len(record) + self._overhead
+            if is_full(self._shard_bytes, cost, self._size_limit):
+                builder = self._cut()
+            builder.append(record)
+        except BadSampleError as error:
+            raise self._with_number(error) from error
+        self._shard_bytes += cost
+        self._num_samples += 1
+
+    def finish(self) -> None:
+        """Store what is left and publish the index; the writer is closed then, whatever happens."""
+        if self._is_closed:
+            return
+        try:
+            if self._builder is not None and self._builder.num_samples:
+                self._submit(self._builder)
+            index = Index((*self._old.shards, *self._queue.results()))
+            write_file(self._place.local / INDEX_NAME, [dump_index(index)])
+            publish(self._place, INDEX_NAME, self._attempts)
+        except BaseException:
+            self._report_orphans()
+            raise
+        finally:
+            self._close()
+
+    def abort(self) -> None:
+        """Stop without publishing an index; what shards were written by then is logged."""
+        if not self._is_closed:
+            self._queue.close()
+            self._report_orphans()
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.abort()
+
+    def _layout(self, columns: Mapping[str, str]) -> ShardLayout:
+        if not columns:
+            raise ConfigError("columns is empty: name at least one column")
+        for name, encoding in columns.items():
+            if not isinstance(name, str) or not isinstance(encoding, str):
+                raise ConfigError(f"columns maps {name!r} to {encoding!r}, but both must be strings")
+        return ShardLayout(columns=self._format.columns(columns), **self._settings)
+
+    def _begin(self, layout: ShardLayout) -> None:
+        if self._old.shards:
+            old = self._old.shards[-1].layout
+            if (old.format, old.columns) != (layout.format, layout.columns):
+                raise ConfigError(
+                    f"the dataset to append to has {old.format} shards of {_describe(old)},"
+                    f" not {layout.format} shards of {_describe(layout)}"
+                )
+        self._shard_layout = layout
+        self._size_limit = layout.size_limit
+        self._next_builder()
+
+    def _begin_with(self, sample: Sample) -> ShardBuilder:
+        if self._is_closed:
+            raise WriterClosedError("the writer has finished: make a new one, with append=True to go on")
+        try:
+            columns = self._format.infer(sample) if isinstance(sample, dict) else {}
+        except BadSampleError as error:
+            raise self._with_number(error) from error
+        if not columns:
+            raise self._with_number(BadSampleError(f"a first sample must be a dict with columns, got {sample!r:.100}"))
+        self._begin(self._layout(columns))
+        return self._next_builder()
+
+    def _next_builder(self) -> ShardBuilder:
+        builder = self._format.builder(self._shard_layout, self._pool)
+        self._overhead = builder.sample_overhead
+        self._shard_bytes = builder.num_bytes
+        self._builder = builder
+        return builder
+
+    def _cut(self) -> ShardBuilder:
+        """Hand the present shard over, full or empty, and begin the next."""
+        if self._builder is not None:
+            self._submit(self._builder)
+        return self._next_builder()
+
+    def _submit(self, builder: ShardBuilder) -> None:
+        name = shard_name(self._next_shard, self.format_name)
+        names = tuple(name + suffix for suffix in self._format.part_suffixes)
+        self._queue.submit(
+            ShardJob(
+                builder=builder, layout=self._shard_layout, names=names, place=self._place, attempts=self._attempts
+            )
+        )
+        self._next_shard += 1
+
+    def _with_number(self, error: BadSampleError) -> BadSampleError:
+        hint = ""
+        if self._has_inferred and self._builder is not None:
+            hint = f" (columns were taken from the first sample: {_describe(self._shard_layout)})"
+        number = self._num_samples
+        return type(error)(f"sample {number}: {error.message}{hint}", sample=number, **error.facts)
+
+    def _report_orphans(self) -> None:
+        written = [shard.name for shard in self._queue.written()]
+        log.warning(
+            "%s: no index was published; %s",
+            self._place.remote or self._place.local,
+            f"shards written: {', '.join(written)}" if written else "no shards were written",
+        )
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._builder = None
+        self._queue.close()
+        self._place.close()
+
+
+def _describe(layout: ShardLayout) -> str:
+    return ", ".join(f"{column.name}: {column.encoding}" for column in layout.columns)
+
+
+class MDSWriter(Writer):
+    """Writes MDS shards: binary rows of any types."""
+
+    format_name = "mds"
+
+
+class _TextWriter(Writer):
+    def __init__(self, *, newline: str = "\n", **options: Any) -> None:
+        if not newline:
+            raise ConfigError("newline is empty: lines would run together")
+        super().__init__(newline=newline, **options)
+
+
+class JSONWriter(_TextWriter):
+    """Writes JSON shards: one object a line, of `str`, `int` and `float` columns."""
+
+    format_name = "json"
+
+
+class CSVWriter(_TextWriter):
+    """Writes CSV shards: values between commas, without quoting."""
+
+    format_name = "csv"
+
+
+class TSVWriter(_TextWriter):
+    """Writes TSV shards: values between tabs, without quoting."""
+
+    format_name = "tsv"
+
+
+class XSVWriter(_TextWriter):
+    """Writes XSV shards: values between separators of your choice, without quoting."""
+
+    format_name = "xsv"
+
+    def __init__(self, *, separator: str, **options: Any) -> None:
+        if not separator:
+            raise ConfigError("separator is empty: values would run together")
+        super().__init__(separator=separator, **options)
