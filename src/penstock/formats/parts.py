@@ -34,7 +34,7 @@ def open_shard(
     parts: list[ShardBytes] = []
     try:
         for part in info.parts:
-            parts.append(load_part(folder, part, info.layout.compression, validate_hash, unpack_dir))  # noqa: PERF401
+            parts.append(load_part(folder, part, info.layout.compression, validate_hash, unpack_dir))
         return get_format(info.layout.format).open(parts, info, options)
     except BaseException:
         for data in parts:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, ObjectNotFoundError, OutputExistsError
+from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
 from penstock.index.model import Index
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
 from penstock.storage.base import open_store, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.write.rotate import is_shard_file
 
 if TYPE_CHECKING:
     from penstock.storage.base import Store
@@ -74,14 +76,9 @@ class Place:
 
     def _clear(self) -> None:
         """Remove the dataset that is there, its index first; other files are not ours to touch."""
-        stores = [LocalStore(self.local), *([self.store] if self.store else [])]
-        for store, where in zip(stores, (str(self.local), str(self.remote)), strict=False):
-            index = _read_index(store, where)
-            if index is not None:
-                store.delete(INDEX_NAME)
-                _delete_shards(store, index)
-        for path in self.local.glob("shard.*"):  # of a writer that did not get as far as an index
-            path.unlink()
+        _delete_dataset(LocalStore(self.local), str(self.local))
+        if self.store is not None:
+            _delete_dataset(self.store, str(self.remote))
 
 
 def parse_place(out: Any, remote: Any = None, *, keep_local: bool = False) -> Place:
@@ -128,15 +125,17 @@ def _read_index(store: Store, where: str) -> Index | None:
         return None
 
 
-def _delete_shards(store: Store, index: Index) -> None:
-    for shard in index.shards:
-        for part in shard.parts:
-            for file in (part.raw, part.packed):
-                if file is None:
-                    continue
-                if isinstance(store, LocalStore):
-                    resolve_inside(store.root, file.basename)
-                try:
-                    store.delete(file.basename)
-                except ObjectNotFoundError:
-                    continue  # only one of the two forms is stored
+def _delete_dataset(store: Store, where: str) -> None:
+    names = {info.key for info in store.list("shard.") if is_shard_file(info.key)}  # also of a writer that died
+    try:
+        index = _read_index(store, where)
+    except BadIndexError:
+        index = Index(())  # it shall be replaced, so it need not be readable
+    if index is not None:
+        store.delete(INDEX_NAME)
+        names |= {file.basename for shard in index.shards for part in shard.parts for file in (part.raw, part.stored)}
+    for name in names:
+        if isinstance(store, LocalStore):
+            resolve_inside(store.root, name)
+        with suppress(ObjectNotFoundError):  # of a compressed file, only one form is stored
+            store.delete(name)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from penstock.index.model import Index
 
 DEFAULT_SIZE_LIMIT = 1 << 26
-_SHARD_NAME = re.compile(r"shard\.(\d+)\.\w+")
+_SHARD_NAME = re.compile(r"shard\.(\d{5,})\.\w+")
+_SHARD_FILE = re.compile(_SHARD_NAME.pattern + r"(\.meta)?(\.\w+)?")
 
 
 def check_size_limit(value: int | float | str | None) -> int | None:
@@ -44,3 +45,8 @@ def next_number(index: Index) -> int:
     """Give the first number that no shard in the dataset's own folder has."""
     matches = (_SHARD_NAME.fullmatch(shard.name) for shard in index.shards)
     return max((int(match.group(1)) + 1 for match in matches if match), default=0)
+
+
+def is_shard_file(name: str) -> bool:
+    """Tell whether a file in a dataset's folder is, by its name, a part of a shard, raw or compressed."""
+    return _SHARD_FILE.fullmatch(name) is not None

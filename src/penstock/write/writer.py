@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
-from penstock.errors import BadSampleError, ConfigError, WriterClosedError
+from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, WriterClosedError
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
@@ -94,20 +95,21 @@ class Writer:
         layout = None if columns is None else self._layout(columns)
         self._attempts = retry
         self._pool = ChunkPool()
-        self._place = parse_place(out, remote, keep_local=keep_local)
         self._queue = ShardQueue(max_workers)
-        self._old = self._place.open(exist_ok=exist_ok, append=append)
-        self._num_samples = self._old.num_samples
-        self._next_shard = next_number(self._old)
-        self._progress = ProgressBar(str(self._place.remote or self._place.local)) if progress_bar else None
-        self._done_bytes = 0
-        self._has_inferred = columns is None
-        self._is_closed = False
         self._builder: ShardBuilder | None = None
-        if layout is None and self._old.shards:
-            layout = self._layout({column.name: column.encoding for column in self._old.shards[-1].layout.columns})
-        if layout is not None:
-            self._begin(layout)
+        self._has_inferred = False
+        self._is_closed = False
+        self._done_bytes = 0
+        self._place = parse_place(out, remote, keep_local=keep_local)
+        try:
+            self._old = self._place.open(exist_ok=exist_ok, append=append)
+            self._num_samples = self._old.num_samples
+            self._next_shard = next_number(self._old)
+            self._continue(layout)
+        except BaseException:
+            self._close()
+            raise
+        self._progress = ProgressBar(str(self._place.remote or self._place.local)) if progress_bar else None
 
     def write(self, sample: Sample) -> None:
         """Add a sample; it may be changed or used again afterwards.
@@ -118,6 +120,8 @@ class Writer:
         builder = self._builder
         if builder is None:
             builder = self._begin_with(sample)
+        if self._queue.has_failed:
+            self._queue.raise_failure()
         try:
             record = builder.encode(sample)
             cost = len(record) + self._overhead
@@ -128,6 +132,8 @@ class Writer:
             raise self._with_number(error) from error
         self._shard_bytes += cost
         self._num_samples += 1
+        if self._progress is not None:
+            self._progress.update(self._num_samples, self._done_bytes + self._shard_bytes)
 
     def finish(self) -> None:
         """Store what is left and publish the index; the writer is closed then, whatever happens."""
@@ -139,18 +145,23 @@ class Writer:
             index = Index((*self._old.shards, *self._queue.results()))
             write_file(self._place.local / INDEX_NAME, [dump_index(index)])
             publish(self._place, INDEX_NAME, self._attempts)
+            if self._progress is not None:
+                self._progress.close(self._num_samples, self._done_bytes)
         except BaseException:
-            self._report_orphans()
+            log.warning(self._describe_orphans())
             raise
         finally:
             self._close()
 
-    def abort(self) -> None:
-        """Stop without publishing an index; what shards were written by then is logged."""
-        if not self._is_closed:
-            self._queue.close()
-            self._report_orphans()
-            self._close()
+    def abort(self) -> str:
+        """Stop without publishing an index, and say which shards were written by then; the log says so too."""
+        if self._is_closed:
+            return ""
+        self._queue.close()
+        orphans = self._describe_orphans()
+        log.warning(orphans)
+        self._close()
+        return orphans
 
     def __enter__(self) -> Self:
         return self
@@ -160,8 +171,10 @@ class Writer:
     ) -> None:
         if error is None:
             self.finish()
-        else:
-            self.abort()
+            return
+        orphans = self.abort()
+        if orphans and sys.version_info >= (3, 11):
+            error.add_note(orphans)
 
     def _layout(self, columns: Mapping[str, str]) -> ShardLayout:
         if not columns:
@@ -171,17 +184,23 @@ class Writer:
                 raise ConfigError(f"columns maps {name!r} to {encoding!r}, but both must be strings")
         return ShardLayout(columns=self._format.columns(columns), **self._settings)
 
-    def _begin(self, layout: ShardLayout) -> None:
+    def _continue(self, layout: ShardLayout | None) -> None:
+        """Begin with the columns that the user named or, appending, with those that are there."""
         if self._old.shards:
             old = self._old.shards[-1].layout
+            layout = layout or self._layout({column.name: column.encoding for column in old.columns})
             if (old.format, old.columns) != (layout.format, layout.columns):
                 raise ConfigError(
                     f"the dataset to append to has {old.format} shards of {_describe(old)},"
                     f" not {layout.format} shards of {_describe(layout)}"
                 )
+        if layout is not None:
+            self._begin(layout)
+
+    def _begin(self, layout: ShardLayout) -> ShardBuilder:
         self._shard_layout = layout
         self._size_limit = layout.size_limit
-        self._next_builder()
+        return self._next_builder()
 
     def _begin_with(self, sample: Sample) -> ShardBuilder:
         if self._is_closed:
@@ -191,9 +210,9 @@ class Writer:
         except BadSampleError as error:
             raise self._with_number(error) from error
         if not columns:
-            raise self._with_number(BadSampleError(f"a first sample must be a dict with columns, got {sample!r:.100}"))
-        self._begin(self._layout(columns))
-        return self._next_builder()
+            raise self._with_number(ColumnTypeError(f"a sample must be a dict with columns, got {sample!r:.100}"))
+        self._has_inferred = True
+        return self._begin(self._layout(columns))
 
     def _next_builder(self) -> ShardBuilder:
         builder = self._format.builder(self._shard_layout, self._pool)
@@ -217,21 +236,20 @@ class Writer:
             )
         )
         self._next_shard += 1
+        self._done_bytes += self._shard_bytes
 
     def _with_number(self, error: BadSampleError) -> BadSampleError:
         hint = ""
-        if self._has_inferred and self._builder is not None:
+        if self._has_inferred:
             hint = f" (columns were taken from the first sample: {_describe(self._shard_layout)})"
         number = self._num_samples
         return type(error)(f"sample {number}: {error.message}{hint}", sample=number, **error.facts)
 
-    def _report_orphans(self) -> None:
-        written = [shard.name for shard in self._queue.written()]
-        log.warning(
-            "%s: no index was published; %s",
-            self._place.remote or self._place.local,
-            f"shards written: {', '.join(written)}" if written else "no shards were written",
-        )
+    def _describe_orphans(self) -> str:
+        where = self._place.remote or self._place.local
+        names = [shard.name for shard in self._queue.written()]
+        written = f"shards written: {', '.join(names)}" if names else "no shards were written"
+        return f"{where}: no index was published; {written}"
 
     def _close(self) -> None:
         self._is_closed = True
