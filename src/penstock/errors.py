@@ -17,7 +17,7 @@ class PenstockError(Exception):
     """
 
     def __init__(self, message: str = "", **facts: Any) -> None:
-        super().__init__(message)
+        Exception.__init__(self, message)  # not super(): builtins among the bases want arguments of their own
         self.message = message
         self.facts = facts
 

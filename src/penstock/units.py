@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from fractions import Fraction
 
 from penstock.errors import ConfigError
 
 _BYTE_UNITS = {unit + "b": 1024**power for power, unit in enumerate("kmgtpezy", start=1)}
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)")
+_MOST_CHARACTERS = 40
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.ASCII)
 
 
 def parse_bytes(value: int | float | str) -> int:
@@ -23,7 +24,7 @@ def parse_bytes(value: int | float | str) -> int:
             return int(number)
         if unit not in _BYTE_UNITS:
             raise ConfigError(f"size {value!r} has an unknown unit: use one of b, {', '.join(_BYTE_UNITS)}")
-        return int(Decimal(number) * _BYTE_UNITS[unit])
+        return int(Fraction(number) * _BYTE_UNITS[unit])
     return _whole(value, "size")
 
 
@@ -33,7 +34,7 @@ def parse_count(value: int | float | str) -> int:
         number, unit = _split(value, "a count", "1000, '64k' or '1.5b'")
         if unit and unit not in _COUNT_UNITS:
             raise ConfigError(f"count {value!r} has an unknown unit: use one of {', '.join(_COUNT_UNITS)}")
-        return int(Decimal(number) * _COUNT_UNITS.get(unit, 1))
+        return int(Fraction(number) * _COUNT_UNITS.get(unit, 1))
     return _whole(value, "count")
 
 
@@ -49,8 +50,8 @@ def format_bytes(num_bytes: float) -> str:
 
 def _split(text: str, what: str, example: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip().lower())
-    if match is None:
-        raise ConfigError(f"{text!r} is not {what}: write it like {example}")
+    if match is None or len(text) > _MOST_CHARACTERS:
+        raise ConfigError(f"{text[:_MOST_CHARACTERS]!r} is not {what}: write it like {example}")
     return match.group(1), match.group(2)
 
 

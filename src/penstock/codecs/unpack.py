@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import parse_compression
@@ -21,6 +22,13 @@ def map_file(path: Path) -> mmap.mmap | bytes:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def release(data: mmap.mmap | bytes) -> None:
+    """Unmap bytes that are done with; what a traceback still looks at goes when the traceback does."""
+    if isinstance(data, mmap.mmap):
+        with suppress(BufferError):
+            data.close()
 
 
 def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str) -> mmap.mmap | bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.codecs.digest import check_digest
-from penstock.codecs.unpack import unpack_to_memory
+from penstock.codecs.unpack import release, unpack_to_memory
 from penstock.data.local import read_local_index
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions, get_format
@@ -62,8 +61,7 @@ def _verify_shard(folder: Path, shard: ShardInfo, options: ReadOptions, *, read_
         return num_digests
     finally:
         for data, _ in chain.from_iterable(forms):
-            if isinstance(data, mmap.mmap):
-                data.close()
+            release(data)
 
 
 def _load(folder: Path, part: Part, compression: str | None) -> list[tuple[ShardBytes, FileInfo]]:

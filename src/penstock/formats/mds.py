@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.codecs.unpack import release
 from penstock.errors import (
     BadIndexError,
     ConfigError,
@@ -146,8 +146,7 @@ class MDSReader:
         """Unmap the shard."""
         self._columns = []  # their arrays point into the mapping, which closes only when nobody does
         self._num_samples = 0
-        if isinstance(self._data, mmap.mmap):
-            self._data.close()
+        release(self._data)
 
     def _values(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> list[Any]:
         if isinstance(column, _FixedColumn):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING
 
 from penstock.codecs.digest import check_digest
-from penstock.codecs.unpack import map_file, unpack_to_file, unpack_to_memory
-from penstock.errors import CorruptShardError, ObjectNotFoundError
+from penstock.codecs.unpack import map_file, release, unpack_to_file, unpack_to_memory
+from penstock.errors import CorruptShardError
+from penstock.files import translated
 from penstock.formats.base import ReadOptions, get_format
 from penstock.index.paths import resolve_inside
 
@@ -38,7 +38,7 @@ def open_shard(
         return get_format(info.layout.format).open(parts, info, options)
     except BaseException:
         for data in parts:
-            _release(data)
+            release(data)
         raise
 
 
@@ -60,16 +60,14 @@ def load_part(
             return unpack_to_memory(packed, compression, part.raw.num_bytes, str(stored))
         unpack_to_file(packed, compression, part.raw.num_bytes, unpacked, str(stored))
     finally:
-        _release(packed)
+        release(packed)
     return load_file(unpacked, part.raw, None)
 
 
 def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardBytes:
     """Map a stored file whose size, and digest if asked for, are those of the index."""
-    try:
+    with translated(path):
         data = map_file(path)
-    except FileNotFoundError as error:
-        raise ObjectNotFoundError(f"{path} is missing, though the index names it", path=str(path)) from error
     try:
         if len(data) != info.num_bytes:
             raise CorruptShardError(
@@ -79,11 +77,6 @@ def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardByt
         if validate_hash is not None:
             check_digest(data, info.digests, validate_hash, str(path))
     except BaseException:
-        _release(data)
+        release(data)
         raise
     return data
-
-
-def _release(data: ShardBytes) -> None:
-    if isinstance(data, mmap.mmap):
-        data.close()

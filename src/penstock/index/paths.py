@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import BadIndexError
 
+_PLAIN = re.compile("[^\\\\\0\ud800-\udfff]+")  # no backslash, no NUL, nothing that UTF-8 cannot spell
+_FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
 
-def check_basename(basename: str, where: str) -> str:
-    """Return the name if it stays below the folder it is relative to, by its spelling alone."""
-    parts = basename.split("/")
-    if (
-        not basename
-        or "" in parts
-        or "." in parts
-        or ".." in parts
-        or "\\" in basename
-        or "\0" in basename
-        or Path(basename).is_absolute()
-    ):
-        raise BadIndexError(
-            f"{where} names the file {basename!r}, which is not a plain path below the dataset's folder",
-            basename=basename,
-        )
-    return basename
+
+def is_plain_name(basename: str) -> bool:
+    """Tell whether a file name stays below the folder it is relative to, by its spelling alone."""
+    return bool(_PLAIN.fullmatch(basename)) and _FORBIDDEN_PARTS.isdisjoint(basename.split("/"))
 
 
 def resolve_inside(folder: Path, basename: str) -> Path:

@@ -30,10 +30,9 @@ class ShardQueue:
 
     def submit(self, job: ShardJob) -> None:
         """Hand over a shard, waiting while too many are on their way."""
-        while len(self._running) > self._num_threads:
-            done, self._running = wait(self._running, return_when=FIRST_COMPLETED)
-            if any(future.exception() for future in done):
-                self.raise_failure()
+        while len(self._running) > self._num_threads and not self.has_failed:
+            _, self._running = wait(self._running, return_when=FIRST_COMPLETED)
+        self.raise_failure()
         future = self._pool.submit(job.run)
         future.add_done_callback(self._notice)
         self._running.add(future)

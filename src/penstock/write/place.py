@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
+from penstock.files import sweep
 from penstock.index.model import Index
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
@@ -37,8 +38,10 @@ class Place:
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
         if append:
+            sweep(self.local)
             return self._published_index() or Index(())
         if exist_ok:
+            sweep(self.local)
             self._clear()
         elif self.local.is_dir() and any(self.local.iterdir()):
             raise OutputExistsError(

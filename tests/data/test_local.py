@@ -1,0 +1,276 @@
+"""LocalDataset as its users meet it: keys, formats, safety, limits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import LocalDataset, MDSWriter
+from penstock.data.columnar import join_batches
+from penstock.data.getitem import group_by_shard, resolve_ids
+from penstock.errors import (
+    ConfigError,
+    CorruptIndexError,
+    CorruptShardError,
+    EmptyDatasetError,
+    ObjectNotFoundError,
+    SampleIndexError,
+    SampleKeyError,
+    UnsafeTypeError,
+)
+from penstock.order.spans import Spans
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.types import Columns, Sample
+
+SAMPLES: list[Sample] = [{"id": i, "text": f"row {i} " * 5} for i in range(100)]
+
+
+@pytest.fixture(scope="module", params=[None, "zstd"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("data")
+    write(path / "train", SAMPLES, compression=request.param, hashes=["sha1"])
+    return path
+
+
+def write(out: Path, samples: list[Sample], **options: Any) -> None:
+    with MDSWriter(**{"out": out, "columns": {"id": "int", "text": "str"}, "size_limit": 1000, **options}) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+@pytest.fixture
+def dataset(folder: Path) -> LocalDataset:
+    return LocalDataset(folder, split="train")
+
+
+def test_length_and_single_samples(dataset: LocalDataset) -> None:
+    assert len(dataset) == dataset.size == dataset.num_samples == 100
+    assert [dataset[i] for i in range(100)] == SAMPLES
+    assert dataset[-1] == dataset[np.int64(99)] == dataset[np.uint8(99)] == dataset.get_item(99) == SAMPLES[99]
+    assert dataset[-100] == SAMPLES[0]
+
+
+@pytest.mark.parametrize("key", [slice(None), slice(3, 70, 7), slice(-5, None), slice(None, None, -1), slice(50, 10)])
+def test_slices(dataset: LocalDataset, key: slice) -> None:
+    assert dataset[key] == SAMPLES[key]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda numbers: np.array(numbers, np.int8)])
+def test_lists_and_arrays_in_any_order(dataset: LocalDataset, kind: Any) -> None:
+    numbers = [5, 99, -1, 0, 5, 42, -100, 17]
+    assert dataset[kind(numbers)] == [SAMPLES[i] for i in numbers]
+    assert dataset[kind([])] == []
+
+
+@pytest.mark.parametrize("key", [100, -101, 10**20, [0, 100], np.array([-101])])
+def test_out_of_range(dataset: LocalDataset, key: Any) -> None:
+    with pytest.raises(SampleIndexError, match="out of range: the dataset has 100") as caught:
+        dataset[key]
+    assert isinstance(caught.value, IndexError)
+
+
+@pytest.mark.parametrize("key", ["0", 1.0, None, [1.5], [[1]], ["a"], np.array([True]), np.zeros((2, 2), int)])
+def test_what_cannot_number_a_sample(dataset: LocalDataset, key: Any) -> None:
+    with pytest.raises(SampleKeyError):
+        dataset[key]
+
+
+def test_iteration_shuffled_and_by_column(dataset: LocalDataset) -> None:
+    assert list(dataset) == SAMPLES
+    order = np.random.default_rng(0).permutation(100)
+    columns = dataset.read_columns(order)
+    assert isinstance(columns["id"], np.ndarray)
+    assert columns["id"].tolist() == order.tolist()
+    assert columns["text"] == [SAMPLES[i]["text"] for i in order]
+    with pytest.raises(SampleKeyError):
+        dataset.read_columns(3)  # type: ignore[arg-type]
+
+
+def test_a_projection_reads_some_columns(folder: Path) -> None:
+    dataset = LocalDataset(folder / "train", columns=["id"])
+    assert dataset[7] == {"id": 7}
+    assert list(dataset.read_columns(slice(0, 3))) == ["id"]
+    with pytest.raises(ConfigError, match="no column 'label': the dataset has id, text"):
+        LocalDataset(folder / "train", columns=["label"])
+    with pytest.raises(ConfigError, match="is a string"):
+        LocalDataset(folder / "train", columns="id")
+
+
+def read_sum(dataset: LocalDataset) -> int:
+    return sum(sample["id"] for sample in dataset)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_every_process_may_read(dataset: LocalDataset, method: str) -> None:
+    assert dataset[50] == SAMPLES[50]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(read_sum, [dataset] * 2) == [4950, 4950]
+
+
+def test_closing_and_pickling(dataset: LocalDataset) -> None:
+    with dataset:
+        assert dataset[3] == SAMPLES[3]
+    assert dataset[4] == SAMPLES[4]
+    assert pickle.loads(pickle.dumps(dataset))[5] == SAMPLES[5]
+
+
+def test_arrays_stay_when_shards_go(tmp_path: Path) -> None:
+    arrays = [np.full(1000, i, np.int32) for i in range(300)]
+    with MDSWriter(out=tmp_path, columns={"x": "ndarray:int32:1000", "y": "ndarray"}, size_limit=9000) as writer:
+        for array in arrays:
+            writer.write({"x": array, "y": array})
+    dataset = LocalDataset(tmp_path)
+    samples = dataset[:]  # far more shards than are kept open
+    dataset.close()
+    for sample, array in zip(samples, arrays, strict=True):
+        np.testing.assert_array_equal(sample["x"], array)
+        np.testing.assert_array_equal(sample["y"], array)
+        sample["x"][:] = sample["y"][:] = -1  # both are the reader's own
+
+
+# --- Compressed datasets ------------------------------------------------------------------------------------
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_folder_is_never_changed(folder: Path, tmp_path: Path) -> None:
+    before = snapshot(folder)
+    for options in ({}, {"memory_limit": 1}, {"validate_hash": "sha1"}, {"unpack_dir": tmp_path / "raw"}):
+        assert list(LocalDataset(folder / "train", **options)) == SAMPLES
+    assert snapshot(folder) == before
+
+
+def test_unpacked_shards_are_kept_for_later_readers(tmp_path: Path) -> None:
+    write(tmp_path / "data", SAMPLES, compression="br:1")
+    write(tmp_path / "plain", SAMPLES)
+    assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+    raw = snapshot(tmp_path / "raw")
+    assert sorted(raw) == sorted(name for name in snapshot(tmp_path / "plain") if name != "index.json")
+    for path in (tmp_path / "data").glob("*.br"):
+        path.write_bytes(b"")
+    assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+
+
+def test_a_raw_file_beside_a_packed_one_is_used_if_its_size_fits(tmp_path: Path) -> None:
+    write(tmp_path / "packed", SAMPLES, compression="zstd")
+    dataset = LocalDataset(tmp_path / "packed", unpack_dir=tmp_path / "packed")
+    assert list(dataset) == SAMPLES
+    (tmp_path / "packed" / "shard.00000.mds").write_bytes(b"torn")
+    for path in (tmp_path / "packed").glob("shard.00001.mds.zstd"):
+        path.unlink()
+    assert list(LocalDataset(tmp_path / "packed")) == SAMPLES
+
+
+# --- Refusals -----------------------------------------------------------------------------------------------
+
+
+def test_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(ObjectNotFoundError, match=r"no dataset in .*index\.json is missing") as caught:
+        LocalDataset(tmp_path)
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_an_empty_dataset(tmp_path: Path) -> None:
+    write(tmp_path, [])
+    with pytest.raises(EmptyDatasetError, match=r"^Stream contains no samples: ") as caught:
+        LocalDataset(tmp_path)
+    assert isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value, IndexError)
+
+
+def test_a_broken_index(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_bytes(b"")
+    with pytest.raises(CorruptIndexError, match=r"^Index file at .*index\.json is empty or corrupted"):
+        LocalDataset(tmp_path)
+
+
+def test_pickles_must_be_allowed(tmp_path: Path) -> None:
+    write(tmp_path, [{"x": {1, 2}}], columns={"x": "pkl"})
+    with pytest.raises(UnsafeTypeError, match="allow_unsafe_types=True") as caught:
+        LocalDataset(tmp_path)
+    assert isinstance(caught.value, ValueError)
+    assert LocalDataset(tmp_path, allow_unsafe_types=True)[0] == {"x": {1, 2}}
+
+
+@pytest.mark.parametrize("compression", [None, "gz"])
+def test_a_wrong_digest_is_never_read(tmp_path: Path, compression: str | None) -> None:
+    write(tmp_path / "data", SAMPLES, compression=compression, hashes=["sha1", "xxh3_64"])
+    path = next((tmp_path / "data").glob("shard.00001*"))
+    data = bytearray(path.read_bytes())
+    data[-9 if compression is None else 9] ^= 1  # a letter of a text, or the byte in a gzip header that means nothing
+    path.write_bytes(data)
+    assert len(list(LocalDataset(tmp_path / "data"))) == 100
+    dataset = LocalDataset(tmp_path / "data", validate_hash="sha1", unpack_dir=tmp_path / "raw")
+    bad = dataset.index.shards[0].num_samples
+    assert dataset[0] == SAMPLES[0]
+    for _ in range(2):
+        with pytest.raises(CorruptShardError, match=r"shard\.00001\.mds.* has sha1 .*but the index says") as caught:
+            dataset[bad]
+        assert isinstance(caught.value, ValueError)
+    assert not list((tmp_path / "raw").glob("shard.00001*"))
+    with pytest.raises(ConfigError, match="no md5 digest to check: recorded are sha1, xxh3_64"):
+        LocalDataset(tmp_path / "data", validate_hash="md5")[0]
+    with pytest.raises(ConfigError, match="unknown hash"):
+        LocalDataset(tmp_path / "data", validate_hash="nope")
+
+
+def test_a_missing_shard_is_named(tmp_path: Path, folder: Path) -> None:
+    shutil.copytree(folder / "train", tmp_path / "data")
+    path = next((tmp_path / "data").glob("shard.00000*"))
+    path.unlink()
+    with pytest.raises(ObjectNotFoundError, match=f"{path.name} is missing"):
+        LocalDataset(tmp_path / "data")[0]
+
+
+# --- The pure parts -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 5), max_size=8), st.data())
+def test_grouping_finds_every_sample_once(lengths: list[int], data: st.DataObject) -> None:
+    spans = Spans(lengths)
+    where = [(shard, row) for shard, length in enumerate(lengths) for row in range(length)]
+    ids = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=20)) if where else []
+    found: dict[int, tuple[int, int]] = {}
+    shards = []
+    for shard, rows, places in group_by_shard(np.array(ids, np.int64), spans):
+        shards.append(shard)
+        found.update((place, (shard, row)) for place, row in zip(places.tolist(), rows.tolist(), strict=True))
+    assert [found[place] for place in range(len(ids))] == [where[i] for i in ids]
+    assert shards == sorted(set(shards))
+    every = np.arange(len(where))
+    np.testing.assert_array_equal(spans.ids(*spans.locate(every)), every)
+
+
+@given(st.integers(1, 50), st.integers(-60, 60))
+def test_numbers_mean_what_they_mean_for_a_list(count: int, number: int) -> None:
+    items = list(range(count))
+    try:
+        expected = items[number]
+    except IndexError:
+        with pytest.raises(SampleIndexError):
+            resolve_ids(number, count)
+    else:
+        assert resolve_ids(number, count) == expected
+
+
+def test_columns_of_unequal_kind_become_lists() -> None:
+    first: Columns = {"a": np.array([[1, 2], [3, 4]]), "b": ["x", "y"], "c": np.array([1, 2])}
+    second: Columns = {"a": np.array([[5, 6]]), "b": ["z"], "c": np.array([0.5])}
+    joined = join_batches([(np.array([2, 0]), first), (np.array([1]), second)], 3)
+    assert isinstance(joined["a"], np.ndarray)
+    assert joined["a"].tolist() == [[3, 4], [5, 6], [1, 2]]
+    assert joined["b"] == ["y", "z", "x"]
+    assert joined["c"] == [2, 0.5, 1]
+    assert join_batches([], 0) == {}

@@ -1,0 +1,112 @@
+"""Verification finds what is wrong, all of it, and says where."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import CSVWriter, MDSWriter
+from penstock.cli.main import main
+from penstock.data.verify import verify_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(out: Path, **options: Any) -> None:
+    with MDSWriter(**{"out": out, "columns": {"x": "int", "s": "str"}, "size_limit": 400, **options}) as writer:
+        for i in range(50):
+            writer.write({"x": i, "s": "text " * (i % 4)})
+
+
+@pytest.mark.parametrize("compression", [None, "snappy"])
+def test_a_whole_dataset(tmp_path: Path, compression: str | None) -> None:
+    write(tmp_path, compression=compression, hashes=["md5", "xxh32"])
+    report = verify_dataset(tmp_path, read_values=True)
+    assert report.problems == ()
+    assert report.num_samples == 50
+    assert report.num_digests == report.num_shards * 2 * (1 if compression is None else 2)
+    assert report.num_bytes == sum(path.stat().st_size for path in tmp_path.glob("shard.*"))
+
+
+def test_every_problem_is_reported(tmp_path: Path) -> None:
+    write(tmp_path, hashes="md5")
+    names = sorted(path.name for path in tmp_path.glob("shard.*"))
+    (tmp_path / names[0]).unlink()
+    with (tmp_path / names[1]).open("ab") as file:
+        file.write(b"!")
+    data = bytearray((tmp_path / names[2]).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / names[2]).write_bytes(data)
+    problems = verify_dataset(tmp_path).problems
+    assert len(problems) == 3
+    for name, problem, words in zip(
+        names, problems, ("is missing", "bytes, but the index says", "has md5"), strict=False
+    ):
+        assert name in problem
+        assert words in problem
+
+
+def test_values_are_read_if_asked(tmp_path: Path) -> None:
+    with MDSWriter(out=tmp_path, columns={"s": "str"}) as writer:
+        writer.write({"s": b"\xff\xfe"})  # bytes are stored as they are, whatever the encoding
+    assert verify_dataset(tmp_path).problems == ()
+    (problem,) = verify_dataset(tmp_path, read_values=True).problems
+    assert "shard.00000.mds, row 0: column 's' cannot be decoded" in problem
+
+
+def test_pickles_are_not_opened_unless_allowed(tmp_path: Path) -> None:
+    with MDSWriter(out=tmp_path, columns={"p": "pkl"}) as writer:
+        writer.write({"p": 1})
+    assert verify_dataset(tmp_path).problems == ()
+    assert "pkl" in verify_dataset(tmp_path, read_values=True).problems[0]
+    assert verify_dataset(tmp_path, read_values=True, allow_unsafe_types=True).problems == ()
+
+
+# --- The command line over it -------------------------------------------------------------------------------
+
+
+def test_the_command_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, hashes="sha1")
+    assert main(["verify", str(tmp_path), "--values"]) == 0
+    assert capsys.readouterr().out.endswith("digests checked: all well\n")
+    next(tmp_path.glob("shard.*")).unlink()
+    assert main(["verify", str(tmp_path), "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+
+
+def test_the_command_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, compression="zstd", hashes="sha1")
+    assert main(["inspect", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("50 samples in ")
+    assert "columns: s: str, x: int" in shown
+    assert "shard.00000.mds" in shown
+    assert main(["inspect", str(tmp_path), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert sum(shard["num_samples"] for shard in summary["shards"]) == summary["num_samples"] == 50
+
+
+def test_the_command_inspect_of_many_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, size_limit=250)
+    main(["inspect", str(tmp_path)])
+    assert "more" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_the_command_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("b", "a"):
+        with CSVWriter(out=tmp_path / part, columns={"n": "str"}) as writer:
+            writer.write({"n": part})
+    assert main(["merge", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path}/index.json\n"
+    assert main(["merge", str(tmp_path), str(tmp_path / "b" / "index.json")]) == 0
+    capsys.readouterr()
+    main(["inspect", str(tmp_path), "--json"])
+    assert [shard["name"] for shard in json.loads(capsys.readouterr().out)["shards"]] == ["b/shard.00000.csv"]
+
+
+def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("penstock: no dataset in ")

@@ -1,0 +1,136 @@
+"""Stores: the contract over each of them, URLs, and trying again."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import (
+    AccessDeniedError,
+    ConfigError,
+    ObjectNotFoundError,
+    StoreError,
+    UnknownSchemeError,
+)
+from penstock.storage.base import Store, open_store, url_scheme
+from penstock.storage.local import LocalStore
+from penstock.storage.memory import MemoryStore
+from penstock.storage.retry import with_retry
+from penstock.testing.stores import StoreContract
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class TestLocalStore(StoreContract):
+    def make_store(self, folder: Path) -> Store:
+        return open_store(str(folder))
+
+
+class TestFileUrl(StoreContract):
+    def make_store(self, folder: Path) -> Store:
+        return open_store(f"file://{folder}")
+
+
+class TestMemoryStore(StoreContract):
+    def make_store(self, folder: Path) -> Store:
+        return open_store(f"memory://{'/'.join(folder.parts[1:])}")
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [
+        ("s3://bucket/x", "s3"),
+        ("S3://bucket/x", "s3"),
+        ("dbfs:/Volumes/x", "dbfs"),
+        ("azure-dl://x", "azure-dl"),
+        ("/plain/path", None),
+        ("plain:path", None),
+        ("C:/windows", None),
+        ("", None),
+    ],
+)
+def test_schemes(url: str, scheme: str | None) -> None:
+    assert url_scheme(url) == scheme
+
+
+def test_an_unknown_scheme_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownSchemeError, match=r"^Invalid Cloud provider prefix: gopher\. Known are file, memory"):
+        open_store("gopher://hole")
+
+
+def test_urls_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="names another machine"):
+        open_store("file://server/share")
+    with pytest.raises(ConfigError, match="lacks a name"):
+        open_store("memory://")
+
+
+def test_local_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert open_store("~/x") == LocalStore(Path("/home/somebody/x"))
+    assert open_store("file:///a%20b") == open_store("file://localhost/a b") == LocalStore(Path("/a b"))
+    assert open_store("memory://a/b/") == MemoryStore("a/b")
+
+
+def test_an_upload_shows_no_half_files(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    with pytest.raises(ObjectNotFoundError):
+        store.upload(tmp_path / "missing", "x")
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    (tmp_path / "store" / ".x.0.part").parent.mkdir(exist_ok=True)
+    (tmp_path / "store" / ".x.0.part").write_bytes(b"of somebody who was killed")
+    assert list(store.list()) == []
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Act as a user who is not allowed everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"1")
+    (tmp_path / "x").chmod(0)
+    with as_nobody(), pytest.raises(AccessDeniedError, match="no permission"):
+        LocalStore(tmp_path).read("x")
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1, 2), (3, 2)])
+def test_spans_that_cannot_be(begin: int, end: int) -> None:
+    with pytest.raises(ConfigError, match="not a range of bytes"):
+        Span(begin, end)
+
+
+def test_trying_again() -> None:
+    calls = []
+
+    def fail(times: int, error: Exception) -> str:
+        calls.append(1)
+        if len(calls) <= times:
+            raise error
+        return "done"
+
+    assert with_retry(lambda: fail(2, StoreError("a passing fault")), attempts=3, base_s=0) == "done"
+    calls.clear()
+    with pytest.raises(StoreError, match="again"):
+        with_retry(lambda: fail(9, StoreError("again")), attempts=3, base_s=0)
+    assert len(calls) == 3
+    for final in (ObjectNotFoundError("gone"), AccessDeniedError("no"), ZeroDivisionError()):
+        calls.clear()
+        with pytest.raises(type(final)):
+            with_retry(lambda final=final: fail(9, final), attempts=3, base_s=0)  # type: ignore[misc]
+        assert len(calls) == 1
+    with pytest.raises(ConfigError):
+        with_retry(lambda: 1, attempts=0)

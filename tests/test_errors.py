@@ -1,0 +1,68 @@
+"""The tree of errors: they pickle, survive a worker's re-raise, and are what users already catch."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+
+import pytest
+
+from penstock import errors
+from penstock.errors import PenstockError
+
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_survives_its_journeys(kind: type[PenstockError]) -> None:
+    error = kind("what, where, what to do", shard="shard.00000.mds", row=3)
+    for copy in (pickle.loads(pickle.dumps(error)), pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))):
+        assert type(copy) is kind
+        assert str(copy) == "what, where, what to do"
+        assert copy.facts == {"shard": "shard.00000.mds", "row": 3}
+    again = kind(str(error))  # what a data loader does with the error of a worker
+    assert str(again) == str(error)
+    assert str(kind(message="named")) == "named"
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "builtins"),
+    [
+        ("ConfigError", (ValueError,)),
+        ("UnknownEncodingError", (ValueError, TypeError, KeyError, AssertionError)),
+        ("EncodingConfigError", (ValueError, AttributeError, AssertionError)),
+        ("OutputExistsError", (FileExistsError,)),
+        ("SampleIndexError", (IndexError,)),
+        ("BadIndexError", (ValueError,)),
+        ("IndexFieldError", (ValueError, TypeError)),
+        ("CorruptIndexError", (json.JSONDecodeError, ValueError)),
+        ("EmptyDatasetError", (RuntimeError, IndexError)),
+        ("CorruptShardError", (ValueError,)),
+        ("UnsafeTypeError", (ValueError,)),
+        ("MissingColumnError", (KeyError,)),
+        ("ColumnSizeError", (KeyError,)),
+        ("ColumnTypeError", (AttributeError, TypeError)),
+        ("ColumnValueError", (ValueError, AssertionError)),
+        ("ColumnRangeError", (OverflowError, ValueError)),
+        ("ObjectNotFoundError", (FileNotFoundError,)),
+        ("AccessDeniedError", (PermissionError,)),
+        ("StoreTimeoutError", (TimeoutError,)),
+        ("MissingExtraError", (ImportError,)),
+    ],
+)
+def test_what_users_catch_keeps_being_caught(name: str, builtins: tuple[type[Exception], ...]) -> None:
+    assert issubclass(getattr(errors, name), builtins)
+    for builtin in builtins:
+        assert issubclass(getattr(errors, name), builtin)
+
+
+def test_a_corrupt_index_is_a_whole_json_error() -> None:
+    error = errors.CorruptIndexError("Index file at x is empty or corrupted")
+    assert (error.msg, error.doc, error.pos, error.lineno) == (
+        "Index file at x is empty or corrupted",
+        "",
+        0,
+        1,
+    )

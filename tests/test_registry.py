@@ -1,0 +1,64 @@
+"""Names that stand for code."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pytest
+
+from penstock import registry
+from penstock.errors import ConfigError, MissingExtraError
+from penstock.extras import require
+from penstock.registry import Registry
+
+
+def make() -> Registry[Any]:
+    return Registry(
+        "animal", group="penstock.test", builtin={"loads": "json:loads", "encode": "json:JSONEncoder.encode"}
+    )
+
+
+def test_builtins_are_loaded_by_path() -> None:
+    import json
+
+    assert make().get("loads") is json.loads
+    assert make().get("encode") is json.JSONEncoder.encode
+
+
+def test_registered_names() -> None:
+    animals = make()
+
+    @animals.register("cat")
+    class Cat:
+        pass
+
+    assert animals.get("cat") is Cat
+    assert animals.names() == ["cat", "encode", "loads"]
+    assert "cat" in animals
+    assert "dog" not in animals
+    with pytest.raises(ConfigError, match="animal 'cat' is already registered"):
+        animals.register("cat")(Cat)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"unknown animal 'load' \(did you mean 'loads'\?\): known are encode, loads"):
+        make().get("load")
+
+
+def test_outside_packages_add_names_but_do_not_replace_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints(
+        [EntryPoint("dump", "json:dump", "penstock.test"), EntryPoint("loads", "os:system", "penstock.test")]
+    )
+    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
+    import json
+
+    animals = make()
+    assert animals.get("dump") is json.dump
+    assert animals.get("loads") is json.loads
+
+
+def test_a_missing_extra_names_the_command() -> None:
+    with pytest.raises(MissingExtraError, match=r"a zoo needs no_such_zoo.*pip install 'penstock\[zoo\]'") as caught:
+        require("no_such_zoo.gate", extra="zoo", purpose="a zoo")
+    assert isinstance(caught.value, ImportError)
