@@ -42,7 +42,7 @@ class Scale:
 
 
 # 300 000 rows fill one 64 MB shard, and so do about 8 000 token rows.
-FULL = Scale(rows=300_000, written_rows=900_000, tokens=32_000, slow_rows=60_000, repeats=5)
+FULL = Scale(rows=300_000, written_rows=600_000, tokens=32_000, slow_rows=60_000, repeats=3)
 QUICK = Scale(rows=300_000, written_rows=300_000, tokens=16_000, slow_rows=15_000, repeats=3)
 
 Question = Callable[[Workshop, Scale], list[Comparison]]
@@ -167,7 +167,7 @@ QUESTIONS: dict[str, Question] = {
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures the shard formats side by side with other libraries.")
-    parser.add_argument("--quick", action="store_true", help="less data, fewer repeats")
+    parser.add_argument("--quick", action="store_true", help="less data")
     parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
