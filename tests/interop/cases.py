@@ -46,7 +46,11 @@ class Case:
     same_bytes: bool = True
     # Datasets in these subdirectories, under one merged index.
     partitions: tuple[str, ...] = ()
-    # The other library's merge_index cannot make it.
+    # Merge by naming the indexes instead of the directory above them.
+    indexes_named: bool = False
+    # Written in two goes, the second of which continues the first.
+    appended: bool = False
+    # The other library cannot make it, only read it.
     ours_only: bool = False
 
     @property
@@ -72,14 +76,16 @@ def as_read(value: Any, encoding: str) -> Any:
 def write_case(case: Case, directory: Path, library: Any, merge_index: Callable[..., Any]) -> None:
     """Writes the dataset with the writers of `library`."""
     samples = case.make()
-    folders = case.partitions or (".",)
+    folders = case.partitions or (".",) * (2 if case.appended else 1)
     per_folder = -(-len(samples) // len(folders))
     for number, folder in enumerate(folders):
-        out = str(directory / folder)
-        with getattr(library, case.writer)(out=out, columns=case.columns, **case.options) as writer:
+        options = {**case.options, "append": True} if case.appended and number else case.options
+        with getattr(library, case.writer)(out=str(directory / folder), columns=case.columns, **options) as writer:
             for sample in samples[number * per_folder : (number + 1) * per_folder]:
                 writer.write(sample)
-    if case.partitions:
+    if case.indexes_named:
+        merge_index([str(directory / folder / "index.json") for folder in case.partitions], str(directory))
+    elif case.partitions:
         merge_index(str(directory), keep_local=True)
 
 
@@ -311,6 +317,8 @@ def layout_cases() -> list[Case]:
             partitions=("a", "b/c", "b/d/e"),
             ours_only=True,
         ),
+        Case("mds-merged-by-name", SMALL, small_samples, options=many, partitions=("a", "b"), indexes_named=True),
+        Case("mds-appended", SMALL, small_samples, options=many, appended=True, ours_only=True),
         Case("csv-merged", PLAIN, plain_samples, "CSVWriter", partitions=("a", "b")),
         Case("json-merged", PLAIN, plain_samples, "JSONWriter", partitions=("a", "b"), ours_only=True),
     ]
