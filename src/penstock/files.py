@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and whose errors are ours."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+from penstock.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 
 PART_SUFFIX = ".part"
 
@@ -26,6 +28,19 @@ def appearing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into ours, naming the file."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path)) from error
+    except PermissionError as error:
+        raise AccessDeniedError(f"no permission for {path}: {error.strerror}", path=str(path)) from error
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}", path=str(path)) from error
 
 
 def sweep(folder: Path) -> None:

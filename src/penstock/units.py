@@ -10,6 +10,7 @@ from penstock.errors import ConfigError
 
 _BYTE_UNITS = {unit + "b": 1024**power for power, unit in enumerate("kmgtpezy", start=1)}
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_MOST_CHARACTERS = 40
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.ASCII)
 
 
@@ -49,8 +50,8 @@ def format_bytes(num_bytes: float) -> str:
 
 def _split(text: str, what: str, example: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip().lower())
-    if match is None:
-        raise ConfigError(f"{text!r} is not {what}: write it like {example}")
+    if match is None or len(text) > _MOST_CHARACTERS:
+        raise ConfigError(f"{text[:_MOST_CHARACTERS]!r} is not {what}: write it like {example}")
     return match.group(1), match.group(2)
 
 

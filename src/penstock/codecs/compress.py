@@ -73,7 +73,7 @@ def parse_compression(text: str) -> tuple[Codec, int | None]:
         raise ConfigError(f"unknown compression {text!r}: known are {forms}")
     if not colon:
         return codec, None
-    if not (digits.isascii() and digits.isdigit()) or codec.levels is None or int(digits) not in codec.levels:
+    if digits not in map(str, codec.levels or ()):
         raise ConfigError(f"compression {text!r} has a level that {name} does not take: use {_describe(codec)}")
     return codec, int(digits)
 

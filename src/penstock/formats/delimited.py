@@ -87,13 +87,17 @@ class DelimitedBuilder(TextBuilder):
         super().__init__(layout, pool, (separator.join(names) + newline).encode())
 
     def line(self, values: dict[str, Any]) -> str:
-        """Join the values; none may contain what tells them apart."""
-        texts = [str(value) for value in values.values()]
-        for name, text in zip(values, texts, strict=True):
-            if self._separator in text or self._newline in text:
-                raise ColumnValueError(
-                    f"column {name!r} contains the separator {self._separator!r} or the newline {self._newline!r},"
-                    " and this format has no quoting: use JSONWriter or MDSWriter",
-                    column=name,
-                )
-        return self._separator.join(texts)
+        """Join the values; none may contain what tells them apart, nor a piece of it that would look like it."""
+        # "True" would not read back as an int.
+        texts = [str(int(value) if isinstance(value, bool) else value) for value in values.values()]
+        line = self._separator.join(texts)
+        fields = line.split(self._separator)
+        if fields == texts and self._newline not in line:
+            return line
+        pairs = zip(values, texts, fields, strict=False)
+        name = next(name for name, text, field in pairs if text != field or self._newline in text)
+        raise ColumnValueError(
+            f"column {name!r} contains the separator {self._separator!r} or the newline {self._newline!r}, or ends in"
+            " a piece of one, and this format has no quoting: use JSONWriter or MDSWriter",
+            column=name,
+        )

@@ -23,8 +23,12 @@ class JSONFormat(TextFormat):
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
         """Open a shard."""
         self.check(info.layout, options)
-        shard = info.name
-        return TextReader(parts, info, lambda lines, rows: _parse_lines(lines, rows, shard), options)
+        shard, newline = info.name, (info.layout.newline or "\n").encode()
+
+        def parse(lines: list[bytes], rows: list[int]) -> list[Sample]:
+            return _parse_lines([line.removesuffix(newline) for line in lines], rows, shard)
+
+        return TextReader(parts, info, parse, options)
 
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> JSONBuilder:
         """Begin a shard."""
@@ -44,7 +48,7 @@ class JSONBuilder(TextBuilder):
 def _parse_lines(lines: list[bytes], rows: list[int], shard: str) -> list[Sample]:
     try:
         # One call for the whole batch. A raw newline is no part of any JSON string, so lines cannot flow together.
-        samples: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")
+        samples: list[Any] = json.loads(b"[" + b"\n,\n".join(lines) + b"]")
     except (ValueError, RecursionError):
         samples = []
     if len(samples) == len(lines) and all(type(sample) is dict for sample in samples):

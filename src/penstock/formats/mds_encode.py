@@ -56,6 +56,11 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         statements.append(f"v{i} = sample[k{i}]")
         if isinstance(encoding, IntEncoding):  # packing would take other integers too, which this encoding refuses
             statements.append(f"if v{i}.__class__ is not int: return careful(sample)")
+        if column.encoding in (
+            "float16",
+            "float32",
+        ):  # packing goes through 64 bits, which some bits of a NaN do not survive
+            statements.append(f"if v{i} != v{i}: return careful(sample)")
         if isinstance(encoding, (NumberEncoding, IntEncoding)):
             run_codes, run_items = run_codes + encoding.code, [*run_items, f"v{i}"]
             continue
@@ -63,7 +68,7 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         if isinstance(encoding, StrEncoding):
             values[f"e{i}"] = str.encode
         if column.num_bytes is None:
-            statements.append(f"p{i} = v{i} if v{i}.__class__ is bytes else e{i}(v{i})")
+            statements.append(f"p{i} = v{i} if isinstance(v{i}, bytes) else e{i}(v{i})")
         else:
             statements.append(f"p{i} = e{i}(v{i})")
         pieces.append(f"p{i}")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import map_file, release, unpack_to_file, unpack_to_memory
-from penstock.errors import CorruptShardError, ObjectNotFoundError
+from penstock.errors import CorruptShardError
+from penstock.files import translated
 from penstock.formats.base import ReadOptions, get_format
 from penstock.index.paths import resolve_inside
 
@@ -65,10 +66,8 @@ def load_part(
 
 def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardBytes:
     """Map a stored file whose size, and digest if asked for, are those of the index."""
-    try:
+    with translated(path):
         data = map_file(path)
-    except FileNotFoundError as error:
-        raise ObjectNotFoundError(f"{path} is missing, though the index names it", path=str(path)) from error
     try:
         if len(data) != info.num_bytes:
             raise CorruptShardError(

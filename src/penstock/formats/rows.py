@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
     """Turn row numbers into an array, all of them within the shard."""
-    if isinstance(rows, range):
-        numbers = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
-    else:
-        numbers = np.asarray(rows, dtype=np.int64)
+    try:
+        if isinstance(rows, range):
+            numbers = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
+        else:
+            numbers = np.asarray(rows, dtype=np.int64)
+    except OverflowError as error:
+        raise SampleIndexError(f"{shard} has rows 0 to {num_samples - 1}, and no such numbers", shard=shard) from error
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_samples:
         raise SampleIndexError(
             f"{shard} has rows 0 to {num_samples - 1}, asked for {numbers.min()} to {numbers.max()}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.codecs.unpack import release
-from penstock.errors import ColumnTypeError, ConfigError, UnknownEncodingError
+from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, ConfigError, UnknownEncodingError
 from penstock.formats.blame import encode_error
 from penstock.formats.body import Body
 from penstock.formats.offsets import read_offsets, write_offsets
@@ -37,8 +37,9 @@ class TextFormat:
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Sort the columns by name and refuse encodings that are not text's."""
-        for text in encodings.values():
+        for name, text in encodings.items():
             _check_encoding(text)
+            _check_name(name)
         return tuple(Column(name, text) for name, text in sorted(encodings.items()))
 
     def infer(self, sample: Sample) -> dict[str, str]:
@@ -53,6 +54,13 @@ class TextFormat:
         for name in options.columns or ():
             if name not in names:
                 raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(sorted(names))}")
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ColumnNameError(f"column {name!r} has a name that UTF-8 cannot spell") from error
 
 
 def _check_encoding(text: str) -> None:
@@ -168,10 +176,14 @@ class TextBuilder:
                 value = sample[name]
                 if not isinstance(value, kind):
                     raise ColumnTypeError(f"wants {kind.__name__}, got {type(value).__name__}")
+                if isinstance(value, str):
+                    value.encode()  # to name the column that cannot be
                 values[name] = value
+            return (self.line(values) + self._newline).encode()
+        except ColumnValueError:
+            raise
         except Exception as error:
             raise encode_error(sample, name, error) from error
-        return (self.line(values) + self._newline).encode()
 
     def build(self) -> list[list[Buffer]]:
         """Give the data file and the meta file."""

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from penstock.errors import BadIndexError
 
-_PLAIN = re.compile(r"[^\\\0]+")
+_PLAIN = re.compile("[^\\\\\0\ud800-\udfff]+")  # no backslash, no NUL, nothing that UTF-8 cannot spell
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
 
 

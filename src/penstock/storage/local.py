@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import AccessDeniedError, ConfigError, ObjectNotFoundError, StoreError
-from penstock.files import PART_SUFFIX, appearing
+from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
+from penstock.files import PART_SUFFIX, appearing, translated
 from penstock.storage.base import ObjectInfo, check_key, url_scheme
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class LocalStore:
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give a file or a range of it."""
         path = self._path(key)
-        with _translated(path), path.open("rb") as file:
+        with translated(path), path.open("rb") as file:
             if span is None:
                 return file.read()
             file.seek(span.begin)
@@ -53,7 +52,7 @@ class LocalStore:
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Copy a file, or a range of it, to another place."""
         source = self._path(key)
-        with _translated(source), appearing(path) as part, source.open("rb") as file, part.open("wb") as out:
+        with translated(source), appearing(path) as part, source.open("rb") as file, part.open("wb") as out:
             if span is None:
                 shutil.copyfileobj(file, out, _COPY_BYTES)
             else:
@@ -62,13 +61,13 @@ class LocalStore:
     def upload(self, path: Path, key: str) -> None:
         """Copy a file into the directory."""
         target = self._path(key)
-        with _translated(target), appearing(target) as part:
+        with translated(target), appearing(target) as part:
             shutil.copyfile(path, part)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
         path = self._path(key)
-        with _translated(path):
+        with translated(path):
             status = path.stat()
         if not path.is_file():
             raise ObjectNotFoundError(f"{path} is not a file", key=key)
@@ -85,20 +84,8 @@ class LocalStore:
     def delete(self, key: str) -> None:
         """Remove a file."""
         path = self._path(key)
-        with _translated(path):
+        with translated(path):
             path.unlink()
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(f"there is no file {path}", path=str(path)) from error
-    except PermissionError as error:
-        raise AccessDeniedError(f"no permission for {path}: {error.strerror}", path=str(path)) from error
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}", path=str(path)) from error

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import digest
-from penstock.errors import StoreError
-from penstock.files import appearing
+from penstock.files import appearing, translated
 from penstock.index.model import FileInfo, Part, ShardInfo
 from penstock.storage.retry import with_retry
 
@@ -74,11 +73,8 @@ def publish(place: Place, name: str, attempts: int) -> None:
 
 def write_file(path: Path, pieces: Sequence[Buffer]) -> None:
     """Write a file that appears whole or not at all."""
-    try:
-        with appearing(path) as part, part.open("xb", buffering=0) as file:
-            _write_all(file.fileno(), [memoryview(piece).cast("B") for piece in pieces])
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from error
+    with translated(path), appearing(path) as part, part.open("xb", buffering=0) as file:
+        _write_all(file.fileno(), [memoryview(piece).cast("B") for piece in pieces])
 
 
 def _write_all(descriptor: int, pieces: list[memoryview]) -> None:

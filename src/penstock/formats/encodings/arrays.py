@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,8 @@ _DTYPES_BY_CODE = {code: np.dtype(name).newbyteorder("<") for name, code in _DTY
 # By dtype, in either byte order; asking a dtype for its name takes longer than copying a page.
 _CODES_BY_DTYPE = {np.dtype(order + dtype.str[1:]): code for code, dtype in _DTYPES_BY_CODE.items() for order in "<>"}
 _DIM_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
+_DIM = re.compile(r"[1-9]\d{0,9}", re.ASCII)
+_MAX_ITEM_BYTES = 2**31 - 1  # the widest item that NumPy can gather
 _MAX_AXES = 63  # six bits beside the two that name the width of a dimension
 
 
@@ -86,7 +89,7 @@ class ArrayEncoding(VariableEncoding):
             return self.decode(pieces)
         _check_values(dtype, shape, size - header)
         block = np.frombuffer(b"".join(pieces), np.uint8).reshape(len(pieces), size)
-        values = np.ascontiguousarray(block[:, header:]) if header else block.copy()
+        values = block[:, header:].copy()  # joined bytes are read-only, and after a header not aligned
         return values.view(dtype).reshape(len(pieces), *shape)
 
     def _decode_one(self, piece: bytes) -> npt.NDArray[Any]:
@@ -143,9 +146,11 @@ def make_array(config: str) -> FixedArrayEncoding | ArrayEncoding:
         raise EncodingConfigError(f"ndarray:{config} has an unknown dtype: known are {', '.join(_DTYPE_CODES)}")
     if not colon:
         return ArrayEncoding(dtype)
-    words = dims.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words):
+    shape = tuple(int(word) for word in dims.split(",") if _DIM.fullmatch(word))
+    if len(shape) != dims.count(",") + 1 or len(shape) > _MAX_AXES:
         raise EncodingConfigError(
-            f"ndarray:{config} has a bad shape: write whole numbers from 1 like 'ndarray:{dtype}:3,4'"
+            f"ndarray:{config:.100} has a bad shape: write 1 to {_MAX_AXES} numbers, like 'ndarray:{dtype}:3,4'"
         )
-    return FixedArrayEncoding(dtype, tuple(map(int, words)))
+    if math.prod(shape) * np.dtype(dtype).itemsize > _MAX_ITEM_BYTES:
+        raise EncodingConfigError(f"ndarray:{config:.100} takes more than {_MAX_ITEM_BYTES} bytes a sample")
+    return FixedArrayEncoding(dtype, shape)

@@ -72,6 +72,8 @@ class PixelCodec:
     def encode(self, image: Any) -> bytes:
         """Give the header and the pixels."""
         _check_image(image)
+        if 0 in image.size:
+            raise ColumnValueError("wants an image with pixels, got none")
         mode = image.mode.encode()
         return b"".join([struct.pack("<III", *image.size, len(mode)), mode, image.tobytes()])
 
@@ -107,7 +109,10 @@ class FileCodec:
 
     def to_pil(self, data: bytes) -> Any:
         """Open the image without decoding its pixels."""
-        return _pillow().open(BytesIO(data))
+        try:
+            return _pillow().open(BytesIO(data))
+        except OSError as error:  # its message holds a memory address
+            raise ColumnValueError("holds no image file that Pillow knows") from error
 
     def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""

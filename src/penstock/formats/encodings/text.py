@@ -51,7 +51,7 @@ class TextualEncoding(VariableEncoding):
         """Give the text of the value."""
         if not isinstance(value, self._kind):
             raise ColumnTypeError(f"wants {self._kind.__name__}, got {type(value).__name__}")
-        return str(value).encode()
+        return str(int(value) if isinstance(value, bool) else value).encode()
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts."""

@@ -1,0 +1,47 @@
+"""mosaicml-streaming, in .peers/mosaic."""
+
+from __future__ import annotations
+
+from benchmarks.peers.common import (
+    BATCH,
+    ROW_COLUMNS,
+    SIZE_LIMIT,
+    TOKEN_COLUMNS,
+    Result,
+    check_rows,
+    main,
+    make_samples,
+    timed,
+    timed_warm,
+)
+from streaming import LocalDataset, MDSWriter
+
+
+def write(directory: str, kind: str, count: int, compression: str | None = None) -> Result:
+    samples = make_samples(kind, count)
+    columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
+
+    def work() -> int:
+        with MDSWriter(out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
+            for sample in samples:
+                writer.write(sample)
+        return count
+
+    return timed(work)
+
+
+def read_rows(directory: str, count: int) -> Result:
+    """The first `count` rows in order, with the faster of the library's two local readers."""
+    dataset = LocalDataset(directory)
+
+    def work() -> int:
+        for begin in range(0, count, BATCH):
+            dataset[begin : min(begin + BATCH, count)]
+        return count
+
+    check_rows(dataset[0:BATCH], 0)
+    return timed_warm(work)
+
+
+if __name__ == "__main__":
+    main({"write": write, "read_rows": read_rows})

@@ -1,0 +1,138 @@
+"""penstock itself, in the environment that runs the benchmark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from benchmarks.peers.common import (
+    BATCH,
+    ROW_COLUMNS,
+    SIZE_LIMIT,
+    TOKEN_COLUMNS,
+    Result,
+    check_rows,
+    check_tokens,
+    main,
+    make_samples,
+    shard_orders,
+    timed,
+    timed_warm,
+)
+
+
+def write(directory: str, kind: str, count: int, compression: str | None = None) -> Result:
+    from penstock import MDSWriter
+
+    samples = make_samples(kind, count)
+    columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
+
+    def work() -> int:
+        with MDSWriter(out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
+            for sample in samples:
+                writer.write(sample)
+        return count
+
+    return timed(work)
+
+
+def read_rows_by_index(directory: str, shuffled: bool) -> Result:
+    """What a user of `LocalDataset` gets: slices in order, or lists of row numbers at random."""
+    from penstock import LocalDataset
+
+    dataset = LocalDataset(directory)
+    check_rows(dataset[0:BATCH], 0)
+    total = len(dataset)
+    [order] = shard_orders([total], shuffled)
+
+    def in_order() -> int:
+        rows = LocalDataset(directory)
+        return sum(len(rows[begin : begin + BATCH]) for begin in range(0, total, BATCH))
+
+    def at_random() -> int:
+        rows = LocalDataset(directory)
+        return sum(len(rows[order[begin : begin + BATCH]]) for begin in range(0, total, BATCH))
+
+    return timed_warm(at_random if shuffled else in_order)
+
+
+def read_rows_by_shard(directory: str, shuffled: bool) -> Result:
+    """What the parts above the shard reader get: one shard after the other, its rows in any order."""
+    from penstock import LocalDataset
+    from penstock.formats.parts import open_shard
+
+    shards = LocalDataset(directory).index.shards
+    orders = shard_orders([shard.num_samples for shard in shards], shuffled)
+
+    def work() -> int:
+        samples = 0
+        for shard, order in zip(shards, orders, strict=True):
+            reader = open_shard(Path(directory), shard)
+            for begin in range(0, len(order), BATCH):
+                samples += len(reader.read(order[begin : begin + BATCH]))
+            reader.close()
+        return samples
+
+    return timed_warm(work)
+
+
+def read_tokens(directory: str, shuffled: bool) -> Result:
+    """Columnar batches, shard by shard."""
+    from penstock import LocalDataset
+    from penstock.formats.parts import open_shard
+
+    shards = LocalDataset(directory).index.shards
+    orders = shard_orders([shard.num_samples for shard in shards], shuffled)
+
+    def work() -> int:
+        samples = 0
+        for shard, order in zip(shards, orders, strict=True):
+            reader = open_shard(Path(directory), shard)
+            for begin in range(0, len(order), BATCH):
+                samples += len(reader.read_columns(order[begin : begin + BATCH])["tokens"])
+            reader.close()
+        return samples
+
+    reader = open_shard(Path(directory), shards[0])
+    rows = orders[0][:BATCH]
+    check_tokens(np.asarray(reader.read_columns(rows)["tokens"]), rows, sum(len(order) for order in orders))
+    reader.close()
+    return timed_warm(work)
+
+
+def open_first_shard(directory: str) -> Result:
+    """Opening means being able to read: the first row is part of it."""
+    from penstock import LocalDataset
+    from penstock.formats.parts import open_shard
+
+    shard = LocalDataset(directory).index.shards[0]
+
+    def work() -> int:
+        reader = open_shard(Path(directory), shard)
+        reader.read([0])
+        reader.close()
+        return 1
+
+    return timed_warm(work)
+
+
+def import_in_fresh_interpreter(statement: str) -> Result:
+    """A process of its own, because this one has NumPy loaded already."""
+    code = f"import time; begin = time.perf_counter(); {statement}; print(time.perf_counter() - begin)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {"samples": 1, "seconds": float(done.stdout)}
+
+
+if __name__ == "__main__":
+    main(
+        {
+            "write": write,
+            "read_rows_by_index": read_rows_by_index,
+            "read_rows_by_shard": read_rows_by_shard,
+            "read_tokens": read_tokens,
+            "open_first_shard": open_first_shard,
+            "import": import_in_fresh_interpreter,
+        }
+    )
