@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import resource
 import struct
-import sys
 import warnings
 import zlib
 from io import BytesIO
@@ -125,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

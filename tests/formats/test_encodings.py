@@ -74,8 +74,8 @@ def arrays(draw: st.DrawFn, dtype: str | None = None, shape: tuple[int, ...] | N
     order = draw(st.sampled_from("<>"))
     dims = shape or draw(hnp.array_shapes(min_dims=1, max_dims=5, max_side=4))
     num_bytes = math.prod(dims) * np.dtype(name).itemsize
-    array = np.frombuffer(draw(st.binary(min_size=num_bytes, max_size=num_bytes)), np.dtype(name).newbyteorder(order))
-    array = array.reshape(dims)
+    kind = np.dtype(order + np.dtype(name).str[1:])
+    array = np.frombuffer(draw(st.binary(min_size=num_bytes, max_size=num_bytes)), kind).reshape(dims)
     layout = draw(st.sampled_from(["C", "F", "sparse", "flipped"]))
     if layout == "F":
         return np.asfortranarray(array)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.errors import BadIndexError, CorruptShardError
 from penstock.index.mosaic_json import parse_index
 from tests.formats.fuzzing import MORE_MB
-from tests.formats.making import make_layout, mds_shard, open_parts
+from tests.formats.making import attempt, make_layout, mds_shard, open_parts
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,11 +59,12 @@ def test_any_stored_value_is_read_or_refused(encoding: str, values: list[bytes])
     layout = make_layout({"x": encoding})
     shard = mds_shard([len(value).to_bytes(4, "little") + value for value in values])
     reader = open_parts(layout, [shard], len(values))
-    try:
-        samples = reader.read(range(len(values)))
-        columns = reader.read_columns(range(len(values)))
-    except CorruptShardError as error:
+    rows = range(len(values))
+    samples, error = attempt(CorruptShardError, lambda: reader.read(rows))
+    columns, same_error = attempt(CorruptShardError, lambda: reader.read_columns(rows))
+    if samples is None or columns is None:
         assert str(error).startswith("shard.00000.mds, row")
+        assert str(same_error).startswith("shard.00000.mds, row")
     else:
         assert len(samples) == len(columns["x"]) == len(values)
 
@@ -86,9 +87,11 @@ def test_any_bytes_as_lines(kind: str, data: bytes, offsets: list[int]) -> None:
     layout = make_layout({"a": "int", "b": "str", "c": "float"}, kind, **settings)
     table = [len(offsets) - 1, *sorted(offsets)[:-1], len(data)]
     meta = b"".join(word.to_bytes(4, "little") for word in table)
-    try:
-        reader = open_parts(layout, [data, meta], len(offsets) - 1)
-        reader.read(range(len(offsets) - 1))
-        reader.read_columns(range(len(offsets) - 1))
-    except CorruptShardError as error:
-        assert str(error).startswith(f"shard.00000.{kind}")
+    rows = range(len(offsets) - 1)
+    reader, error = attempt(CorruptShardError, lambda: open_parts(layout, [data, meta], len(rows)))
+    if reader is not None:
+        samples, error = attempt(CorruptShardError, lambda: reader.read(rows))
+        columns, same_error = attempt(CorruptShardError, lambda: reader.read_columns(rows))
+        assert (samples is None) == (columns is None)
+        assert str(same_error) == str(error)
+    assert error is None or str(error).startswith(f"shard.00000.{kind}")

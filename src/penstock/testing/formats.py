@@ -299,7 +299,10 @@ class FormatContract:
             values = columns[name]
             assert len(values) == len(stored)
             for found, sample in zip(values, stored, strict=True):
-                value = found.item() if isinstance(found, np.generic) and type(found) != type(sample[name]) else found
+                # An array holds the numbers of a column as its own scalars.
+                value = (
+                    found.item() if isinstance(found, np.generic) and type(found) is not type(sample[name]) else found
+                )
                 assert self.same(value, sample[name]), f"column {name!r}: stored {sample[name]!r}, found {found!r}"
 
 
@@ -308,7 +311,7 @@ def is_same(found: Any, stored: Any) -> bool:
     if type(found) is not type(stored):
         return False
     if isinstance(found, (np.ndarray, np.generic)):
-        return found.dtype == stored.dtype and found.shape == stored.shape and found.tobytes() == stored.tobytes()
+        return (found.dtype, found.shape, found.tobytes()) == (stored.dtype, stored.shape, stored.tobytes())
     if isinstance(found, float):
         if math.isnan(stored):
             return math.isnan(found)
@@ -323,12 +326,13 @@ def is_same(found: Any, stored: Any) -> bool:
 @contextmanager
 def raises(kind: type[Exception], mention: str = "") -> Iterator[None]:
     """Assert that the block raises an error of this kind that mentions a word."""
+    message = None
     try:
         yield
     except kind as error:
-        assert mention in str(error), f"{error} does not mention {mention}"
-        return
-    raise AssertionError(f"{kind.__name__} was not raised")
+        message = str(error)
+    assert message is not None, f"{kind.__name__} was not raised"
+    assert mention in message, f"{message} does not mention {mention}"
 
 
 def _joined(pieces: Sequence[Any]) -> bytes:
