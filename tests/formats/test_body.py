@@ -81,11 +81,11 @@ def test_released_chunks_come_back() -> None:
     pool = ChunkPool()
     body = Body(pool, num_bytes=0, overhead=0)
     body.append(b"x" * 3 * CHUNK)
-    used = {id(piece.obj) for piece in body.pieces()}
+    used = [piece.obj for piece in body.pieces()]
     assert len(used) == 3
     body.release()
-    assert {id(pool.take()) for _ in range(3)} == used
-    assert id(pool.take()) not in used
+    taken = [pool.take() for _ in range(4)]
+    assert sum(any(chunk is other for other in used) for chunk in taken) == 3
 
 
 @pytest.mark.parametrize("overhead", [0, 4])

@@ -580,7 +580,7 @@ def test_unknown_encodings_list_the_known_ones(encoding: str) -> None:
 def test_bad_settings_of_encodings(encoding: str) -> None:
     with pytest.raises(EncodingConfigError) as caught:
         make_layout({"x": encoding})
-    assert str(caught.value).startswith((f"column encoding {encoding!r}", encoding))
+    assert str(caught.value).startswith((f"column encoding {encoding!r}", encoding[:100]))
     assert isinstance(caught.value, AttributeError)
     assert isinstance(caught.value, AssertionError)
     assert isinstance(caught.value, ValueError)
