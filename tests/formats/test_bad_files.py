@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -238,6 +240,44 @@ def test_names_of_no_file(plain: Path, name: str) -> None:
     with pytest.raises(PenstockError) as caught:
         dataset[0]
     assert name.split("/")[0][:100] in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "x" * 300, "x/" * 3000 + "x", "shard.00000.mds.zstd/x", "folder", "loop"])
+@pytest.mark.parametrize("unpacks", [False, True])
+def test_names_of_no_file_to_unpack_to(tmp_path: Path, name: str, unpacks: bool) -> None:
+    folder = write(tmp_path / "data", "zstd")
+    unpack_dir = tmp_path / "unpacked"
+    for place in (folder, unpack_dir):
+        (place / "folder").mkdir(parents=True)
+        (place / "loop").symlink_to("loop")
+    (unpack_dir / "shard.00000.mds.zstd").write_bytes(b"")
+    edit_index(folder, lambda entry: entry["raw_data"].update(basename=name))
+    dataset = LocalDataset(folder, unpack_dir=unpack_dir if unpacks else None)
+    samples, _ = attempt(PenstockError, lambda: dataset[:])
+    assert samples in (None, SAMPLES)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["folder", "index.json", "loop", "shard.00000.mds.zstd"]
+
+
+def test_an_unpack_dir_that_is_a_file(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", "zstd")
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(PenstockError, match="file"):
+        LocalDataset(folder, unpack_dir=tmp_path / "file")[0]
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("name", ["shard.00000.mds", "index.json"])
+def test_a_pipe_does_not_hang(plain: Path, name: str) -> None:
+    (plain / name).unlink()
+    os.mkfifo(plain / name)
+    code = (
+        "import sys; from penstock import LocalDataset, PenstockError\n"
+        "try: LocalDataset(sys.argv[1])[0]\n"
+        "except PenstockError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(plain)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+    assert str(plain / name) in run.stdout
 
 
 # --- The index file -----------------------------------------------------------------------------------------

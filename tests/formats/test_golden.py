@@ -6,10 +6,12 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from penstock import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter, XSVWriter, merge_index
 from penstock.codecs.compress import known_compressions
@@ -101,6 +103,33 @@ def test_columns_of_fixed_size_are_arrays(name: str) -> None:
         columns = dataset.read_columns(slice(None))
         fixed = [column.name for column in dataset.index.shards[0].layout.columns if column.num_bytes is not None]
     assert [name for name in fixed if not isinstance(columns[name], np.ndarray)] == []
+
+
+def test_images_come_as_arrays_and_as_stored(name: str) -> None:
+    with (
+        LocalDataset(ROOT / name, allow_unsafe_types=True) as images,
+        LocalDataset(ROOT / name, allow_unsafe_types=True, image_decoder="array") as arrays,
+        LocalDataset(ROOT / name, allow_unsafe_types=True, image_decoder="raw") as stored,
+    ):
+        for tags, image, array, raw in zip(expected(name), images, arrays, stored, strict=True):
+            for column, tag in tags.items():
+                is_list = tag["type"] == "list" and MANIFEST["datasets"][name]["columns"][column] != "json"
+                for values in zip(image[column], array[column], raw[column], strict=True) if is_list else ():
+                    _check_image_forms(*values)
+                if tag["type"] == "image":
+                    _check_image_forms(image[column], array[column], raw[column])
+
+
+def _check_image_forms(image: Any, array: Any, stored: Any) -> None:
+    rgb = np.array(image.convert("RGB"))
+    assert (array.dtype, array.shape) == (np.uint8, rgb.shape)
+    # Two decoders of JPEG may round apart.
+    assert np.abs(array.astype(int) - rgb.astype(int)).max() <= (4 if image.format == "JPEG" else 0)
+    assert type(stored) is bytes
+    if image.format is None:
+        assert stored.endswith(image.tobytes())
+    else:
+        assert Image.open(BytesIO(stored)).tobytes() == image.tobytes()
 
 
 def test_shards_are_the_recorded_ones(name: str) -> None:
