@@ -1,0 +1,102 @@
+"""Records keep their bytes and their places, however they fall on chunks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import ShardTooLargeError
+from penstock.formats import body as module
+from penstock.formats.body import Body, ChunkPool
+from penstock.index.model import MAX_SHARD_BYTES
+
+CHUNK, SPILL = 16, 5
+records_of_any_size = st.lists(st.integers(0, 50) | st.sampled_from([CHUNK, CHUNK - 1, CHUNK + 1, SPILL]), max_size=30)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(module, "_SPILL_BYTES", SPILL)
+
+
+def make_records(sizes: list[int], seed: int = 0) -> list[bytes]:
+    return [bytes((seed + number * 7 + i) % 256 for i in range(size)) for number, size in enumerate(sizes)]
+
+
+def check(body: Body, records: list[bytes], num_bytes: int) -> None:
+    assert len(body) == len(records)
+    assert body.num_bytes == num_bytes
+    assert b"".join(body.pieces()) == b"".join(records)
+    ends, end = [], 0
+    for record in records:
+        end += len(record)
+        ends.append(end)
+    assert body.ends().tolist() == ends
+
+
+@settings(max_examples=200)
+@given(sizes=records_of_any_size, overhead=st.integers(0, 4), begin=st.integers(0, 100))
+def test_records_of_any_size(sizes: list[int], overhead: int, begin: int) -> None:
+    body = Body(ChunkPool(), num_bytes=begin, overhead=overhead)
+    records = make_records(sizes)
+    for number, record in enumerate(records):
+        assert len(body) == number
+        body.append(record)
+    check(body, records, begin + sum(sizes) + overhead * len(sizes))
+
+
+@settings(max_examples=100)
+@given(sizes=records_of_any_size, looks=st.sets(st.integers(0, 29)))
+def test_looking_at_it_changes_nothing(sizes: list[int], looks: set[int]) -> None:
+    body = Body(ChunkPool(), num_bytes=0, overhead=0)
+    records = make_records(sizes)
+    for number, record in enumerate(records):
+        if number in looks:
+            check(body, records[:number], sum(sizes[:number]))
+        body.append(record)
+    check(body, records, sum(sizes))
+
+
+@settings(max_examples=100)
+@given(shards=st.lists(st.tuples(records_of_any_size, st.booleans()), max_size=6))
+def test_chunks_are_used_again_but_not_while_in_use(shards: list[tuple[list[int], bool]]) -> None:
+    pool = ChunkPool()
+    alive: list[tuple[Body, list[bytes], int]] = []
+    for seed, (sizes, is_released) in enumerate(shards):
+        body = Body(pool, num_bytes=0, overhead=0)
+        records = make_records(sizes, seed)
+        for record in records:
+            body.append(record)
+        check(body, records, sum(sizes))
+        alive.append((body, records, sum(sizes)))
+        if is_released:
+            alive.pop(0)[0].release()
+        for other in alive:
+            check(*other)
+
+
+def test_released_chunks_come_back() -> None:
+    pool = ChunkPool()
+    body = Body(pool, num_bytes=0, overhead=0)
+    body.append(b"x" * 3 * CHUNK)
+    used = [piece.obj for piece in body.pieces()]
+    assert len(used) == 3
+    body.release()
+    taken = [pool.take() for _ in range(4)]
+    assert sum(any(chunk is other for other in used) for chunk in taken) == 3
+
+
+@pytest.mark.parametrize("overhead", [0, 4])
+def test_a_shard_ends_below_4_gib(overhead: int) -> None:
+    room = 100
+    body = Body(ChunkPool(), num_bytes=MAX_SHARD_BYTES - room, overhead=overhead)
+    with pytest.raises(ShardTooLargeError, match=r"^the sample would make its shard 4 GB, and a shard ends below 4 GB"):
+        body.append(b"x" * (room - overhead + 1))
+    check(body, [], MAX_SHARD_BYTES - room)
+    body.append(b"x" * (room - overhead))
+    check(body, [b"x" * (room - overhead)], MAX_SHARD_BYTES)
+    with pytest.raises(ShardTooLargeError):
+        body.append(b"x" * (1 - overhead // 4))
+    check(body, [b"x" * (room - overhead)], MAX_SHARD_BYTES)
