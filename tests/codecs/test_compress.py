@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.codecs.compress import known_compressions, parse_compression
+from penstock.codecs.compress import known_compressions, most_compressed_bytes, parse_compression
 from penstock.codecs.unpack import map_file, unpack_to_file, unpack_to_memory
 from penstock.errors import ConfigError, CorruptShardError
 
@@ -26,7 +26,8 @@ data = st.binary(max_size=300) | st.builds(
 
 def compress(compression: str, content: bytes) -> bytes:
     codec, level = parse_compression(compression)
-    return bytes(codec.compress(content, level))
+    out = bytearray(most_compressed_bytes(len(content)))
+    return bytes(out[: codec.compress_into(content, out, level)])
 
 
 def decompress(compression: str, packed: bytes, num_bytes: int) -> bytes:

@@ -274,3 +274,19 @@ def test_columns_of_unequal_kind_become_lists() -> None:
     assert joined["b"] == ["y", "z", "x"]
     assert joined["c"] == [2, 0.5, 1]
     assert join_batches([], 0) == {}
+
+
+def test_shards_of_different_columns_are_no_batch() -> None:
+    batches: list[tuple[Any, Columns]] = [(np.array([0]), {"a": [1], "b": [2]}), (np.array([1]), {"a": [1], "c": [2]})]
+    with pytest.raises(ConfigError, match=r"different columns: .*columns=\['a'\]"):
+        join_batches(batches, 2)
+
+
+def test_a_damaged_copy_is_made_anew(tmp_path: Path) -> None:
+    write(tmp_path / "data", SAMPLES, compression="zstd", hashes=["sha1"])
+    assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+    path = tmp_path / "raw" / "shard.00001.mds"
+    path.write_bytes(bytes(path.stat().st_size))
+    dataset = LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw", validate_hash="sha1")
+    assert list(dataset) == SAMPLES
+    assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES

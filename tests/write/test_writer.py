@@ -296,6 +296,13 @@ def test_wrong_arguments(
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
+def test_arguments_of_another_format() -> None:
+    with pytest.raises(ConfigError, match="CSVWriter has no argument 'separator'"):
+        CSVWriter(out="x", columns={"a": "str"}, separator=";")
+    with pytest.raises(ConfigError, match="MDSWriter has no argument 'newline', 'separator'"):
+        MDSWriter(out="x", columns={"a": "str"}, separator=";", newline=",")
+
+
 def test_text_columns_are_checked(tmp_path: Path) -> None:
     with pytest.raises(UnknownEncodingError) as caught:
         JSONWriter(out=tmp_path, columns={"a": "bytes"})

@@ -22,10 +22,14 @@ class Codec:
     default_level: int | None = None
     suffix: str = ""  # cramjam keeps unframed snappy under names of its own
 
-    def compress(self, data: Buffer, level: int | None = None) -> memoryview:
-        """Compress in one piece. Lets other threads run meanwhile."""
+    def compress_into(self, data: Buffer, out: Buffer, level: int | None = None) -> int:
+        """Compress in one piece into a buffer of at least `most_compressed_bytes`, and give the number of bytes.
+
+        Lets other threads run meanwhile.
+        """
         arguments = () if self.levels is None else (self.default_level if level is None else level,)
-        return memoryview(self._function(f"compress{self.suffix}")(data, *arguments))
+        num_bytes: int = self._function(f"compress{self.suffix}_into")(data, out, *arguments)
+        return num_bytes
 
     def decompress_into(self, data: Buffer, out: Buffer, where: str) -> None:
         """Fill a writable buffer, which must be exactly as long as the content. Lets other threads run meanwhile."""
@@ -56,6 +60,11 @@ _CODECS = {
         Codec("zstd", "zstd", range(1, 23), 3),
     )
 }
+
+
+def most_compressed_bytes(num_bytes: int) -> int:
+    """Give a size that no codec exceeds: snappy asks for a sixth more than it is given."""
+    return num_bytes + num_bytes // 6 + 4096
 
 
 def known_compressions() -> list[str]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,7 +25,13 @@ def join_batches(batches: Sequence[tuple[Int64Array, Columns]], num_rows: int) -
         places, columns = batches[0]
         if np.array_equal(places, np.arange(num_rows)):
             return columns
-    names = batches[0][1] if batches else {}
+    names = batches[0][1].keys() if batches else {}
+    if any(columns.keys() != names for _, columns in batches):
+        all_names = set().union(*(columns for _, columns in batches))
+        common = sorted(all_names.intersection(*(columns for _, columns in batches)))
+        raise ConfigError(
+            f"the shards have different columns: read those that all of them have with columns={common}, or by sample"
+        )
     return {name: _join([(places, columns[name]) for places, columns in batches], num_rows) for name in names}
 
 

@@ -49,19 +49,28 @@ def load_part(
     raw = resolve_inside(folder, part.raw.basename)
     if part.packed is None or compression is None:
         return load_file(raw, part.raw, validate_hash)
-    unpacked = raw if unpack_dir is None else resolve_inside(unpack_dir, part.raw.basename)
-    for path in {raw, unpacked}:
-        if path.is_file() and path.stat().st_size == part.raw.num_bytes:
-            return load_file(path, part.raw, validate_hash)
+    if _has_size(raw, part.raw):
+        return load_file(raw, part.raw, validate_hash)
+    unpacked = None if unpack_dir is None else resolve_inside(unpack_dir, part.raw.basename)
+    if unpacked is not None and _has_size(unpacked, part.raw):
+        try:
+            return load_file(unpacked, part.raw, validate_hash)
+        except CorruptShardError:  # our own copy, which can be made anew
+            unpacked.unlink(missing_ok=True)
     stored = resolve_inside(folder, part.packed.basename)
     packed = load_file(stored, part.packed, validate_hash)
     try:
-        if unpack_dir is None:
+        if unpacked is None:
             return unpack_to_memory(packed, compression, part.raw.num_bytes, str(stored))
         unpack_to_file(packed, compression, part.raw.num_bytes, unpacked, str(stored))
     finally:
         release(packed)
     return load_file(unpacked, part.raw, None)
+
+
+def _has_size(path: Path, info: FileInfo) -> bool:
+    with translated(path):
+        return path.is_file() and path.stat().st_size == info.num_bytes
 
 
 def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardBytes:

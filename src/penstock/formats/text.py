@@ -131,11 +131,12 @@ class TextReader:
 
 
 def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any]:
-    if column.encoding == "str":
+    kind = ENCODINGS[column.encoding]
+    if kind is str or not all(type(value) is kind for value in values):
         return values
     try:
-        return np.array(values, np.int64 if column.encoding == "int" else np.float64)
-    except (OverflowError, TypeError, ValueError):  # wider than 64 bits, or absent in some sample
+        return np.array(values, np.int64 if kind is int else np.float64)
+    except OverflowError:  # wider than 64 bits
         return values
 
 

@@ -134,7 +134,7 @@ class _EntryParser:
             layout = self._layout(entry)
             kinds = ("data", "meta") if layout.format in TEXT_FORMATS else ("data",)
             parts = tuple(self._part(entry, kind, layout.compression) for kind in kinds)
-            return ShardInfo(layout, self._count(entry["samples"], "samples"), parts)
+            return ShardInfo(layout, self._num_samples(entry["samples"], parts[-1].raw), parts)
         except KeyError as error:
             self._refuse(f"lacks the field {error}")
 
@@ -226,6 +226,13 @@ class _EntryParser:
             self._refuse(f"has 'compression' {compression!r} that does not fit its 'zip_{kind}'")
         raw = self._file(entry[f"raw_{kind}"], f"raw_{kind}", MAX_SHARD_BYTES)
         return Part(raw, None if packed is None else self._file(packed, f"zip_{kind}", _MAX_PACKED_BYTES))
+
+    def _num_samples(self, value: Any, table: FileInfo) -> int:
+        """Believe a number of samples only if the file that holds their offsets has room for them."""
+        num_samples = self._count(value, "samples")
+        if 4 * (num_samples + 2) > table.num_bytes:
+            self._refuse(f"declares {num_samples} samples, more than the {table.num_bytes} bytes of its table can hold")
+        return num_samples
 
     def _file(self, value: Any, field: str, most: int) -> FileInfo:
         if not isinstance(value, dict):

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.codecs.compress import parse_compression
+from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.files import appearing, translated
 from penstock.index.model import FileInfo, Part, ShardInfo
@@ -24,7 +24,22 @@ if TYPE_CHECKING:
     from penstock.write.place import Place
 
 _MOST_PIECES = 1024  # of one call, on every system we know
-_scratch = threading.local()
+
+
+class _Scratch(threading.local):
+    """Memory that a thread uses again for its next shard: touching fresh memory costs more than copying."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, bytearray] = {}
+
+    def get(self, name: str, num_bytes: int) -> memoryview:
+        buffer = self._buffers.get(name, b"")
+        if len(buffer) < num_bytes:
+            buffer = self._buffers[name] = bytearray(num_bytes)
+        return memoryview(buffer)[:num_bytes]
+
+
+_scratch = _Scratch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +70,8 @@ class ShardJob:
             write_file(self.place.local / name, pieces)
             return Part(raw)
         codec, level = parse_compression(self.layout.compression)
-        packed = codec.compress(_contiguous(pieces, raw.num_bytes), level)
+        out = _scratch.get("packed", most_compressed_bytes(raw.num_bytes))
+        packed = out[: codec.compress_into(_contiguous(pieces, raw.num_bytes), out, level)]
         packed_name = f"{name}.{codec.name}"
         write_file(self.place.local / packed_name, [packed])
         return Part(raw, FileInfo(packed_name, packed.nbytes, digest([packed], hashes)))
@@ -88,13 +104,10 @@ def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
 
 
 def _contiguous(pieces: list[Buffer], num_bytes: int) -> memoryview:
-    """Copy pieces to one run of bytes, in memory that this thread uses again for its next shard."""
-    buffer: bytearray | None = getattr(_scratch, "buffer", None)
-    if buffer is None or len(buffer) < num_bytes:
-        buffer = _scratch.buffer = bytearray(num_bytes)
-    out, begin = memoryview(buffer), 0
+    """Copy pieces to one run of bytes."""
+    out, begin = _scratch.get("raw", num_bytes), 0
     for piece in pieces:
         end = begin + memoryview(piece).nbytes
         out[begin:end] = memoryview(piece).cast("B")
         begin = end
-    return out[:num_bytes]
+    return out

@@ -57,6 +57,7 @@ class Writer:
     """
 
     format_name: ClassVar[str]
+    format_arguments: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -73,12 +74,11 @@ class Writer:
         retry: int = 2,
         exist_ok: bool = False,
         append: bool = False,
-        newline: str | None = None,
-        separator: str | None = None,
-        **unknown: Any,
+        **of_format: str,
     ) -> None:
+        unknown = of_format.keys() - self.format_arguments
         if unknown:
-            raise ConfigError(f"{type(self).__name__} has no argument {', '.join(map(repr, unknown))}")
+            raise ConfigError(f"{type(self).__name__} has no argument {', '.join(map(repr, sorted(unknown)))}")
         if compression is not None:
             parse_compression(compression)
         if retry < 1:
@@ -89,8 +89,7 @@ class Writer:
             "compression": compression,
             "hashes": check_hashes(hashes),
             "size_limit": check_size_limit(size_limit),
-            "newline": newline,
-            "separator": separator,
+            **of_format,
         }
         layout = None if columns is None else self._layout(columns)
         self._attempts = retry
@@ -269,6 +268,8 @@ class MDSWriter(Writer):
 
 
 class _TextWriter(Writer):
+    format_arguments = frozenset({"newline"})
+
     def __init__(self, *, newline: str = "\n", **options: Any) -> None:
         if not newline:
             raise ConfigError("newline is empty: lines would run together")
@@ -297,6 +298,7 @@ class XSVWriter(_TextWriter):
     """Writes XSV shards: values between separators of your choice, without quoting."""
 
     format_name = "xsv"
+    format_arguments = frozenset({"newline", "separator"})
 
     def __init__(self, *, separator: str, **options: Any) -> None:
         if not separator:
