@@ -30,8 +30,8 @@ basenames = st.lists(
 ).map("/".join)
 
 
-def file_infos(most: int) -> st.SearchStrategy[FileInfo]:
-    return st.builds(FileInfo, basenames, st.integers(0, most), st.dictionaries(names, st.text(), max_size=3))
+def file_infos(least: int, most: int) -> st.SearchStrategy[FileInfo]:
+    return st.builds(FileInfo, basenames, st.integers(least, most), st.dictionaries(names, st.text(), max_size=3))
 
 
 @st.composite
@@ -58,13 +58,13 @@ def shards(draw: st.DrawFn) -> ShardInfo:
     layout = draw(layouts())
     parts = tuple(
         Part(
-            draw(file_infos(MAX_SHARD_BYTES)),
-            None if layout.compression is None else draw(file_infos(2 * MAX_SHARD_BYTES)),
+            draw(file_infos(8, MAX_SHARD_BYTES)),
+            None if layout.compression is None else draw(file_infos(0, 2 * MAX_SHARD_BYTES)),
         )
         for _ in range(1 if layout.format == "mds" else 2)
     )
-    # A sample takes four bytes at least in the table of offsets, which the last part holds.
-    return ShardInfo(layout, draw(st.integers(0, max(parts[-1].raw.num_bytes // 4 - 2, 0))), parts)
+    # The table of offsets, which the last part holds, takes eight bytes and four for each sample.
+    return ShardInfo(layout, draw(st.integers(0, parts[-1].raw.num_bytes // 4 - 2)), parts)
 
 
 @settings(max_examples=60)
