@@ -42,13 +42,17 @@ class ChunkPool:
 
 
 class Body:
-    """Records one after another, each costing its length and a fixed overhead against the size of the shard."""
+    """Records one after another, each costing its length and a fixed overhead against the size of the shard.
 
-    def __init__(self, pool: ChunkPool, *, num_bytes: int, overhead: int) -> None:
+    `num_bytes` is what counts against a size limit before the first record, `uncounted` what takes room besides.
+    """
+
+    def __init__(self, pool: ChunkPool, *, num_bytes: int, overhead: int, uncounted: int = 0) -> None:
         self.num_bytes = num_bytes
         self._pool = pool
         self._overhead = overhead
-        self._spill_at = min(num_bytes + _SPILL_BYTES, MAX_SHARD_BYTES)
+        self._max_bytes = MAX_SHARD_BYTES - uncounted
+        self._spill_at = min(num_bytes + _SPILL_BYTES, self._max_bytes)
         self._pending: list[bytes] = []
         self._sizes: list[int] = []
         self._chunks: list[bytearray] = []
@@ -84,7 +88,7 @@ class Body:
         self._chunks, self._used = [], _CHUNK_BYTES
 
     def _spill(self, total: int) -> None:
-        if total > MAX_SHARD_BYTES:
+        if total > self._max_bytes:
             raise ShardTooLargeError(
                 f"the sample would make its shard {format_bytes(total)}, and a shard ends below 4 GB: lower size_limit"
             )
@@ -99,4 +103,28 @@ class Body:
             self._chunks[-1][self._used : self._used + size] = data[:size]
             self._used += size
             data = data[size:]
-        self._spill_at = min(total + _SPILL_BYTES, MAX_SHARD_BYTES)
+        self._spill_at = min(total + _SPILL_BYTES, self._max_bytes)
+
+
+class BodyBuilder:
+    """The part of a shard builder that does not depend on its format."""
+
+    sample_overhead: int
+
+    def __init__(self, pool: ChunkPool, *, num_bytes: int, uncounted: int = 0) -> None:
+        self._body = Body(pool, num_bytes=num_bytes, overhead=self.sample_overhead, uncounted=uncounted)
+        self.append = self._body.append
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples so far."""
+        return len(self._body)
+
+    @property
+    def num_bytes(self) -> int:
+        """What counts against the size limit so far."""
+        return self._body.num_bytes
+
+    def release(self) -> None:
+        """Give the memory back; the shard is written."""
+        self._body.release()

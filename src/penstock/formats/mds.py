@@ -10,18 +10,17 @@ import numpy as np
 from penstock.codecs.unpack import release
 from penstock.errors import (
     BadIndexError,
-    ConfigError,
     CorruptShardError,
     UnsafeTypeError,
 )
 from penstock.formats.blame import decode_error
-from penstock.formats.body import Body
+from penstock.formats.body import BodyBuilder
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.infer import infer_encodings
 from penstock.formats.encodings.table import get_encoding, is_unsafe
 from penstock.formats.mds_encode import compile_encoder
 from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
-from penstock.formats.rows import check_rows, join_columns
+from penstock.formats.rows import check_projection, check_rows, join_columns
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
@@ -65,10 +64,7 @@ class MDSFormat:
                     f"the index gives column {column.name!r} of encoding {column.encoding!r} the size"
                     f" {column.num_bytes}, but it is {size}"
                 )
-        names = {column.name for column in layout.columns}
-        for name in options.columns or ():
-            if name not in names:
-                raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(sorted(names))}")
+        check_projection(layout, options)
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
         """Open a shard, computing where every value of every column is."""
@@ -236,32 +232,17 @@ def _items(data: ShardBytes, num_bytes: int) -> npt.NDArray[Any]:
 # --- Writing ------------------------------------------------------------------------------------------------
 
 
-class MDSBuilder:
-    """One MDS shard in the making."""
+class MDSBuilder(BodyBuilder):
+    """One MDS shard in the making; its size is exact."""
 
     sample_overhead = 4  # its offset
 
     def __init__(self, layout: ShardLayout, pool: ChunkPool) -> None:
         self._header = dump_header(layout)
-        self._body = Body(pool, num_bytes=table_bytes(0) + len(self._header), overhead=self.sample_overhead)
+        super().__init__(pool, num_bytes=table_bytes(0) + len(self._header))
         self.encode = compile_encoder(layout.columns)
-        self.append = self._body.append
-
-    @property
-    def num_samples(self) -> int:
-        """The number of samples so far."""
-        return len(self._body)
-
-    @property
-    def num_bytes(self) -> int:
-        """The exact size of the shard so far."""
-        return self._body.num_bytes
 
     def build(self) -> list[list[Buffer]]:
         """Give the offsets, the settings and the samples as the pieces of one file."""
         begin = table_bytes(self.num_samples) + len(self._header)
         return [[write_offsets(self._body.ends(), begin), self._header, *self._body.pieces()]]
-
-    def release(self) -> None:
-        """Give the memory back."""
-        self._body.release()

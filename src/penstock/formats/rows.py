@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.errors import SampleIndexError
+from penstock.errors import ConfigError, SampleIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.formats.base import Rows
+    from penstock.formats.base import ReadOptions, Rows
+    from penstock.index.model import ShardLayout
     from penstock.types import Int64Array, Sample
 
 
@@ -31,6 +32,14 @@ def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
             shard=shard,
         )
     return numbers
+
+
+def check_projection(layout: ShardLayout, options: ReadOptions) -> None:
+    """Refuse to read columns that are not there."""
+    names = [column.name for column in layout.columns]
+    for name in options.columns or ():
+        if name not in names:
+            raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
 
 
 def join_columns(names: Sequence[str], columns: Sequence[Sequence[Any]], num_rows: int) -> list[Sample]:

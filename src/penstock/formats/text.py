@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.codecs.unpack import release
-from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, ConfigError, UnknownEncodingError
+from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, UnknownEncodingError
 from penstock.formats.blame import encode_error
-from penstock.formats.body import Body
+from penstock.formats.body import BodyBuilder
 from penstock.formats.offsets import read_offsets, write_offsets
-from penstock.formats.rows import check_rows
+from penstock.formats.rows import check_projection, check_rows
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
@@ -50,10 +50,7 @@ class TextFormat:
         """Refuse unknown encodings and columns that are not there."""
         for column in layout.columns:
             _check_encoding(column.encoding)
-        names = {column.name for column in layout.columns}
-        for name in options.columns or ():
-            if name not in names:
-                raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(sorted(names))}")
+        check_projection(layout, options)
 
 
 def _check_name(name: str) -> None:
@@ -140,7 +137,7 @@ def _to_column(column: Column, values: list[Any]) -> npt.NDArray[Any] | list[Any
         return values
 
 
-class TextBuilder:
+class TextBuilder(BodyBuilder):
     """One text shard in the making."""
 
     sample_overhead = 0
@@ -150,19 +147,7 @@ class TextBuilder:
         self._columns = [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
         self._newline = layout.newline or "\n"
         self._first_line = first_line
-        # The first line does not count against the size limit; it is a few bytes, and so it may pass 4 GB by them.
-        self._body = Body(pool, num_bytes=0, overhead=self.sample_overhead)
-        self.append = self._body.append
-
-    @property
-    def num_samples(self) -> int:
-        """The number of samples so far."""
-        return len(self._body)
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the lines so far."""
-        return self._body.num_bytes
+        super().__init__(pool, num_bytes=0, uncounted=len(first_line))
 
     def line(self, values: dict[str, Any]) -> str:
         """Give a sample as text, without newline."""
@@ -190,7 +175,3 @@ class TextBuilder:
         """Give the data file and the meta file."""
         offsets = write_offsets(self._body.ends(), len(self._first_line))
         return [[self._first_line, *self._body.pieces()], [offsets, self._header]]
-
-    def release(self) -> None:
-        """Give the memory back."""
-        self._body.release()
