@@ -187,6 +187,8 @@ def test_str_decimal(value: Decimal) -> None:
 
 @settings(max_examples=50)
 @given(json_values)
+@example([math.nan, math.inf, -math.inf, -0.0])
+@example({"\ud800": "\ud800", "": 2**80})
 def test_json(value: Any) -> None:
     assert is_same(store_and_read("json", value), value)
 
