@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 # The same examples on every run; `make soak` looks further.
 settings.register_profile(
     "penstock",
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,

@@ -100,7 +100,7 @@ def columns_and_sample(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, Any]]
     return columns, sample
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(columns_and_sample())
 @example(({"a": "float16"}, {"a": np.array([0x7E01], "u2").view("f2")[0]}))
 @example(({"a": "float32"}, {"a": np.array([0x7F800001], "u4").view("f4")[0]}))
