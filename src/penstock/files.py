@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-from penstock.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 
 PART_SUFFIX = ".part"
 
@@ -35,12 +35,23 @@ def translated(path: Path) -> Iterator[None]:
     """Turn errors of the operating system into ours, naming the file."""
     try:
         yield
+    except PenstockError:
+        raise  # some of ours are errors of the operating system too
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path)) from error
     except PermissionError as error:
         raise AccessDeniedError(f"no permission for {path}: {error.strerror}", path=str(path)) from error
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}", path=str(path)) from error
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading; others, such as pipes, would wait for somebody to write."""
+    with translated(path):
+        if not path.is_file():
+            path.stat()
+            raise ObjectNotFoundError(f"{path} is not a regular file", path=str(path))
+        return path.open("rb")
 
 
 def sweep(folder: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import parse_compression
-from penstock.files import appearing
+from penstock.files import appearing, open_file, translated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """Map a file for reading. The mapping holds a descriptor of its own; an empty file has nothing to map."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -45,7 +45,7 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
 def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a file that appears complete or not at all, also when others do the same at once."""
     codec, _ = parse_compression(compression)
-    with appearing(path) as part, part.open("x+b") as file:
+    with translated(path), appearing(path) as part, part.open("x+b") as file:
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)
             return

@@ -11,7 +11,7 @@ from penstock.data.columnar import join_batches
 from penstock.data.getitem import group_by_shard, resolve_ids
 from penstock.data.readers import OpenShards
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, SampleIndexError, SampleKeyError
-from penstock.files import translated
+from penstock.files import open_file
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import open_shard
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
@@ -186,5 +186,5 @@ def read_local_index(folder: Path) -> Index:
     path = folder / INDEX_NAME
     if folder.is_dir() and not path.exists():
         raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
-    with translated(path):
-        return parse_index(path.read_bytes(), str(path))
+    with open_file(path) as file:
+        return parse_index(file.read(), str(path))

@@ -75,8 +75,7 @@ def _has_size(path: Path, info: FileInfo) -> bool:
 
 def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardBytes:
     """Map a stored file whose size, and digest if asked for, are those of the index."""
-    with translated(path):
-        data = map_file(path)
+    data = map_file(path)
     try:
         if len(data) != info.num_bytes:
             raise CorruptShardError(

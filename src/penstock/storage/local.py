@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
-from penstock.files import PART_SUFFIX, appearing, translated
+from penstock.files import PART_SUFFIX, appearing, open_file, translated
 from penstock.storage.base import ObjectInfo, check_key, url_scheme
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class LocalStore:
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give a file or a range of it."""
         path = self._path(key)
-        with translated(path), path.open("rb") as file:
+        with translated(path), open_file(path) as file:
             if span is None:
                 return file.read()
             file.seek(span.begin)
@@ -52,7 +52,7 @@ class LocalStore:
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Copy a file, or a range of it, to another place."""
         source = self._path(key)
-        with translated(source), appearing(path) as part, source.open("rb") as file, part.open("wb") as out:
+        with translated(source), appearing(path) as part, open_file(source) as file, part.open("wb") as out:
             if span is None:
                 shutil.copyfileobj(file, out, _COPY_BYTES)
             else:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Pillow refuses larger images as decompression bombs; arrays are held to the same bound.
 _MAX_PIXELS = 2 * (1024**3 // 4 // 3)
+# Of all that Pillow can open; some others start programs of their own to do so.
+_FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
 _PIXEL_BYTES = {
     "L": 1,
@@ -110,7 +112,7 @@ class FileCodec:
     def to_pil(self, data: bytes) -> Any:
         """Open the image without decoding its pixels."""
         try:
-            return _pillow().open(BytesIO(data))
+            return _pillow().open(BytesIO(data), formats=_FILE_FORMATS)
         except OSError as error:  # its message holds a memory address
             raise ColumnValueError("holds no image file that Pillow knows") from error
 
