@@ -53,7 +53,7 @@ ENCODINGS = ["str", "bytes", "json", "str_int", "str_float", "str_decimal", "nda
 ENCODINGS += ["jpeg", "list[pil]", "list[png]", "list[jpeg]", "jpeg_array"]
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(encoding=st.sampled_from(ENCODINGS), values=st.lists(st.binary(max_size=40), min_size=1, max_size=3))
 def test_any_stored_value_is_read_or_refused(encoding: str, values: list[bytes]) -> None:
     layout = make_layout({"x": encoding})
