@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import parse_compression
+from penstock.errors import StoreError
 from penstock.files import appearing, open_file, translated
+from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +39,10 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
     if num_bytes == 0:
         codec.decompress_into(data, bytearray(), where)
         return b""
-    out = mmap.mmap(-1, num_bytes)
+    try:
+        out = mmap.mmap(-1, num_bytes)
+    except OSError as error:
+        raise StoreError(f"no memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
     codec.decompress_into(data, out, where)
     return out
 
@@ -49,7 +54,14 @@ def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, w
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)
             return
-        # Writing to a mapping of a full disk is a signal, not an error: take the space first.
-        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        _take_space(file.fileno(), num_bytes)
         with mmap.mmap(file.fileno(), num_bytes) as out:
             codec.decompress_into(data, out, where)
+
+
+def _take_space(descriptor: int, num_bytes: int) -> None:
+    """Make a file this long on the disk: writing to a mapping of a full disk is a signal, not an error."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    else:  # macOS has no such call
+        os.ftruncate(descriptor, num_bytes)
