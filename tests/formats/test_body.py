@@ -17,7 +17,7 @@ records_of_any_size = st.lists(st.integers(0, 50) | st.sampled_from([CHUNK, CHUN
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(module, "_DEFAULT_CHUNK_BYTES", CHUNK)
     monkeypatch.setattr(module, "_SPILL_BYTES", SPILL)
 
 
@@ -28,7 +28,8 @@ def make_records(sizes: list[int], seed: int = 0) -> list[bytes]:
 def check(body: Body, records: list[bytes], num_bytes: int) -> None:
     assert len(body) == len(records)
     assert body.num_bytes == num_bytes
-    assert b"".join(body.pieces()) == b"".join(records)
+    for front in (b"", b"#", b"front", b"a long front " * 3):
+        assert b"".join(body.pieces(front)) == front + b"".join(records)
     ends, end = [], 0
     for record in records:
         end += len(record)
@@ -37,9 +38,9 @@ def check(body: Body, records: list[bytes], num_bytes: int) -> None:
 
 
 @settings(max_examples=200)
-@given(sizes=records_of_any_size, overhead=st.integers(0, 4), begin=st.integers(0, 100))
-def test_records_of_any_size(sizes: list[int], overhead: int, begin: int) -> None:
-    body = Body(ChunkPool(), num_bytes=begin, overhead=overhead)
+@given(sizes=records_of_any_size, overhead=st.integers(0, 4), begin=st.integers(0, 100), front_bytes=st.integers(0, 20))
+def test_records_of_any_size(sizes: list[int], overhead: int, begin: int, front_bytes: int) -> None:
+    body = Body(ChunkPool(), num_bytes=begin, overhead=overhead, front_bytes=front_bytes)
     records = make_records(sizes)
     for number, record in enumerate(records):
         assert len(body) == number
@@ -77,11 +78,20 @@ def test_chunks_are_used_again_but_not_while_in_use(shards: list[tuple[list[int]
             check(*other)
 
 
+@pytest.mark.parametrize(("size_limit", "num_records"), [(100, 10), (1000, 99), (1 << 20, 1)])
+def test_a_shard_within_its_limit_is_one_piece(size_limit: int, num_records: int) -> None:
+    pool = ChunkPool(size_limit)
+    body = Body(pool, num_bytes=0, overhead=0, front_bytes=size_limit // 4)
+    for _ in range(num_records):
+        body.append(b"x" * (size_limit // num_records))
+    assert len(body.pieces(b"y" * (size_limit // 4))) == 1
+
+
 def test_released_chunks_come_back() -> None:
     pool = ChunkPool()
     body = Body(pool, num_bytes=0, overhead=0)
     body.append(b"x" * 3 * CHUNK)
-    used = [piece.obj for piece in body.pieces()]
+    used = [memoryview(piece).obj for piece in body.pieces(b"")]
     assert len(used) == 3
     body.release()
     taken = [pool.take() for _ in range(4)]

@@ -15,18 +15,26 @@ from penstock.index.model import MAX_SHARD_BYTES
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from penstock.types import Int64Array
 
-# Large, so that background threads work on few pieces: after each they queue for the interpreter lock.
-_CHUNK_BYTES = 1 << 23
 # Small enough for the allocator to hand out the same memory again and again.
 _SPILL_BYTES = 1 << 16
+_DEFAULT_CHUNK_BYTES = 1 << 23
+_MAX_CHUNK_BYTES = 1 << 28
 
 
 class ChunkPool:
-    """Chunks that shards of one writer take and give back. Safe between threads."""
+    """Chunks that shards of one writer take and give back. Safe between threads.
 
-    def __init__(self) -> None:
+    A chunk that holds a whole shard of the given size limit spares a copy before compression, and lets background
+    threads do their work in one go. What is never written of it takes no memory.
+    """
+
+    def __init__(self, size_limit: int | None = None) -> None:
+        room = _DEFAULT_CHUNK_BYTES if size_limit is None else size_limit + size_limit // 2 + _SPILL_BYTES
+        self.chunk_bytes = min(room, _MAX_CHUNK_BYTES)
         self._free: deque[bytearray] = deque()
 
     def take(self) -> bytearray:
@@ -34,7 +42,7 @@ class ChunkPool:
         try:
             return self._free.pop()
         except IndexError:
-            return bytearray(_CHUNK_BYTES)
+            return bytearray(self.chunk_bytes)
 
     def give_back(self, chunks: list[bytearray]) -> None:
         """Take back chunks that nobody looks at any more."""
@@ -45,9 +53,12 @@ class Body:
     """Records one after another, each costing its length and a fixed overhead against the size of the shard.
 
     `num_bytes` is what counts against a size limit before the first record, `uncounted` what takes room besides.
+    `front_bytes` is room in front of the first record, for what can be told only after the last.
     """
 
-    def __init__(self, pool: ChunkPool, *, num_bytes: int, overhead: int, uncounted: int = 0) -> None:
+    def __init__(
+        self, pool: ChunkPool, *, num_bytes: int, overhead: int, uncounted: int = 0, front_bytes: int = 0
+    ) -> None:
         self.num_bytes = num_bytes
         self._pool = pool
         self._overhead = overhead
@@ -56,7 +67,8 @@ class Body:
         self._pending: list[bytes] = []
         self._sizes: list[int] = []
         self._chunks: list[bytearray] = []
-        self._used = _CHUNK_BYTES  # of the last chunk
+        self._front_bytes = min(front_bytes, pool.chunk_bytes // 3)
+        self._used = 0  # of the last chunk
 
     def __len__(self) -> int:
         return len(self._sizes) + len(self._pending)
@@ -74,18 +86,23 @@ class Body:
         self._spill(self.num_bytes)
         return np.cumsum(self._sizes, dtype=np.int64)
 
-    def pieces(self) -> list[memoryview]:
-        """Give the records as one run of bytes, in pieces; valid until `release`."""
+    def pieces(self, front: bytes) -> list[Buffer]:
+        """Give what stands in front and the records as one run of bytes, in pieces; valid until `release`."""
         self._spill(self.num_bytes)
         if not self._chunks:
-            return []
-        full = [memoryview(chunk) for chunk in self._chunks[:-1]]
-        return [*full, memoryview(self._chunks[-1])[: self._used]]
+            return [front]
+        begin = self._front_bytes - len(front)
+        chunks = [memoryview(chunk) for chunk in self._chunks]
+        chunks[-1] = chunks[-1][: self._used]
+        if begin < 0:
+            return [front, chunks[0][self._front_bytes :], *chunks[1:]]
+        chunks[0][begin : self._front_bytes] = front
+        return [chunks[0][begin:], *chunks[1:]]
 
     def release(self) -> None:
         """Give the memory back."""
         self._pool.give_back(self._chunks)
-        self._chunks, self._used = [], _CHUNK_BYTES
+        self._chunks = []
 
     def _spill(self, total: int) -> None:
         if total > self._max_bytes:
@@ -96,11 +113,12 @@ class Body:
         data = memoryview(b"".join(self._pending))
         self._pending.clear()
         while data:
-            if self._used == _CHUNK_BYTES:
+            if not self._chunks or self._used == len(self._chunks[-1]):
+                self._used = 0 if self._chunks else self._front_bytes
                 self._chunks.append(self._pool.take())
-                self._used = 0
-            size = min(len(data), _CHUNK_BYTES - self._used)
-            self._chunks[-1][self._used : self._used + size] = data[:size]
+            chunk = self._chunks[-1]
+            size = min(len(data), len(chunk) - self._used)
+            chunk[self._used : self._used + size] = data[:size]
             self._used += size
             data = data[size:]
         self._spill_at = min(total + _SPILL_BYTES, self._max_bytes)
@@ -111,8 +129,14 @@ class BodyBuilder:
 
     sample_overhead: int
 
-    def __init__(self, pool: ChunkPool, *, num_bytes: int, uncounted: int = 0) -> None:
-        self._body = Body(pool, num_bytes=num_bytes, overhead=self.sample_overhead, uncounted=uncounted)
+    def __init__(self, pool: ChunkPool, *, num_bytes: int, uncounted: int = 0, front_bytes: int) -> None:
+        self._body = Body(
+            pool,
+            num_bytes=num_bytes,
+            overhead=self.sample_overhead,
+            uncounted=uncounted,
+            front_bytes=front_bytes,
+        )
         self.append = self._body.append
 
     @property

@@ -239,10 +239,20 @@ class MDSBuilder(BodyBuilder):
 
     def __init__(self, layout: ShardLayout, pool: ChunkPool) -> None:
         self._header = dump_header(layout)
-        super().__init__(pool, num_bytes=table_bytes(0) + len(self._header))
+        super().__init__(
+            pool,
+            num_bytes=table_bytes(0) + len(self._header),
+            front_bytes=table_bytes(_most_samples(layout, pool.chunk_bytes)) + len(self._header),
+        )
         self.encode = compile_encoder(layout.columns)
 
     def build(self) -> list[list[Buffer]]:
         """Give the offsets, the settings and the samples as the pieces of one file."""
         begin = table_bytes(self.num_samples) + len(self._header)
-        return [[write_offsets(self._body.ends(), begin), self._header, *self._body.pieces()]]
+        return [self._body.pieces(write_offsets(self._body.ends(), begin) + self._header)]
+
+
+def _most_samples(layout: ShardLayout, num_bytes: int) -> int:
+    """Say how many samples fit in so many bytes: each has an offset, fixed values, and the sizes of the others."""
+    fewest_bytes = 4 + sum(4 if column.num_bytes is None else column.num_bytes for column in layout.columns)
+    return num_bytes // fewest_bytes

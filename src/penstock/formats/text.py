@@ -147,7 +147,7 @@ class TextBuilder(BodyBuilder):
         self._columns = [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
         self._newline = layout.newline or "\n"
         self._first_line = first_line
-        super().__init__(pool, num_bytes=0, uncounted=len(first_line))
+        super().__init__(pool, num_bytes=0, uncounted=len(first_line), front_bytes=len(first_line))
 
     def line(self, values: dict[str, Any]) -> str:
         """Give a sample as text, without newline."""
@@ -174,4 +174,4 @@ class TextBuilder(BodyBuilder):
     def build(self) -> list[list[Buffer]]:
         """Give the data file and the meta file."""
         offsets = write_offsets(self._body.ends(), len(self._first_line))
-        return [[self._first_line, *self._body.pieces()], [offsets, self._header]]
+        return [self._body.pieces(self._first_line), [offsets, self._header]]

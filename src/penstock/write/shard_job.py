@@ -104,7 +104,9 @@ def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
 
 
 def _contiguous(pieces: list[Buffer], num_bytes: int) -> memoryview:
-    """Copy pieces to one run of bytes."""
+    """Give pieces as one run of bytes, copying only if they are many."""
+    if len(pieces) == 1:
+        return memoryview(pieces[0]).cast("B")
     out, begin = _scratch.get("raw", num_bytes), 0
     for piece in pieces:
         end = begin + memoryview(piece).nbytes

@@ -93,7 +93,7 @@ class Writer:
         }
         layout = None if columns is None else self._layout(columns)
         self._attempts = retry
-        self._pool = ChunkPool()
+        self._pool = ChunkPool(self._settings["size_limit"])
         self._queue = ShardQueue(max_workers)
         self._builder: ShardBuilder | None = None
         self._has_inferred = False
