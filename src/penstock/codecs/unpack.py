@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.compress import parse_compression
 from penstock.errors import StoreError
 from penstock.files import appearing, open_file, translated
+from penstock.memory import new_memory
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
         codec.decompress_into(data, bytearray(), where)
         return b""
     try:
-        out = mmap.mmap(-1, num_bytes)
+        out = new_memory(num_bytes)
     except OSError as error:
         raise StoreError(f"no memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
     codec.decompress_into(data, out, where)

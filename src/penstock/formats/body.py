@@ -12,9 +12,12 @@ import numpy as np
 
 from penstock.errors import ShardTooLargeError
 from penstock.index.model import MAX_SHARD_BYTES
+from penstock.memory import new_memory
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
+    import mmap
+
     from typing_extensions import Buffer
 
     from penstock.types import Int64Array
@@ -35,16 +38,16 @@ class ChunkPool:
     def __init__(self, size_limit: int | None = None) -> None:
         room = _DEFAULT_CHUNK_BYTES if size_limit is None else size_limit + size_limit // 2 + _SPILL_BYTES
         self.chunk_bytes = min(room, _MAX_CHUNK_BYTES)
-        self._free: deque[bytearray] = deque()
+        self._free: deque[mmap.mmap] = deque()
 
-    def take(self) -> bytearray:
+    def take(self) -> mmap.mmap:
         """Give a chunk with any content."""
         try:
             return self._free.pop()
         except IndexError:
-            return bytearray(self.chunk_bytes)
+            return new_memory(self.chunk_bytes)
 
-    def give_back(self, chunks: list[bytearray]) -> None:
+    def give_back(self, chunks: list[mmap.mmap]) -> None:
         """Take back chunks that nobody looks at any more."""
         self._free.extend(chunks)
 
@@ -66,7 +69,7 @@ class Body:
         self._spill_at = min(num_bytes + _SPILL_BYTES, self._max_bytes)
         self._pending: list[bytes] = []
         self._sizes: list[int] = []
-        self._chunks: list[bytearray] = []
+        self._chunks: list[mmap.mmap] = []
         self._front_bytes = min(front_bytes, pool.chunk_bytes // 3)
         self._used = 0  # of the last chunk
 

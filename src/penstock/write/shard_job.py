@@ -11,9 +11,11 @@ from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.files import appearing, translated
 from penstock.index.model import FileInfo, Part, ShardInfo
+from penstock.memory import new_memory
 from penstock.storage.retry import with_retry
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -30,12 +32,12 @@ class _Scratch(threading.local):
     """Memory that a thread uses again for its next shard: touching fresh memory costs more than copying."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, bytearray] = {}
+        self._buffers: dict[str, mmap.mmap] = {}
 
     def get(self, name: str, num_bytes: int) -> memoryview:
-        buffer = self._buffers.get(name, b"")
-        if len(buffer) < num_bytes:
-            buffer = self._buffers[name] = bytearray(num_bytes)
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < num_bytes:
+            buffer = self._buffers[name] = new_memory(max(num_bytes, 1))
         return memoryview(buffer)[:num_bytes]
 
 
