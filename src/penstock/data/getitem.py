@@ -49,6 +49,9 @@ def _resolve_many(key: Any, num_samples: int) -> Int64Array:
 def group_by_shard(ids: Int64Array, spans: Spans) -> Iterator[tuple[int, Int64Array, Int64Array]]:
     """Give for each shard that holds some of the ids: its number, the rows, and their places among the ids."""
     shards, rows = spans.locate(ids)
+    if len(ids) and (shards == shards[0]).all():
+        yield int(shards[0]), rows, np.arange(len(ids), dtype=np.int64)
+        return
     order = np.argsort(shards, kind="stable")
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
     for places in np.split(order, cuts):

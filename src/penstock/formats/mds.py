@@ -25,11 +25,12 @@ from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     from typing_extensions import Buffer
 
+    from penstock.errors import PenstockError
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import VariableEncoding
@@ -105,10 +106,13 @@ class _VariableColumn:
     offset: int
     ends: npt.NDArray[np.uint32]
 
-    def slices(self, data: ShardBytes, rows: Int64Array) -> list[bytes]:
+    def bounds(self, rows: Int64Array) -> tuple[list[int], list[int]]:
         begins = self.bases[rows].astype(np.int64)
         begins += self.offset
-        return [data[begin:end] for begin, end in zip(begins.tolist(), self.ends[rows].tolist(), strict=True)]
+        return begins.tolist(), self.ends[rows].tolist()
+
+    def slices(self, data: ShardBytes, rows: Int64Array) -> list[bytes]:
+        return [data[begin:end] for begin, end in zip(*self.bounds(rows), strict=True)]
 
 
 class MDSReader:
@@ -156,13 +160,20 @@ class MDSReader:
     def _column(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
         if isinstance(column, _FixedColumn):
             return column.gather(rows)
-        pieces = column.slices(self._data, rows)
         try:
-            return column.encoding.to_column(pieces)
+            return column.encoding.to_column(column.slices(self._data, rows))
         except Exception as error:
-            raise decode_error(
-                column.encoding.to_column, pieces, rows.tolist(), self._name, column.name, error
-            ) from error
+            raise self._blame(column, rows, column.encoding.to_column, error) from error
+
+    def _blame(
+        self,
+        column: _VariableColumn,
+        rows: Int64Array,
+        decode: Callable[[Sequence[bytes]], object],
+        error: Exception,
+    ) -> PenstockError:
+        pieces = column.slices(self._data, rows)
+        return decode_error(decode, pieces, rows.tolist(), self._name, column.name, error)
 
 
 def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> list[_FixedColumn | _VariableColumn]:
