@@ -6,6 +6,7 @@ It runs in every library's own environment, so it needs nothing but NumPy.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,25 @@ def timed_warm(work: Callable[[], int]) -> Result:
     while len(results) < 3 or sum(result["seconds"] for result in results) < 1:
         results.append(timed(work))
     return sorted(results, key=lambda result: result["seconds"])[len(results) // 2]
+
+
+def timed_writing(writer_class: Any, directory: str, kind: str, count: int, compression: str | None) -> Result:
+    """Writes the samples with a class that has the arguments of `MDSWriter`, once to warm up and once for the clock.
+
+    Without the first pass the figure is that of the system handing out memory for the files, not of the library.
+    """
+    samples = make_samples(kind, count)
+    columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
+
+    def write_to(folder: str) -> int:
+        with writer_class(out=folder, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
+            for sample in samples:
+                writer.write(sample)
+        return count
+
+    write_to(directory)
+    shutil.rmtree(directory)
+    return timed(lambda: write_to(directory))
 
 
 def main(actions: Mapping[str, Callable[..., Result]]) -> None:

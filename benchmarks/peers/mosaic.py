@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from benchmarks.peers.common import (
     BATCH,
-    ROW_COLUMNS,
-    SIZE_LIMIT,
-    TOKEN_COLUMNS,
     Result,
     check_rows,
     main,
-    make_samples,
-    timed,
     timed_warm,
+    timed_writing,
 )
 from streaming import LocalDataset, MDSWriter
 
 
 def write(directory: str, kind: str, count: int, compression: str | None = None) -> Result:
-    samples = make_samples(kind, count)
-    columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
-
-    def work() -> int:
-        with MDSWriter(out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
-            for sample in samples:
-                writer.write(sample)
-        return count
-
-    return timed(work)
+    return timed_writing(MDSWriter, directory, kind, count, compression)
 
 
 def read_rows(directory: str, count: int) -> Result:

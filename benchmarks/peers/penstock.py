@@ -9,33 +9,20 @@ from pathlib import Path
 import numpy as np
 from benchmarks.peers.common import (
     BATCH,
-    ROW_COLUMNS,
-    SIZE_LIMIT,
-    TOKEN_COLUMNS,
     Result,
     check_rows,
     check_tokens,
     main,
-    make_samples,
     shard_orders,
-    timed,
     timed_warm,
+    timed_writing,
 )
 
 
 def write(directory: str, kind: str, count: int, compression: str | None = None) -> Result:
     from penstock import MDSWriter
 
-    samples = make_samples(kind, count)
-    columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
-
-    def work() -> int:
-        with MDSWriter(out=directory, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
-            for sample in samples:
-                writer.write(sample)
-        return count
-
-    return timed(work)
+    return timed_writing(MDSWriter, directory, kind, count, compression)
 
 
 def read_rows_by_index(directory: str, shuffled: bool) -> Result:
