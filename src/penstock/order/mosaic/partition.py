@@ -1,0 +1,233 @@
+"""How the positions of an epoch are dealt to nodes, ranks and batches."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import ConfigError
+from penstock.order.mosaic.ids import EMPTY, IdArray, dtype_for
+
+PARTITION_ALGORITHMS = ("orig", "relaxed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Who shares an epoch: nodes × ranks, each rank taking `batch_size` samples at a time."""
+
+    num_nodes: int
+    ranks_per_node: int
+    batch_size: int
+
+    @property
+    def num_ranks(self) -> int:
+        """Count the ranks of all nodes."""
+        return self.num_nodes * self.ranks_per_node
+
+    @property
+    def global_batch_size(self) -> int:
+        """Count the samples that all ranks together take at a time."""
+        return self.num_ranks * self.batch_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBatches:
+    """The rest of an epoch, dealt: for each global batch, which rank gets which entries.
+
+    `body` and `tail` are `[batch][node][rank][slot]` of the cluster that dealt them, usually views of one
+    array; `cluster` is the one that takes them. Both have the same global batch size.
+    """
+
+    body: IdArray
+    tail: IdArray
+    cluster: Cluster
+
+    def __len__(self) -> int:
+        return len(self.body) + len(self.tail)
+
+    def global_batch(self, batch_id: int) -> IdArray:
+        """Return the entries of one global batch as `[node][rank][slot]`, -1 where a slot is empty."""
+        num_body = len(self.body)
+        batch: IdArray = self.body[batch_id] if batch_id < num_body else self.tail[batch_id - num_body]
+        return batch.reshape(self._shape)
+
+    def stack(self) -> IdArray:
+        """Return all global batches in one array `[batch][node][rank][slot]`."""
+        return np.concatenate([self.body, self.tail]).reshape(-1, *self._shape)
+
+    def by_worker(self, workers_per_rank: int) -> IdArray:
+        """Return everything as `[node][rank][worker][batch][slot]`, workers taking batches in turn."""
+        missing = -len(self) % workers_per_rank
+        filler = np.full((missing, *self._shape), EMPTY, self.body.dtype)
+        stacked = np.concatenate([self.stack(), filler])
+        return stacked.reshape(-1, workers_per_rank, *self._shape).transpose(2, 3, 1, 0, 4)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return self.cluster.num_nodes, self.cluster.ranks_per_node, self.cluster.batch_size
+
+
+def list_positions(
+    num_samples: int,
+    num_canonical_nodes: int,
+    num_nodes: int,
+    *,
+    num_ids: int = 0,
+    is_release_0_5: bool = False,
+) -> IdArray:
+    """List the positions of an epoch as nodes are dealt them, one from each canonical node in turn.
+
+    The list is a little longer than the epoch where the canonical nodes do not divide it. It depends on the
+    number of nodes only where these outnumber the canonical ones. Its type has room for the
+    `num_ids` ids that are to take the place of the positions.
+    """
+    dtype = dtype_for(max(num_samples, num_ids))
+    dealt_per_column = _nodes_per_canonical_node(num_canonical_nodes, num_nodes)
+    num_columns = -(-num_samples // num_canonical_nodes)
+    num_padding = -num_columns % dealt_per_column
+    is_large = num_samples > num_canonical_nodes or (
+        num_samples == num_canonical_nodes and num_canonical_nodes >= num_nodes
+    )
+    if is_large or is_release_0_5:
+        columns = _list_columns(
+            num_samples, num_canonical_nodes, num_columns, num_columns + num_padding, dtype
+        )
+        if num_padding:
+            _pad_columns(columns, num_padding, dealt_per_column)
+        return columns.reshape(-1)
+    return _repeat_few(num_samples, num_canonical_nodes, num_columns + num_padding, dtype)
+
+
+def check_dropped(num_samples: int, num_dropped: int, num_ranks: int) -> None:
+    """Refuse to leave out more than an epoch, its repeats included."""
+    most = num_samples + num_ranks - num_samples % num_ranks
+    if most < num_dropped:
+        raise ConfigError(
+            f"cannot resume after {num_dropped} samples of an epoch of {num_samples}: "
+            "the state belongs to another dataset or epoch size"
+        )
+
+
+def deal(
+    listed: IdArray, num_dropped: int, dealing: Cluster, cluster: Cluster, *, is_release_0_5: bool = False
+) -> EpochBatches:
+    """Deal a list, but for its dropped beginning, to nodes in turn and then to their ranks.
+
+    The nodes are those of the `dealing` cluster;
+    `cluster` takes the batches, and is another one only where `dealing_cluster` says so.
+    """
+    num_nodes, ranks, slots = dealing.num_nodes, dealing.ranks_per_node, dealing.batch_size
+    rest = listed[_drop_whole_rounds(len(listed), num_dropped, num_nodes, is_release_0_5) :]
+    rounds = rest.reshape(-1, num_nodes)
+    rounds_per_batch = slots * ranks
+    num_batches = len(rounds) // rounds_per_batch
+    body = rounds[: num_batches * rounds_per_batch].reshape(-1, slots, ranks, num_nodes)
+    last = rounds[num_batches * rounds_per_batch :]
+    last = np.concatenate([last, rounds[rounds_repeated(len(rounds), ranks, is_release_0_5=is_release_0_5)]])
+    empty = np.full((-len(last) % rounds_per_batch, num_nodes), EMPTY, listed.dtype)
+    tail = np.concatenate([last, empty]).reshape(-1, slots, ranks, num_nodes)
+    return EpochBatches(body=body.transpose(0, 3, 2, 1), tail=tail.transpose(0, 3, 2, 1), cluster=cluster)
+
+
+def rounds_repeated(num_rounds: int, ranks: int, *, is_release_0_5: bool = False) -> IdArray:
+    """Say which rounds of a list are dealt twice, so that all ranks of a node get equally many."""
+    num_repeated = -num_rounds % ranks
+    if not num_repeated:
+        return np.empty(0, np.int64)
+    first = num_rounds - ranks - num_repeated + 1
+    if first >= 0:
+        return np.arange(first, first + num_repeated)
+    if is_release_0_5:
+        raise ConfigError(
+            f"{num_rounds} samples per node are too few for {ranks} ranks in the order of release 0.5: "
+            "use fewer ranks"
+        )
+    return np.arange(num_repeated) % num_rounds
+
+
+def dealing_cluster(
+    algorithm: str, num_canonical_nodes: int, cluster: Cluster, initial_nodes: int | None
+) -> Cluster:
+    """Return the cluster that an epoch is dealt to: as a rule this one.
+
+    A run resumed with `relaxed` partitioning on an awkward number of nodes goes on with the global batches of
+    the cluster that began it, which is taken to have had as many ranks per node and the same global batch.
+    """
+    if algorithm not in PARTITION_ALGORITHMS:
+        raise ConfigError(
+            f"unknown partition_algo {algorithm!r}: known are {', '.join(PARTITION_ALGORITHMS)}"
+        )
+    fits = num_canonical_nodes % cluster.num_nodes == 0 or cluster.num_nodes % num_canonical_nodes == 0
+    if algorithm == "orig" or initial_nodes is None or fits:
+        return cluster
+    num_ranks = initial_nodes * cluster.ranks_per_node
+    if cluster.global_batch_size % num_ranks:
+        raise ConfigError(
+            f"global batch of {cluster.global_batch_size} cannot be cut for the {num_ranks} ranks "
+            f"({initial_nodes} nodes × {cluster.ranks_per_node}) that began the run: change batch_size"
+        )
+    return Cluster(
+        num_nodes=initial_nodes,
+        ranks_per_node=cluster.ranks_per_node,
+        batch_size=cluster.global_batch_size // num_ranks,
+    )
+
+
+def _nodes_per_canonical_node(num_canonical_nodes: int, num_nodes: int) -> int:
+    if num_canonical_nodes % num_nodes and num_nodes % num_canonical_nodes:
+        raise ConfigError(
+            f"num_canonical_nodes={num_canonical_nodes} and the {num_nodes} nodes of this run do not divide "
+            "one another: change either of them"
+        )
+    return max(1, num_nodes // num_canonical_nodes)
+
+
+def _list_columns(
+    num_samples: int,
+    num_rows: int,
+    num_columns: int,
+    num_all_columns: int,
+    dtype: type[np.signedinteger[Any]],
+) -> IdArray:
+    """Lay each canonical node's positions in a row; return the columns one after the other."""
+    bounds = num_samples * np.arange(num_rows + 1) // num_rows
+    columns = np.arange(num_all_columns, dtype=dtype)[:, np.newaxis] + bounds[:-1].astype(dtype)
+    # A row that is one short repeats its last position.
+    columns[num_columns - 1 : num_columns] -= np.diff(bounds) < num_columns
+    return columns
+
+
+def _pad_columns(columns: IdArray, num_padding: int, dealt_per_column: int) -> None:
+    """Overwrite the last columns with earlier ones, so that nodes of one canonical node get equally many."""
+    begin = len(columns) - 2 * num_padding - dealt_per_column + 1
+    # A negative begin counts from the end, as in the original: with very few samples that cannot be filled.
+    repeated = columns[begin : begin + num_padding]
+    if len(repeated) not in (1, num_padding):
+        raise ConfigError(
+            f"{columns.shape[1]} canonical nodes have too few samples for {dealt_per_column} nodes each: "
+            "use fewer nodes"
+        )
+    columns[-num_padding:] = repeated
+
+
+def _repeat_few(
+    num_samples: int, num_rows: int, num_columns: int, dtype: type[np.signedinteger[Any]]
+) -> IdArray:
+    warnings.warn(
+        f"the epoch has only {num_samples} samples for {num_rows} canonical nodes: some are repeated",
+        stacklevel=2,
+    )
+    positions = np.arange(num_samples, dtype=dtype)
+    return np.resize(positions, (num_rows, num_columns)).T.reshape(-1)
+
+
+def _drop_whole_rounds(num_listed: int, num_dropped: int, num_nodes: int, is_release_0_5: bool) -> int:
+    if is_release_0_5 and num_dropped % num_nodes:
+        raise ConfigError(
+            f"cannot resume after {num_dropped} samples on {num_nodes} nodes in the order of release 0.5: "
+            "use a number of nodes that divides it"
+        )
+    return min(num_dropped - num_dropped % num_nodes, num_listed)
