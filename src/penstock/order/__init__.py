@@ -1,0 +1,1 @@
+"""What comes next: pure arithmetic over sample ids, no IO at all."""

@@ -1,0 +1,41 @@
+"""Sample ids and where they live: id ↔ (shard, row), for whole arrays at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.types import Int64Array
+
+
+class Spans:
+    """Shards laid end to end: shard k holds the ids `starts[k]` to `starts[k + 1]`. Empty shards hold none."""
+
+    __slots__ = ("num_samples", "starts")
+
+    def __init__(self, lengths: Sequence[int] | Int64Array) -> None:
+        sizes = np.asarray(lengths, dtype=np.int64)
+        if sizes.ndim != 1 or (sizes < 0).any():
+            raise ConfigError("shard lengths must be a flat list of numbers that are not negative")
+        self.starts: Int64Array = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=self.starts[1:])
+        self.num_samples = int(self.starts[-1])
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def locate(self, ids: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Give the shard and the row within it of each id; ids must be in range."""
+        # side="right" steps over empty shards: of equal starts, the last one holds the sample.
+        shards = np.searchsorted(self.starts, ids, side="right").astype(np.int64) - 1
+        return shards, ids - self.starts[shards]
+
+    def ids(self, shards: Int64Array, rows: Int64Array) -> Int64Array:
+        """Give the id of each (shard, row)."""
+        return self.starts[shards] + rows
