@@ -71,7 +71,8 @@ def per_stream_rows(
     rows_of_streams = []
     for stream_id, stream in enumerate(streams):
         listed = _list_stream(stream, rules, epoch, num_nodes=dealing.num_nodes)
-        rows = deal(listed, 0, dealing, cluster).stack().reshape(-1, cluster.global_batch_size)
+        by_rank = deal(listed, 0, dealing, cluster).stack()
+        rows = by_rank.reshape(-1, cluster.global_batch_size)
         rows_of_streams.append(_full_rows(rows, stream_id, "global"))
     return _interleave(rows_of_streams, _generator_of_origins(rules, epoch))
 

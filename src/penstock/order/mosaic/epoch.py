@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.order.mosaic.ids import IdArray, look_up
 from penstock.order.mosaic.partition import list_positions
+from penstock.order.mosaic.runs import ShuffleRule
 from penstock.order.mosaic.sampling import SamplingRule, Shards, resample
 from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.mosaic.spans import ShuffleRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

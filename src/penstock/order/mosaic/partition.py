@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ResumeError
 from penstock.order.mosaic.ids import EMPTY, IdArray, dtype_for
 
 PARTITION_ALGORITHMS = ("orig", "relaxed")
@@ -23,6 +23,11 @@ class Cluster:
     batch_size: int
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return nodes, ranks per node and samples per rank."""
+        return self.num_nodes, self.ranks_per_node, self.batch_size
+
+    @property
     def num_ranks(self) -> int:
         """Count the ranks of all nodes."""
         return self.num_nodes * self.ranks_per_node
@@ -35,39 +40,56 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochBatches:
-    """The rest of an epoch, dealt: for each global batch, which rank gets which entries.
+    """What is left of an epoch, cut in global batches, and how each of them is shared out.
 
-    `body` and `tail` are `[batch][node][rank][slot]` of the cluster that dealt them, usually views of one
-    array; `cluster` is the one that takes them. Both have the same global batch size.
+    `body` and `tail` are `[batch][entry]` in global order, as a rule views of one array for the whole epoch.
+    The entries of a batch are dealt one by one to the nodes of `dealing` and their ranks, or, where that is
+    None, lie in order of ranks already. `cluster` takes the batches.
     """
 
     body: IdArray
     tail: IdArray
     cluster: Cluster
+    dealing: Cluster | None = None
 
     def __len__(self) -> int:
         return len(self.body) + len(self.tail)
 
-    def global_batch(self, batch_id: int) -> IdArray:
-        """Return the entries of one global batch as `[node][rank][slot]`, -1 where a slot is empty."""
+    def entries(self, batch_id: int) -> IdArray:
+        """Return one global batch in global order, -1 where a slot is empty."""
         num_body = len(self.body)
-        batch: IdArray = self.body[batch_id] if batch_id < num_body else self.tail[batch_id - num_body]
-        return batch.reshape(self._shape)
+        entries: IdArray = self.body[batch_id] if batch_id < num_body else self.tail[batch_id - num_body]
+        return entries
+
+    def by_rank(self, batch_id: int) -> IdArray:
+        """Return one global batch as `[node][rank][slot]`."""
+        shared_out: IdArray = self._share_out(self.entries(batch_id)[np.newaxis])[0]
+        return shared_out
+
+    def num_batches(self, node: int, rank: int) -> int:
+        """Count the batches up to the last one in which a rank gets anything."""
+        num_batches = len(self)
+        while num_batches and (self.by_rank(num_batches - 1)[node, rank] == EMPTY).all():
+            num_batches -= 1
+        return num_batches
 
     def stack(self) -> IdArray:
-        """Return all global batches in one array `[batch][node][rank][slot]`."""
-        return np.concatenate([self.body, self.tail]).reshape(-1, *self._shape)
+        """Return everything as `[batch][node][rank][slot]`."""
+        return self._share_out(np.concatenate([self.body, self.tail]))
 
     def by_worker(self, workers_per_rank: int) -> IdArray:
         """Return everything as `[node][rank][worker][batch][slot]`, workers taking batches in turn."""
-        missing = -len(self) % workers_per_rank
-        filler = np.full((missing, *self._shape), EMPTY, self.body.dtype)
-        stacked = np.concatenate([self.stack(), filler])
-        return stacked.reshape(-1, workers_per_rank, *self._shape).transpose(2, 3, 1, 0, 4)
+        batches = self.stack()
+        filler = np.full((-len(self) % workers_per_rank, *batches.shape[1:]), EMPTY, batches.dtype)
+        by_turn = np.concatenate([batches, filler]).reshape(-1, workers_per_rank, *batches.shape[1:])
+        return by_turn.transpose(2, 3, 1, 0, 4)
 
-    @property
-    def _shape(self) -> tuple[int, int, int]:
-        return self.cluster.num_nodes, self.cluster.ranks_per_node, self.cluster.batch_size
+    def _share_out(self, batches: IdArray) -> IdArray:
+        """Turn `[batch][entry]` into `[batch][node][rank][slot]`."""
+        if self.dealing is not None:
+            num_nodes, ranks, slots = self.dealing.shape
+            batches = batches.reshape(-1, slots, ranks, num_nodes).transpose(0, 3, 2, 1)
+        return batches.reshape(-1, *self.cluster.shape)
 
 
 def list_positions(
@@ -105,7 +127,7 @@ def check_dropped(num_samples: int, num_dropped: int, num_ranks: int) -> None:
     """Refuse to leave out more than an epoch, its repeats included."""
     most = num_samples + num_ranks - num_samples % num_ranks
     if most < num_dropped:
-        raise ConfigError(
+        raise ResumeError(
             f"cannot resume after {num_dropped} samples of an epoch of {num_samples}: "
             "the state belongs to another dataset or epoch size"
         )
@@ -119,17 +141,19 @@ def deal(
     The nodes are those of the `dealing` cluster;
     `cluster` takes the batches, and is another one only where `dealing_cluster` says so.
     """
-    num_nodes, ranks, slots = dealing.num_nodes, dealing.ranks_per_node, dealing.batch_size
-    rest = listed[_drop_whole_rounds(len(listed), num_dropped, num_nodes, is_release_0_5) :]
-    rounds = rest.reshape(-1, num_nodes)
-    rounds_per_batch = slots * ranks
-    num_batches = len(rounds) // rounds_per_batch
-    body = rounds[: num_batches * rounds_per_batch].reshape(-1, slots, ranks, num_nodes)
-    last = rounds[num_batches * rounds_per_batch :]
-    last = np.concatenate([last, rounds[rounds_repeated(len(rounds), ranks, is_release_0_5=is_release_0_5)]])
-    empty = np.full((-len(last) % rounds_per_batch, num_nodes), EMPTY, listed.dtype)
-    tail = np.concatenate([last, empty]).reshape(-1, slots, ranks, num_nodes)
-    return EpochBatches(body=body.transpose(0, 3, 2, 1), tail=tail.transpose(0, 3, 2, 1), cluster=cluster)
+    rest = listed[_drop_whole_rounds(len(listed), num_dropped, dealing.num_nodes, is_release_0_5) :]
+    size = dealing.global_batch_size
+    num_whole = len(rest) // size * size
+    rounds = rest.reshape(-1, dealing.num_nodes)
+    repeated = rounds_repeated(len(rounds), dealing.ranks_per_node, is_release_0_5=is_release_0_5)
+    last = np.concatenate([rest[num_whole:], rounds[repeated].reshape(-1)])
+    empty = np.full(-len(last) % size, EMPTY, listed.dtype)
+    return EpochBatches(
+        body=rest[:num_whole].reshape(-1, size),
+        tail=np.concatenate([last, empty]).reshape(-1, size),
+        cluster=cluster,
+        dealing=dealing,
+    )
 
 
 def rounds_repeated(num_rounds: int, ranks: int, *, is_release_0_5: bool = False) -> IdArray:
@@ -165,7 +189,7 @@ def dealing_cluster(
         return cluster
     num_ranks = initial_nodes * cluster.ranks_per_node
     if cluster.global_batch_size % num_ranks:
-        raise ConfigError(
+        raise ResumeError(
             f"global batch of {cluster.global_batch_size} cannot be cut for the {num_ranks} ranks "
             f"({initial_nodes} nodes × {cluster.ranks_per_node}) that began the run: change batch_size"
         )
@@ -226,7 +250,7 @@ def _repeat_few(
 
 def _drop_whole_rounds(num_listed: int, num_dropped: int, num_nodes: int, is_release_0_5: bool) -> int:
     if is_release_0_5 and num_dropped % num_nodes:
-        raise ConfigError(
+        raise ResumeError(
             f"cannot resume after {num_dropped} samples on {num_nodes} nodes in the order of release 0.5: "
             "use a number of nodes that divides it"
         )

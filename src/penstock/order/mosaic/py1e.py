@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import ConfigError
-from penstock.order.mosaic.ids import IdArray, dtype_for
-from penstock.order.mosaic.spans import ShuffleRule, Spans, fill_shuffled, shuffle_and_divide
+from penstock.order.mosaic.ids import PIECE, IdArray, dtype_for
+from penstock.order.mosaic.runs import Runs, ShuffleRule, fill_shuffled, shuffle_and_divide
+from penstock.order.mosaic.wordsort import WordSorter
 
 if TYPE_CHECKING:
     from penstock.types import Int64Array
-
-_Floats = npt.NDArray[np.float64]
 
 # Sorting fewer samples at once would cost more in calls than it saves in cache misses.
 _FEWEST_PER_SORT = 1 << 17
@@ -72,7 +70,7 @@ class _Reach:
         return (self.longest - 1) / 2
 
 
-def _shuffle_part(order: IdArray, part: Spans, reach: _Reach, draws: np.random.Generator) -> int:
+def _shuffle_part(order: IdArray, part: Runs, reach: _Reach, draws: np.random.Generator) -> int:
     """Fill the order of one canonical node; return how many runs were too long to be moved."""
     fill_shuffled(order, part, draws)
     sorter = _FollowingSorter(order, reach.furthest)
@@ -92,76 +90,52 @@ class _FollowingSorter:
     """Sorts an array by moved places while they are being drawn, in place.
 
     Places are drawn for one run after the other; a sample is put where it belongs as soon as no later run can
-    reach its place. What is written never overtakes what has been read.
+    reach its place. What is written never overtakes what has been read. All working memory is taken once,
+    because fresh pages cost more than the work done in them.
     """
 
     def __init__(self, order: IdArray, furthest: float) -> None:
         self._order = order
         self._furthest = furthest
-        self._per_sort = max(_FEWEST_PER_SORT, int(furthest))
-        self._moves = np.empty(min(self._per_sort, len(order)), np.float64)
-        self._num_moves = 0
+        # Samples within twice the furthest way of the last one read may have to wait for the next sort.
+        num_waiting = int(2 * furthest) + 1
+        capacity = min(len(order), num_waiting + max(_FEWEST_PER_SORT, int(furthest)))
+        self._places = np.empty(capacity, np.float64)
+        self._values = np.empty(capacity, order.dtype)
+        self._argsort = WordSorter(capacity)
+        self._num_held = 0
         self._num_read = 0
         self._num_written = 0
-        self._waiting_places: _Floats = np.empty(0, np.float64)
-        self._waiting_values: IdArray = np.empty(0, order.dtype)
 
     def move(self, size: int, low: float, high: float, draws: np.random.Generator) -> None:
-        """Draw the moves of the next `size` samples between `low` and `high`."""
+        """Move each of the next `size` samples by something between `low` and `high`."""
         while size:
-            count = min(size, len(self._moves) - self._num_moves)
-            self._moves[self._num_moves : self._num_moves + count] = draws.uniform(low, high, count)
-            self._num_moves += count
+            count = min(size, len(self._places) - self._num_held, PIECE)
+            held = slice(self._num_held, self._num_held + count)
+            read = slice(self._num_read, self._num_read + count)
+            self._places[held] = draws.uniform(low, high, count)
+            self._places[held] += np.arange(read.start, read.stop, dtype=np.float64)
+            self._values[held] = self._order[read]
+            self._num_held += count
+            self._num_read += count
             size -= count
-            if self._num_moves == len(self._moves):
-                end = self._num_read + self._num_moves
-                self._sort_below(end - self._furthest)
+            if self._num_held == len(self._places):
+                self._write_below(self._num_read - self._furthest)
 
     def finish(self) -> None:
         """Put the last samples where they belong."""
-        self._sort_below(math.inf)
+        self._write_below(math.inf)
 
-    def _sort_below(self, horizon: float) -> None:
+    def _write_below(self, horizon: float) -> None:
         """Write the samples whose place is below the horizon, the nearest one that a later run can reach."""
-        end = self._num_read + self._num_moves
-        places = np.arange(self._num_read, end, dtype=np.float64)
-        places += self._moves[: self._num_moves]
-        places = np.concatenate([self._waiting_places, places])
-        values = np.concatenate([self._waiting_values, self._order[self._num_read : end]])
-        self._num_read, self._num_moves = end, 0
-        is_final = places < horizon
-        # Picking by number is far faster than by mask where the two kinds alternate at random.
-        final, waiting = np.flatnonzero(is_final), np.flatnonzero(~is_final)
-        self._waiting_places, self._waiting_values = places[waiting], values[waiting]
-        places, values = places[final], values[final]
-        self._order[self._num_written : self._num_written + len(values)] = values[_argsort(places)]
-        self._num_written += len(values)
-
-
-def _argsort(places: _Floats) -> npt.NDArray[np.int64]:
-    """Sort distinct or equal places stably, several times faster than numpy's own argsort.
-
-    Each place is rounded down to the bits that are left beside its index in one machine word; words sort
-    fast. The few that rounding made equal are then put right by their exact places.
-    """
-    count = len(places)
-    if count < 2:
-        return np.arange(count)
-    index_bits = (count - 1).bit_length()
-    lowest = math.floor(places.min())
-    _, integer_bits = math.frexp(float(places.max()) - lowest)
-    scale = math.ldexp(1.0, 62 - index_bits - integer_bits)
-    words = ((places - lowest) * scale).astype(np.int64)
-    words <<= index_bits
-    words |= np.arange(count)
-    words.sort()
-    indices: npt.NDArray[np.int64] = words & ((1 << index_bits) - 1)
-    words >>= index_bits
-    is_tie = words[1:] == words[:-1]
-    if is_tie.any():
-        in_tie = np.zeros(count, np.bool_)
-        in_tie[1:] |= is_tie
-        in_tie[:-1] |= is_tie
-        tied = indices[in_tie]
-        indices[in_tie] = tied[np.lexsort((places[tied], words[in_tie]))]
-    return indices
+        places, values = self._places[: self._num_held], self._values[: self._num_held]
+        sequence = self._argsort(places)
+        num_final = int(np.count_nonzero(places < horizon))
+        final, waiting = sequence[:num_final], sequence[num_final:]
+        written = self._order[self._num_written : self._num_written + num_final]
+        # All numbers are in range; any mode but the default writes straight to its target.
+        np.take(values, final, out=written, mode="clip")
+        self._num_written += num_final
+        self._num_held = len(waiting)
+        self._argsort.pick(places, waiting)
+        self._argsort.pick(values, waiting)

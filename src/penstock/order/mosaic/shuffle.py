@@ -9,9 +9,9 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.mosaic.ids import IdArray, dtype_for
 from penstock.order.mosaic.py1e import shuffle_py1e
-from penstock.order.mosaic.spans import (
+from penstock.order.mosaic.runs import (
+    Runs,
     ShuffleRule,
-    Spans,
     divide,
     fill_shuffled,
     lay_end_to_end,
@@ -99,13 +99,13 @@ def shuffle_py1br(units: Int64Array, rule: ShuffleRule) -> IdArray:
 def shuffle_py2s(units: Int64Array, rule: ShuffleRule) -> IdArray:
     """Shuffle runs and their positions once for all epochs, divide, and shuffle both again for this epoch."""
     fixed = np.random.default_rng(rule.seed)
-    spans = lay_end_to_end(units).take(fixed.permutation(len(units)))
+    runs = lay_end_to_end(units).take(fixed.permutation(len(units)))
     fixed_order = _empty_order(units)
-    fill_shuffled(fixed_order, spans, fixed)
+    fill_shuffled(fixed_order, runs, fixed)
     order = _empty_order(units)
     draws = np.random.default_rng(rule.seed + rule.epoch)
     begin = 0
-    for part in divide(lay_end_to_end(spans.sizes), rule.num_canonical_nodes):
+    for part in divide(lay_end_to_end(runs.sizes), rule.num_canonical_nodes):
         pieces = part.take(draws.permutation(len(part)))
         for first, size in zip(pieces.begins.tolist(), pieces.sizes.tolist(), strict=True):
             positions = fixed_order[first : first + size].astype(np.int64)
@@ -130,7 +130,7 @@ def _empty_order(units: Int64Array) -> IdArray:
     return np.empty(num_samples, dtype_for(num_samples))
 
 
-def _fill_ascending(order: IdArray, begin: int, part: Spans) -> int:
+def _fill_ascending(order: IdArray, begin: int, part: Runs) -> int:
     for first, size in zip(part.begins.tolist(), part.sizes.tolist(), strict=True):
         order[begin : begin + size] = np.arange(first, first + size)
         begin += size

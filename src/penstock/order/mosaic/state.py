@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ResumeError
+from penstock.order.cursor import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ class MosaicState:
             value = fields.get(name)
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if not is_whole and (value is not None or name in _REQUIRED):
-                raise ConfigError(
+                raise ResumeError(
                     f"the state has {name}={value!r}, not a whole number: "
                     "load a state_dict of a MosaicML StreamingDataset as it was saved"
                 )
@@ -51,7 +52,7 @@ class MosaicState:
             ("shuffle_seed", 0),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(f"the state has {name}={getattr(self, name)}: it must be at least {least}")
+                raise ResumeError(f"the state has {name}={getattr(self, name)}: it must be at least {least}")
 
     def to_dict(self) -> dict[str, int]:
         """Return the state as MosaicML saves it."""
@@ -59,10 +60,6 @@ class MosaicState:
         if self.initial_physical_nodes is not None:
             fields[_INITIAL_NODES] = self.initial_physical_nodes
         return fields
-
-    def is_ahead(self, next_epoch: int) -> bool:
-        """Tell whether a run about to begin `next_epoch` goes on here; an older state has no effect on it."""
-        return self.epoch >= next_epoch
 
     def adopt(self, rules: MosaicRules) -> MosaicRules:
         """Return the rules of the run that saved this state."""
@@ -72,3 +69,10 @@ class MosaicState:
             shuffle_seed=self.shuffle_seed,
             initial_nodes=None if rules.is_release_0_5 else self.initial_physical_nodes,
         )
+
+
+def resume_at(state: MosaicState | None, next_epoch: int) -> Cursor:
+    """Return where a run about to begin `next_epoch` goes on: at the state, unless its epoch is older."""
+    if state is None or state.epoch < next_epoch:
+        return Cursor(next_epoch, 0)
+    return Cursor(state.epoch, state.sample_in_epoch)
