@@ -89,6 +89,11 @@ def device_per_stream_rows(
         )
     rows_of_nodes: list[list[IdArray]] = [[] for _ in range(num_nodes)]
     for stream_id, stream in enumerate(streams):
+        if rules.shuffle_algo is not None and not _block_size_of(stream, rules):
+            raise ConfigError(
+                f"stream {stream_id} has a proportion of {stream.share.proportion:.3g}, too little for "
+                f"a share in shuffle_block_size={rules.block_size}: raise either"
+            )
         listed = _list_stream(stream, rules, epoch, num_nodes=rules.num_canonical_nodes)
         rounds = listed.reshape(-1, rules.num_canonical_nodes)
         rounds = np.concatenate([rounds, rounds[rounds_repeated(len(rounds), ranks)]])
@@ -103,8 +108,12 @@ def device_per_stream_rows(
 
 
 def _list_stream(stream: WeightedStream, rules: MosaicRules, epoch: int, *, num_nodes: int) -> IdArray:
-    block_size = int(rules.block_size * stream.share.proportion)
+    block_size = _block_size_of(stream, rules)
     return list_ids([stream], rules, epoch, num_nodes=num_nodes, block_size=block_size)
+
+
+def _block_size_of(stream: WeightedStream, rules: MosaicRules) -> int:
+    return int(rules.block_size * stream.share.proportion)
 
 
 def _full_rows(rows: IdArray, stream_id: int, kind: str) -> IdArray:

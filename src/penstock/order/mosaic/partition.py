@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ConfigError, ResumeError
-from penstock.order.mosaic.ids import EMPTY, IdArray, dtype_for
+from penstock.order.mosaic.ids import EMPTY, PIECE, IdArray, dtype_for
 
 PARTITION_ALGORITHMS = ("orig", "relaxed")
 
@@ -218,7 +218,11 @@ def _list_columns(
 ) -> IdArray:
     """Lay each canonical node's positions in a row; return the columns one after the other."""
     bounds = num_samples * np.arange(num_rows + 1) // num_rows
-    columns = np.arange(num_all_columns, dtype=dtype)[:, np.newaxis] + bounds[:-1].astype(dtype)
+    columns = np.empty((num_all_columns, num_rows), dtype)
+    step = max(1, PIECE // num_rows)
+    for begin in range(0, num_all_columns, step):
+        piece = columns[begin : begin + step]
+        piece[:] = np.arange(begin, begin + len(piece))[:, np.newaxis] + bounds[:-1]
     # A row that is one short repeats its last position.
     columns[num_columns - 1 : num_columns] -= np.diff(bounds) < num_columns
     return columns

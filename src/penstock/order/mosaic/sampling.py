@@ -132,7 +132,8 @@ def _units_of_shard(size: int, count: int) -> list[int]:
 
 def _fill_shard(ids: IdArray, size: int, first_id: int, draws: np.random.Generator) -> None:
     passes, rest = divmod(len(ids), size)
-    ids[: passes * size].reshape(passes, size)[:] = np.arange(first_id, first_id + size)
+    if passes:
+        ids[: passes * size].reshape(passes, size)[:] = np.arange(first_id, first_id + size)
     if rest:
         ids[passes * size :] = np.sort(first_id + draws.choice(size, rest, replace=False))
 

@@ -45,14 +45,15 @@ class MosaicState:
         return cls(**{name: fields[name] for name in known if name in fields})
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("epoch", -1),
-            ("sample_in_epoch", 0),
-            ("num_canonical_nodes", 1),
-            ("shuffle_seed", 0),
+        for name, least, value in (
+            ("epoch", -1, self.epoch),
+            ("sample_in_epoch", 0, self.sample_in_epoch),
+            ("num_canonical_nodes", 1, self.num_canonical_nodes),
+            ("shuffle_seed", 0, self.shuffle_seed),
+            (_INITIAL_NODES, 1, self.initial_physical_nodes),
         ):
-            if getattr(self, name) < least:
-                raise ResumeError(f"the state has {name}={getattr(self, name)}: it must be at least {least}")
+            if value is not None and value < least:
+                raise ResumeError(f"the state has {name}={value}: it must be at least {least}")
 
     def to_dict(self) -> dict[str, int]:
         """Return the state as MosaicML saves it."""
