@@ -15,9 +15,10 @@ EpochEnd: TypeAlias = Literal["pad", "drop", "uneven"]
 class Plan(Protocol):
     """Answers, for any world, which samples make up each batch of a pass that begins at a cursor.
 
-    A pass is what is left of the epoch `at.epoch` from `at.position` on. Its steps count from 0 at that cursor, and
-    step s of the whole job is one global batch. `global_batch_size` counts samples over all ranks. Every method is
-    a pure function of its arguments; what it keeps between calls only makes the next call faster.
+    A pass is what is left of the epoch `at.epoch` from `at.position` on. Its steps count from 0 at that
+    cursor, and step s of the whole job is one global batch. `global_batch_size` counts samples over all
+    ranks. Every method is a pure function of its arguments; what it keeps between calls only makes the next
+    call faster.
     """
 
     @property

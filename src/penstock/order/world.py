@@ -56,7 +56,8 @@ class Seat:
     def residue(self) -> int:
         """Give the r for which this rank owns the positions ≡ r modulo the number of ranks.
 
-        Positions are dealt to nodes first and to the ranks of a node next, so that a node keeps to its own lanes.
+        Positions are dealt to nodes first and to the ranks of a node next, so that a node keeps to its own
+        lanes.
         """
         return self.node + self.world.num_nodes * self.local_rank
 

@@ -1,0 +1,39 @@
+"""A small memory of what was computed last, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Keeps the values used last, up to a total weight. Values are recomputed alike, so losing one costs time only."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+        self._kept: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
+
+    def get(self, key: Hashable) -> T | None:
+        """Give the value of a key if it is still here."""
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][1]
+
+    def put(self, key: Hashable, value: T, weight: int = 1) -> T:
+        """Keep a value, at the cost of those used longest ago; the newest one always stays."""
+        self._kept[key] = (weight, value)
+        self._total += weight
+        while self._total > self._limit and len(self._kept) > 1:
+            _, (freed, _) = self._kept.popitem(last=False)
+            self._total -= freed
+        return value
+
+    def __call__(self, key: Hashable, compute: Callable[[], T], weight: int = 1) -> T:
+        """Give the value of a key, computing it if it is not here."""
+        found = self.get(key)
+        return self.put(key, compute(), weight) if found is None else found

@@ -1,0 +1,164 @@
+"""Mixing in closed form: which stream is at a position of a segment, and which of its samples.
+
+A segment is a run of positions with fixed counts of each stream. It is cut in blocks of whole rows, a row
+being one position in each lane. How many samples of a stream a lane has given before a row is a difference
+of two rounded multiples of its share; the lanes round at evenly staggered thresholds, so that whole rows
+are exact to one sample without any lane knowing of another. Streams with less than one sample per lane and
+block share the slots of a pool. Within its block a lane is shuffled, so nobody sees one stream only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.order.keys import fold, permutation
+from penstock.order.lanes import lane_length
+from penstock.order.memory import Recent
+from penstock.order.pool import Pool, rank_among_equals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.types import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """A run of rows of one lane: for each, the stream and the sample's index in it.
+
+    For a stream with lanes the index counts the samples that this lane has taken in the segment; for a
+    pooled stream, all that the segment has taken.
+    """
+
+    first_row: int
+    streams: Int64Array
+    indexes: Int64Array
+
+
+class Mixer:
+    """The mix of one segment: `counts[i]` samples of stream i, over lanes, in blocks of `block_rows` rows."""
+
+    def __init__(
+        self, counts: Sequence[int], *, num_lanes: int, block_rows: int, key: int, is_shuffled: bool = True
+    ) -> None:
+        self.counts = np.array(counts, dtype=np.int64)
+        self.size = sum(counts)
+        self.num_lanes, self.block_rows = num_lanes, block_rows
+        self._key, self._is_shuffled = key, is_shuffled
+        self.is_pooled = self.counts * block_rows < self.size
+        self.num_blocks = self.size // (block_rows * num_lanes)
+        self._pooled, self._laned = np.flatnonzero(self.is_pooled), np.flatnonzero(~self.is_pooled)
+        pooled_counts = [counts[stream] for stream in self._pooled]
+        # Bounds of the streams laid end to end: first the pool, then one stream after the other, in exact
+        # integers.
+        self._bounds = [sum(pooled_counts)]
+        for stream in self._laned:
+            self._bounds.append(self._bounds[-1] + counts[stream])
+        self._pool = (
+            Pool(pooled_counts, self.num_blocks, self._pool_slots_before, fold(key, "pool"))
+            if len(self._pooled)
+            else None
+        )
+        self._tails: Recent[list[Mixed]] = Recent(1)
+
+    def rows(self, lane: int, row: int) -> Mixed:
+        """Give the block of a lane that holds a row."""
+        block = row // self.block_rows
+        if block >= self.num_blocks:
+            return self._tails("tail", self._mix_tail)[lane]
+        return self._mix_block(lane, block)
+
+    def taken_before_tail(self) -> tuple[Int64Array, Int64Array]:
+        """Count the samples in all whole blocks: [stream][lane] for streams with lanes, [stream] for pooled ones."""
+        return self.taken(self.num_blocks)
+
+    def taken(self, block: int) -> tuple[Int64Array, Int64Array]:
+        """Count the samples taken before a block, in the two ways of `taken_before_tail`."""
+        by_lane = np.zeros((len(self.counts), self.num_lanes), dtype=np.int64)
+        below = [self._below(bound, block * self.block_rows) for bound in self._bounds]
+        for number, stream in enumerate(self._laned):
+            by_lane[stream] = below[number + 1] - below[number]
+        pooled = np.zeros(len(self.counts), dtype=np.int64)
+        if self._pool is not None:
+            pooled[self._pooled] = self._pool.dealt(block)
+        return by_lane, pooled
+
+    def taken_at(self, position: int) -> tuple[Int64Array, Int64Array]:
+        """Count the samples taken before any position, in the two ways of `taken_before_tail`."""
+        block = min(position // (self.block_rows * self.num_lanes), self.num_blocks)
+        by_lane, pooled = self.taken(block)
+        for lane in range(self.num_lanes):
+            num_rows = lane_length(position, self.num_lanes, lane) - block * self.block_rows
+            if num_rows > 0:
+                seen = self.rows(lane, block * self.block_rows).streams[:num_rows]
+                counted = np.bincount(seen, minlength=len(self.counts))
+                by_lane[:, lane] += np.where(self.is_pooled, 0, counted)
+                pooled += np.where(self.is_pooled, counted, 0)
+        return by_lane, pooled
+
+    def _below(self, bound: int, row: int) -> Int64Array:
+        """Count, for each lane, its samples below a bound before a row: row · bound / size, rounded at staggered places."""
+        whole, rest = divmod(row * bound, self.size)
+        lanes = np.arange(self.num_lanes, dtype=np.int64)
+        # The sum over lanes is the rounded total: floor(x) + floor(x + 1/L) + … = floor(L·x).
+        return whole + (rest * self.num_lanes // self.size + lanes >= self.num_lanes)
+
+    def _pool_slots_before(self, block: int) -> int:
+        return block * self.block_rows * self.num_lanes * self._bounds[0] // self.size
+
+    def _mix_block(self, lane: int, block: int) -> Mixed:
+        row, stop = block * self.block_rows, (block + 1) * self.block_rows
+        streams = np.empty(self.block_rows, dtype=np.int64)
+        indexes = np.empty(self.block_rows, dtype=np.int64)
+        pool_rows, slots = self._pool_slots(lane, row)
+        if self._pool is not None:
+            numbers, pool_indexes = self._pool.block(block)
+            slots = slots - self._pool_slots_before(block)
+            streams[pool_rows], indexes[pool_rows] = self._pooled[numbers[slots]], pool_indexes[slots]
+        begin = np.array([self._below(bound, row)[lane] for bound in self._bounds], dtype=np.int64)
+        end = np.array([self._below(bound, stop)[lane] for bound in self._bounds], dtype=np.int64)
+        labels = np.repeat(np.arange(len(self._laned)), np.diff(end) - np.diff(begin))
+        if self._is_shuffled:
+            labels = labels[permutation(fold("mix", self._key, lane, block), len(labels))]
+        is_laned = np.ones(self.block_rows, dtype=bool)
+        is_laned[pool_rows] = False
+        streams[is_laned] = self._laned[labels]
+        indexes[is_laned] = np.diff(begin)[labels] + rank_among_equals(labels)
+        return Mixed(first_row=row, streams=streams, indexes=indexes)
+
+    def _pool_slots(self, lane: int, row: int) -> tuple[Int64Array, Int64Array]:
+        """Find the rows of a block at which a lane has a pool slot, and the numbers of these slots over all lanes."""
+        share, size, num_lanes = self._bounds[0], self.size, self.num_lanes
+        if share == 0:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        whole, rest = divmod(row * share, size)
+        ahead = rest + np.arange(self.block_rows + 1, dtype=np.int64) * share
+        floors, staggered = whole + ahead // size, (ahead % size) * num_lanes // size
+        in_lane = floors + (staggered + lane >= num_lanes)
+        in_lanes_before = lane * floors + np.maximum(0, lane - num_lanes + staggered)
+        in_all = num_lanes * floors + staggered
+        rows = np.flatnonzero(np.diff(in_lane))
+        return rows, in_all[rows] + in_lanes_before[rows + 1] - in_lanes_before[rows]
+
+    def _mix_tail(self) -> list[Mixed]:
+        """Mix what is left after the last whole block: streams end to end over the positions, each lane shuffled."""
+        by_lane, pooled = self.taken_before_tail()
+        left = self.counts - by_lane.sum(axis=1) - pooled
+        labels = np.repeat(np.arange(len(self.counts)), left)
+        lanes = []
+        for lane in range(self.num_lanes):
+            in_lane = labels[lane :: self.num_lanes]
+            if self._is_shuffled:
+                in_lane = in_lane[permutation(fold("tail", self._key, lane), len(in_lane))]
+            labels[lane :: self.num_lanes] = in_lane
+            lanes.append(by_lane[in_lane, lane] + rank_among_equals(in_lane))
+        over_all = pooled[labels] + rank_among_equals(labels)
+        mixed = []
+        for lane, in_lane in enumerate(lanes):
+            streams = labels[lane :: self.num_lanes]
+            indexes = np.where(self.is_pooled[streams], over_all[lane :: self.num_lanes], in_lane)
+            mixed.append(Mixed(first_row=self.num_blocks * self.block_rows, streams=streams, indexes=indexes))
+        return mixed
