@@ -196,7 +196,7 @@ def test_an_epoch_is_computed_once_for_all_worlds_and_places() -> None:
 
 
 def test_a_plan_goes_to_workers_without_its_arrays() -> None:
-    plan = MosaicPlan.make([[10**5]], MosaicOptions(shuffle=True), num_nodes=1)
+    plan: Plan = MosaicPlan.make([[10**5]], MosaicOptions(shuffle=True), num_nodes=1)
     at, seat = Cursor(3, 0), Seat(world=World())
     before = plan.batch(at, 7, seat, 16)
     sent = pickle.dumps(plan)

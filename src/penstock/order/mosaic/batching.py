@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.mosaic.epoch import WeightedStream, list_ids
 from penstock.order.mosaic.ids import EMPTY, IdArray
-from penstock.order.mosaic.partition import Cluster, deal, dealing_cluster, rounds_repeated
+from penstock.order.mosaic.partition import Cluster, deal, dealing_cluster, even_out
 from penstock.order.mosaic.rules import MosaicRules
 
 RowsOfEpoch = Callable[[Sequence[WeightedStream], MosaicRules, int, Cluster], IdArray]
@@ -33,10 +33,9 @@ def stratified_rows(
 ) -> IdArray:
     """Lay out an epoch whose every global batch has the same number of samples of each stream."""
     counts = samples_per_batch([stream.share.proportion for stream in streams], cluster.global_batch_size)
-    lists = [_list_stream(stream, rules, epoch, num_nodes=1) for stream in streams]
     lists = [
-        np.concatenate([listed, listed[rounds_repeated(len(listed), cluster.ranks_per_node)]])
-        for listed in lists
+        even_out(_list_stream(stream, rules, epoch, num_nodes=1), cluster.ranks_per_node)
+        for stream in streams
     ]
     num_rows = min(len(listed) // count for listed, count in zip(lists, counts, strict=True))
     return np.concatenate(
@@ -95,8 +94,7 @@ def device_per_stream_rows(
                 f"a share in shuffle_block_size={rules.block_size}: raise either"
             )
         listed = _list_stream(stream, rules, epoch, num_nodes=rules.num_canonical_nodes)
-        rounds = listed.reshape(-1, rules.num_canonical_nodes)
-        rounds = np.concatenate([rounds, rounds[rounds_repeated(len(rounds), ranks)]])
+        rounds = even_out(listed.reshape(-1, rules.num_canonical_nodes), ranks)
         for node, of_node in enumerate(np.split(rounds, num_nodes, axis=1)):
             # In turn, each canonical node of this node gives one sample to every rank.
             entries = of_node.reshape(-1, ranks, of_node.shape[1]).transpose(0, 2, 1).reshape(-1)

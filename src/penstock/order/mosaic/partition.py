@@ -103,8 +103,8 @@ def list_positions(
     """List the positions of an epoch as nodes are dealt them, one from each canonical node in turn.
 
     The list is a little longer than the epoch where the canonical nodes do not divide it. It depends on the
-    number of nodes only where these outnumber the canonical ones. Its type has room for the
-    `num_ids` ids that are to take the place of the positions.
+    number of nodes only where these outnumber the canonical ones. Its type has room for the `num_ids` ids that
+    are to take the place of the positions.
     """
     dtype = dtype_for(max(num_samples, num_ids))
     dealt_per_column = _nodes_per_canonical_node(num_canonical_nodes, num_nodes)
@@ -138,8 +138,8 @@ def deal(
 ) -> EpochBatches:
     """Deal a list, but for its dropped beginning, to nodes in turn and then to their ranks.
 
-    The nodes are those of the `dealing` cluster;
-    `cluster` takes the batches, and is another one only where `dealing_cluster` says so.
+    The nodes are those of the `dealing` cluster; `cluster` takes the batches, and is another one only where
+    `dealing_cluster` says so.
     """
     rest = listed[_drop_whole_rounds(len(listed), num_dropped, dealing.num_nodes, is_release_0_5) :]
     size = dealing.global_batch_size
@@ -154,6 +154,12 @@ def deal(
         cluster=cluster,
         dealing=dealing,
     )
+
+
+def even_out(rounds: IdArray, ranks: int) -> IdArray:
+    """Append to a list of rounds those that are dealt twice."""
+    repeated = rounds_repeated(len(rounds), ranks)
+    return np.concatenate([rounds, rounds[repeated]]) if len(repeated) else rounds
 
 
 def rounds_repeated(num_rounds: int, ranks: int, *, is_release_0_5: bool = False) -> IdArray:
@@ -180,10 +186,6 @@ def dealing_cluster(
     A run resumed with `relaxed` partitioning on an awkward number of nodes goes on with the global batches of
     the cluster that began it, which is taken to have had as many ranks per node and the same global batch.
     """
-    if algorithm not in PARTITION_ALGORITHMS:
-        raise ConfigError(
-            f"unknown partition_algo {algorithm!r}: known are {', '.join(PARTITION_ALGORITHMS)}"
-        )
     fits = num_canonical_nodes % cluster.num_nodes == 0 or cluster.num_nodes % num_canonical_nodes == 0
     if algorithm == "orig" or initial_nodes is None or fits:
         return cluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.order.mosaic.ids import IdArray, dtype_for
+from penstock.order.mosaic.ids import PIECE, IdArray, dtype_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,15 +111,16 @@ def choose_per_shard(
     picks_per_shard = -(-sizes // granularity)
     pick_ends = np.cumsum(picks_per_shard)
     order = np.random.default_rng(seed + epoch if draws_anew else seed).permutation(int(pick_ends[-1]))
-    # Every pick holds a sample at least, so that no more than `left` of them can be needed.
-    order = order[:left]
-    shard_ids = np.searchsorted(pick_ends, order, side="right")
-    is_last = order == pick_ends[shard_ids] - 1
     last_sizes = sizes - (picks_per_shard - 1) * granularity
-    taken = np.cumsum(np.where(is_last, last_sizes[shard_ids], granularity))
-    num_picks = int(np.searchsorted(taken, left)) + 1
-    amounts = np.diff(np.minimum(taken[:num_picks], left), prepend=0)
-    np.add.at(counts, shard_ids[:num_picks], amounts)
+    for begin in range(0, len(order), PIECE):
+        picks = order[begin : begin + PIECE]
+        shard_ids = np.searchsorted(pick_ends, picks, side="right")
+        is_last = picks == pick_ends[shard_ids] - 1
+        taken = np.cumsum(np.where(is_last, last_sizes[shard_ids], granularity))
+        np.add.at(counts, shard_ids, np.diff(np.minimum(taken, left), prepend=0))
+        left -= min(left, int(taken[-1]))
+        if not left:
+            break
     return counts
 
 
