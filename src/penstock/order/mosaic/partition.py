@@ -103,8 +103,8 @@ def list_positions(
     """List the positions of an epoch as nodes are dealt them, one from each canonical node in turn.
 
     The list is a little longer than the epoch where the canonical nodes do not divide it. It depends on the
-    number of nodes only where these outnumber the canonical ones. Its type has room for the `num_ids` ids that
-    are to take the place of the positions.
+    number of nodes only where these outnumber the canonical ones. Its type has room for the `num_ids` ids
+    that are to take the place of the positions.
     """
     dtype = dtype_for(max(num_samples, num_ids))
     dealt_per_column = _nodes_per_canonical_node(num_canonical_nodes, num_nodes)
