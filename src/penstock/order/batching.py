@@ -32,7 +32,7 @@ _UNIT_ROWS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """How batches are cut: `size` samples of one stream each, `per_batch` of them in a global batch, over lanes."""
+    """How batches are cut: `size` samples of one stream each, `per_batch` of them in a global batch."""
 
     size: int
     per_batch: int
@@ -53,7 +53,7 @@ class Units:
         if num_samples and not per_pass:
             raise ConfigError(
                 f"stream {name!r} has {stream_size} samples, too few for one batch of {self.size} in each of "
-                f"{self.num_lanes} lanes: use smaller batches, fewer num_canonical_nodes or another batching_method"
+                f"{self.num_lanes} lanes: use smaller batches or fewer num_canonical_nodes"
             )
         return num_samples * per_pass // stream_size if stream_size else 0
 

@@ -29,7 +29,7 @@ BUNDLES_OPEN = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How shards move through a lane: `bundle` of them enter every `rate` windows and stay for `life` windows."""
+    """How shards move through a lane: `bundle` of them enter every `rate` windows, for `life` windows."""
 
     bundle: int
     rate: int
@@ -48,7 +48,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """What windows take: part number `part` of `parts` of the given rows of some shards, window after window."""
+    """What windows take: part `part` of `parts` of the given rows of some shards, window after window."""
 
     windows: Int64Array  # for each slice, the window it belongs to, from 0 for the first one asked for
     shards: Int64Array
@@ -92,7 +92,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One lane of a layout: samples [begin, end), which lie in the shards number [first, stop) of the sequence.
+    """One lane of a layout: samples [begin, end), in the shards number [first, stop) of the sequence.
 
     Bundle g enters at window `g · rate` and leaves `life` windows later. The first and the last half life
     are cut off, as if the conveyor had been running already: so a lane begins with many shards at once, not
@@ -149,7 +149,7 @@ class Lane:
         return max(done, 0) + int(rows_before(taken.num_rows, taken.parts, taken.part, taken.bits).sum())
 
     def find(self, place: int) -> int:
-        """Give the window that holds a place of the lane: bisection over the windows in which its shard lives."""
+        """Give the window that holds a place: bisection over the windows in which its shard lives."""
         number = int(np.searchsorted(self.layout.bounds, self.begin + place, side="right")) - 1
         entry = (number - self.first) // self.pace.bundle * self.pace.rate - self.lead
         low, high = max(0, entry), min(entry + self.pace.life, self.num_windows)

@@ -29,11 +29,10 @@ def read_state(state: dict[str, Any], *, order: str) -> Cursor:
     version = state.get("version")
     if version != STATE_VERSION:
         raise ResumeError(
-            f"the state has version {version!r} and this release reads {STATE_VERSION}: load it with the release "
-            "that wrote it, or start the epoch anew"
+            f"the state has version {version!r} and this release reads {STATE_VERSION}: load it with the "
+            "release that wrote it, or start the epoch anew"
         )
-    if state.get("order") != order:
-        raise ResumeError(
-            f"the state is of order {state.get('order')!r} and this run uses {order!r}: set order={state.get('order')!r}"
-        )
+    kind = state.get("order")
+    if kind != order:
+        raise ResumeError(f"the state is of order {kind!r} and this run uses {order!r}: set order={kind!r}")
     return Cursor(epoch=int(state["epoch"]), position=int(state["position"]))

@@ -1,4 +1,4 @@
-"""Settings that nobody need tune: lanes and windows from the index alone, so the order never depends on the machine."""
+"""Settings that nobody need tune: from the index alone, so that the order never depends on the machine."""
 
 from __future__ import annotations
 

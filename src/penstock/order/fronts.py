@@ -50,7 +50,7 @@ def _left_behind(fronts: Int64Array) -> tuple[Int64Array, int]:
 
 @dataclass(slots=True)
 class Exchange:
-    """Numbers that stand for other numbers, so that what all lanes take together is the first samples, no others.
+    """Numbers that stand for others, so that what all lanes take together is the first samples, no others.
 
     Lanes may end an epoch a row apart. Then the last rows of some lanes stand for the rows that others did
     not reach.
@@ -71,7 +71,7 @@ class Exchange:
         return np.where(is_exchanged, values[places], numbers)
 
     def close(self, begin: Int64Array, fronts: Int64Array) -> Exchange:
-        """Give the exchange of an epoch that ends at these fronts; what lies before `begin` has been handed out."""
+        """Give the exchange of an epoch that ends at these fronts; before `begin` all has been handed out."""
         num_lanes, count = len(fronts), int(fronts.sum())
         wanted = lengths_of_lanes(count, num_lanes)
         near = set(self.stands_for)
@@ -91,7 +91,7 @@ class Exchange:
         return Exchange({**self.stands_for, **dict(zip(over, under, strict=False))})
 
     def cut(self, closed: Exchange, fronts: Int64Array) -> Exchange:
-        """Keep of a closed exchange what was used by samples before these fronts, when the rest is planned anew."""
+        """Keep of a closed exchange what was used before these fronts, when the rest is planned anew."""
         num_lanes = len(fronts)
         kept = dict(self.stands_for)
         for number, stand_in in closed.stands_for.items():

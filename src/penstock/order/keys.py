@@ -8,12 +8,13 @@ not epoch 0 of seed 43.
 from __future__ import annotations
 
 import hashlib
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.types import Int64Array
+if TYPE_CHECKING:
+    from penstock.types import Int64Array
 
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 

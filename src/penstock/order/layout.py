@@ -33,7 +33,7 @@ class EpochOrder(Protocol):
         """Give the ids at evenly spaced positions of an epoch; −1 for those of a stream that is gone."""
 
     def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
-        """Count what each stream gives before a position, in samples or units, if an epoch is planned like this."""
+        """Count what each stream gives before a position or unit, if an epoch is planned like this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +69,19 @@ class MixSpec:
         """Count the samples of each segment of what is left of an epoch, given what streams gave already."""
         size = sum(self.counts)
         if self.schedule is not None and position < size:
-            return [counts for _, counts in self.schedule.segments(epoch * size + position, (epoch + 1) * size)]
+            left = self.schedule.segments(epoch * size + position, (epoch + 1) * size)
+            return [counts for _, counts in left]
         if position == 0:
             return [self.counts]
         if self.is_relative:
             return [tuple(apportion([Fraction(count) for count in self.counts], max(0, size - position)))]
-        left = (count - taken.get(name, 0) for name, count in zip(self.names, self.counts, strict=True))
-        return [tuple(max(0, count) for count in left)]
+        owed = (count - taken.get(name, 0) for name, count in zip(self.names, self.counts, strict=True))
+        return [tuple(max(0, count) for count in owed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The mixes that an epoch had before the present one, where each of them ended, and the sizes of their streams."""
+    """The mixes that an epoch had before the present one, where each ended, and their streams' sizes."""
 
     epoch: int
     mixes: tuple[tuple[int, MixSpec], ...]
@@ -94,7 +95,7 @@ def plan_versions(
     units: Units | None,
     order: EpochOrder,
 ) -> list[Version]:
-    """Plan an epoch whose mix changed: each mix goes on from where the one before it ended, given as (start, mix)."""
+    """Plan an epoch from its mixes, given as (start, mix): each goes on where the one before it ended."""
     versions: list[Version] = []
     for position, mix in mixes:
         unit_size = units.size if units else 1
@@ -105,11 +106,13 @@ def plan_versions(
         at = start
         for counts in mix.segments(epoch, position, in_samples):
             if units is not None:
-                counts = tuple(
-                    units.count(name, count, sizes[name]) for name, count in zip(mix.names, counts,
-                    strict=True) ) if sum(counts): segments.append(Segment(start=at, names=mix.names,
-                    counts=counts)) at += sum(counts) versions.append(Version(start=start,
-                    segments=tuple(segments))) return versions
+                pairs = zip(mix.names, counts, strict=True)
+                counts = tuple(units.count(name, count, sizes[name]) for name, count in pairs)
+            if sum(counts):
+                segments.append(Segment(start=at, names=mix.names, counts=counts))
+            at += sum(counts)
+        versions.append(Version(start=start, segments=tuple(segments)))
+    return versions
 
 
 def units_of(options: OrderOptions, num_lanes: int) -> Units | None:
@@ -180,8 +183,7 @@ def make_order(
             versions_of=versions_of,
             is_shuffled=shuffle,
         )
-    units = units_of(options, num_lanes)
-    assert units is not None
+    units = units_of(options, num_lanes) or Units(size=1, per_batch=1, num_lanes=1)
     lanes = units.num_lanes if units.per_batch > 1 else num_lanes
     laid = lay_streams(streams, windows, options, lanes)
     return UnitOrder(laid, units=units, seed=seed, versions_of=versions_of, is_shuffled=shuffle)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Keeps the values used last, up to a total weight. Values are recomputed alike, so losing one costs time only."""
+    """Keeps the values used last, up to a total weight. Losing one costs time only: it is computed again."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

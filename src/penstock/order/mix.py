@@ -45,18 +45,18 @@ class Mixer:
         self, counts: Sequence[int], *, num_lanes: int, block_rows: int, key: int, is_shuffled: bool = True
     ) -> None:
         self.counts = np.array(counts, dtype=np.int64)
-        self.size = sum(counts)
+        self.size: int = sum(counts)
         self.num_lanes, self.block_rows = num_lanes, block_rows
         self._key, self._is_shuffled = key, is_shuffled
         self.is_pooled = self.counts * block_rows < self.size
         self.num_blocks = self.size // (block_rows * num_lanes)
         self._pooled, self._laned = np.flatnonzero(self.is_pooled), np.flatnonzero(~self.is_pooled)
-        pooled_counts = [counts[stream] for stream in self._pooled]
+        pooled_counts = [counts[int(stream)] for stream in self._pooled]
         # Bounds of the streams laid end to end: first the pool, then one stream after the other, in exact
         # integers.
-        self._bounds = [sum(pooled_counts)]
+        self._bounds: list[int] = [sum(pooled_counts)]
         for stream in self._laned:
-            self._bounds.append(self._bounds[-1] + counts[stream])
+            self._bounds.append(self._bounds[-1] + counts[int(stream)])
         self._pool = (
             Pool(pooled_counts, self.num_blocks, self._pool_slots_before, fold(key, "pool"))
             if len(self._pooled)
@@ -72,7 +72,7 @@ class Mixer:
         return self._mix_block(lane, block)
 
     def taken_before_tail(self) -> tuple[Int64Array, Int64Array]:
-        """Count the samples in all whole blocks: [stream][lane] for streams with lanes, [stream] for pooled ones."""
+        """Count the samples in whole blocks: [stream][lane] with lanes, [stream] for pooled ones."""
         return self.taken(self.num_blocks)
 
     def taken(self, block: int) -> tuple[Int64Array, Int64Array]:
@@ -100,11 +100,12 @@ class Mixer:
         return by_lane, pooled
 
     def _below(self, bound: int, row: int) -> Int64Array:
-        """Count, for each lane, its samples below a bound before a row: row · bound / size, rounded at staggered places."""
+        """Count, for each lane, its samples below a bound before a row: row · bound / size, rounded."""
         whole, rest = divmod(row * bound, self.size)
         lanes = np.arange(self.num_lanes, dtype=np.int64)
         # The sum over lanes is the rounded total: floor(x) + floor(x + 1/L) + … = floor(L·x).
-        return whole + (rest * self.num_lanes // self.size + lanes >= self.num_lanes)
+        below: Int64Array = whole + (rest * self.num_lanes // self.size + lanes >= self.num_lanes)
+        return below
 
     def _pool_slots_before(self, block: int) -> int:
         return block * self.block_rows * self.num_lanes * self._bounds[0] // self.size
@@ -130,7 +131,7 @@ class Mixer:
         return Mixed(first_row=row, streams=streams, indexes=indexes)
 
     def _pool_slots(self, lane: int, row: int) -> tuple[Int64Array, Int64Array]:
-        """Find the rows of a block at which a lane has a pool slot, and the numbers of these slots over all lanes."""
+        """Find the rows of a block where a lane has a pool slot, and number these slots over all lanes."""
         share, size, num_lanes = self._bounds[0], self.size, self.num_lanes
         if share == 0:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -144,7 +145,7 @@ class Mixer:
         return rows, in_all[rows] + in_lanes_before[rows + 1] - in_lanes_before[rows]
 
     def _mix_tail(self) -> list[Mixed]:
-        """Mix what is left after the last whole block: streams end to end over the positions, each lane shuffled."""
+        """Mix what is left after the last whole block: streams end to end, then each lane shuffled."""
         by_lane, pooled = self.taken_before_tail()
         left = self.counts - by_lane.sum(axis=1) - pooled
         labels = np.repeat(np.arange(len(self.counts)), left)

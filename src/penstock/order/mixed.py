@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +58,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A segment ready for use: its mixer, every stream's fronts where it begins, and where it ends or is cut short."""
+    """A segment ready for use: where it ends or is cut short, and every stream's fronts where it begins."""
 
     segment: Segment
     stop: int
@@ -215,7 +216,7 @@ class MixedOrder:
         is_break = (np.diff(places) != step) | (np.diff(passes) != 0)
         bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(numbers)]
         ids = np.empty(len(numbers), dtype=np.int64)
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in pairwise(bounds):
             if begin < end:
                 first = int(places[begin])
                 places_of_run = range(first, first + (end - begin) * step, step)

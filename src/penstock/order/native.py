@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamPlan:
-    """Answers who gets which samples, for streams mixed into one native order. Make one with `StreamPlan.make`."""
+    """Answers who gets which samples, for streams mixed into one native order; made by `StreamPlan.make`."""
 
     streams: tuple[StreamShards, ...]
     options: OrderOptions
@@ -72,7 +72,7 @@ class StreamPlan:
     def fingerprint(self) -> str:
         """Name the dataset and the order: a state with another fingerprint belongs to another run."""
         options = self.options
-        words = [
+        words: list[int | str | None] = [
             self.num_lanes,
             options.seed,
             str(options.shuffle),
@@ -90,7 +90,7 @@ class StreamPlan:
         return self.order.size(epoch)
 
     def stop(self, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
-        """Give the position where a pass ends: past the last sample by fewer than the ranks, if they are made equal."""
+        """Give the position where a pass ends: past the last sample if ranks are made equal."""
         left = max(0, self.epoch_size(at.epoch) - at.position)
         if self.options.epoch_end == "drop":
             return at.position + left // global_batch_size * global_batch_size
@@ -109,7 +109,7 @@ class StreamPlan:
         return max(0, -(-(stop - at.position) // global_batch_size))
 
     def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
-        """Give the ids of one global batch in global order, declared repeats included; empty: the epoch is over."""
+        """Give the ids of one global batch in global order, declared repeats included; empty past the end."""
         return self._read(at, step, 1, world, global_batch_size, residue=0, modulus=1)
 
     def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
@@ -127,7 +127,7 @@ class StreamPlan:
         *,
         of: Literal["rank", "node"],
     ) -> Int64Array:
-        """List the shards that the rank or its node touches in the next steps, each once, in order of first use."""
+        """List the shards that the rank or its node touches in the next steps, in order of first use."""
         residue, modulus = (
             (seat.residue, seat.world.num_ranks) if of == "rank" else (seat.node, seat.world.num_nodes)
         )
@@ -193,7 +193,7 @@ class StreamPlan:
             if world.num_ranks != num_devices:
                 raise ConfigError(
                     f"batching_method='device_per_stream' was planned for {num_devices} device batches of "
-                    f"{options.device_batch_size}, and there are {world.num_ranks} ranks: use {num_devices} ranks"
+                    f"{options.device_batch_size} and cannot serve {world.num_ranks} ranks: use {num_devices}"
                 )
 
     def _read(
@@ -207,7 +207,7 @@ class StreamPlan:
         residue: int,
         modulus: int,
     ) -> Int64Array:
-        """Read the positions ≡ residue of some global batches, and the repeats that follow the last position."""
+        """Read the positions ≡ residue of some global batches, and the repeats after the last position."""
         self._check_batch(at, global_batch_size, world)
         size, stop = self.epoch_size(at.epoch), self.stop(at, world.num_ranks, global_batch_size)
         begin = at.position + step * global_batch_size
@@ -230,7 +230,7 @@ class StreamPlan:
 
 
 def repeated_position(position: int, size: int, num_ranks: int) -> int:
-    """Say which position is repeated at one past the end: the same rank's last one, so nothing is fetched for it."""
+    """Say which position one past the end repeats: the same rank's last one, so nothing is fetched for it."""
     return position - num_ranks if position >= num_ranks else (position - size) % size
 
 

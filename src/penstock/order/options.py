@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamShards:
-    """One stream as the order sees it: a name that stays the same over the run, shard lengths, and a weight."""
+    """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight."""
 
     name: str
     lengths: Int64Array
@@ -69,7 +69,8 @@ class OrderOptions:
             raise ConfigError(f"epoch_end={self.epoch_end!r} is unknown: use pad, drop or uneven")
         if self.batching_method not in BATCHING_METHODS:
             raise ConfigError(
-                f"batching_method={self.batching_method!r} is unknown: use one of {', '.join(BATCHING_METHODS)}"
+                f"batching_method={self.batching_method!r} is unknown: use one of "
+                f"{', '.join(BATCHING_METHODS)}"
             )
         if self.batching_method != "random" and self.global_batch_size is None:
             raise ConfigError(

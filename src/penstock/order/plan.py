@@ -32,7 +32,7 @@ class Plan(Protocol):
         """Count the steps that this rank takes from the cursor to the end of the epoch."""
 
     def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
-        """Give the ids of one global batch in global order, declared repeats included; empty: the epoch is over."""
+        """Give the ids of one global batch in global order, declared repeats included; empty past the end."""
 
     def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
         """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
@@ -47,7 +47,7 @@ class Plan(Protocol):
         *,
         of: Literal["rank", "node"],
     ) -> Int64Array:
-        """List the shards that the rank or its node touches in the next steps, each once, in order of first use."""
+        """List the shards that the rank or its node touches in the next steps, in order of first use."""
 
     def state_dict(self, at: Cursor) -> dict[str, Any]:
         """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""

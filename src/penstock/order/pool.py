@@ -1,4 +1,4 @@
-"""Dealing small streams out over blocks, so that each block holds its share of every stream, and not one more.
+"""Dealing small streams out over blocks, so that each block holds its share of every stream.
 
 An era is a run of blocks. How many samples of each stream come before an era is its share, rounded. Within
 the era the samples, laid stream after stream, are dealt to the blocks in turn like cards. So a block's
@@ -9,6 +9,7 @@ still appears as often as it should.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +48,7 @@ def split_by_bounds(weights: Sequence[int], total: int) -> list[int]:
     for weight in weights:
         bound += weight
         floors.append(total * bound // everything if everything else 0)
-    return [after - before for before, after in zip(floors, floors[1:], strict=False)]
+    return [after - before for before, after in pairwise(floors)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,8 @@ class Pool:
         if block >= self._num_blocks:
             return self._split(self._slots_before(block))
         era = self._era_of(block)
-        return era.before[block - era.first_block]
+        before: Int64Array = era.before[block - era.first_block]
+        return before
 
     def _split(self, num_slots: int) -> Int64Array:
         """Count the samples of each stream in the first slots, where an era begins."""

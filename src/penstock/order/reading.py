@@ -14,7 +14,7 @@ _IDS_AT_ONCE = 1 << 16
 
 
 class ReadAhead:
-    """Reads more ids than asked for and hands them out piece by piece: the cost per call is paid once in a while."""
+    """Reads more ids than asked for and hands them out piece by piece, so that small batches cost little."""
 
     def __init__(self, order: EpochOrder) -> None:
         self._order = order

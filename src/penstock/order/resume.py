@@ -45,8 +45,8 @@ def resume(
     )
     if not is_changed and resumed.fingerprint != state["fingerprint"]:
         raise ResumeError(
-            f"the state's fingerprint {state['fingerprint']} is not this run's {resumed.fingerprint}: it belongs "
-            "to another dataset or to other settings"
+            f"the state's fingerprint {state['fingerprint']} is not this run's {resumed.fingerprint}: it "
+            "belongs to another dataset or to other settings"
         )
     return resumed, cursor
 
@@ -60,8 +60,8 @@ def _check_order(options: OrderOptions, state: dict[str, Any]) -> None:
     for name in fixed:
         if state[name] != getattr(options, name):
             raise ResumeError(
-                f"the state was made with {name}={state[name]!r} and this run has {getattr(options, name)!r}: the "
-                f"order would not be the same; set {name}={state[name]!r}"
+                f"the state was made with {name}={state[name]!r}, not {getattr(options, name)!r}, which makes "
+                f"another order: set {name}={state[name]!r}"
             )
 
 
@@ -71,8 +71,8 @@ def _check_streams(plan: StreamPlan, state: dict[str, Any]) -> None:
         if known is not None and known != stream.fingerprint:
             raise ResumeError(
                 f"stream {stream.name!r} has other shards than when the state was made "
-                f"({state['sizes'][stream.name]} samples then, {stream.num_samples} now): use the same data, or "
-                "give the new data another name and allow_mix_change=True"
+                f"({state['sizes'][stream.name]} samples then, {stream.num_samples} now): use the same data, "
+                "or give the new data another name and allow_mix_change=True"
             )
 
 
@@ -84,11 +84,11 @@ def _announce_change(before: MixSpec, after: MixSpec, cursor: Cursor, *, is_allo
         change += "; the schedule differs"
     if not is_allowed:
         raise ResumeError(
-            f"the mix is not the one of the state: {change}. Restore it, or pass allow_mix_change=True to go on with "
-            "the new one"
+            f"the mix is not the one of the state: {change}. Restore it, or pass allow_mix_change=True to "
+            "go on with the new one"
         )
     warnings.warn(
-        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Every stream goes on at its "
-        "own position",
+        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Every stream goes "
+        "on at its own position",
         stacklevel=3,
     )

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ConfigError
@@ -39,7 +40,7 @@ class MixSchedule:
             raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
         if len(self.positions) != len(self.proportions):
             raise ConfigError(
-                f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: give as many"
+                f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: match them"
             )
         for shares in self.proportions:
             if len(shares) != len(self.proportions[0]) or min(shares) < 0 or not sum(shares) > 0:
@@ -71,7 +72,7 @@ class MixSchedule:
         )
 
     def segments(self, begin: int, end: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Cut [begin, end) where proportions change: the start of each segment, and exact counts of all streams.
+        """Cut [begin, end) where proportions change: the start of each segment, and exact counts of streams.
 
         Fractions are carried from segment to segment, so that counts stay within one sample of the integral.
         """
@@ -89,12 +90,12 @@ class MixSchedule:
     def _cuts(self, begin: int, end: int) -> list[int]:
         cuts = {begin, *(position for position in self.positions if begin < position < end)}
         if self.shape != "step":
-            for low, high in zip(self.positions, self.positions[1:], strict=False):
+            for low, high in pairwise(self.positions):
                 block = self.block or max(1, (high - low) // 64)
                 first = max(low, begin) - (max(low, begin) - low) % block
                 if (min(high, end) - first) // block > _MAX_SEGMENTS:
                     raise ConfigError(
-                        f"a schedule block of {block} samples makes over {_MAX_SEGMENTS} segments in an epoch: raise it"
+                        f"a schedule block of {block} samples makes over {_MAX_SEGMENTS} segments: raise it"
                     )
                 cuts.update(cut for cut in range(first, min(high, end), block) if cut > begin)
         return sorted(cuts)

@@ -54,7 +54,7 @@ class _Stretch:
 
 
 class EndToEnd:
-    """Streams one after the other, each with its repeats in place; a partial pass is drawn anew each epoch."""
+    """Streams one after the other, repeats in place; a partial pass is drawn anew each epoch."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ def _lay_end_to_end(versions: Sequence[Version]) -> list[_Stretch]:
 
 
 def _pick_evenly(indexes: Int64Array, num_picked: int, size: int, key: int) -> Int64Array:
-    """Draw the given ones of `num_picked` samples out of `size`, ascending: one at random from each equal stretch."""
+    """Draw the given ones of `num_picked` samples out of `size`: one at random from each equal stretch."""
     first = int(indexes[0])
     whole, rest = divmod(first * size, num_picked)
     # Counted from the first index, products fit in 64 bits whatever the size.

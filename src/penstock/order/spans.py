@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """Shards laid end to end: shard k holds the ids `starts[k]` to `starts[k + 1]`. Empty shards hold none."""
+    """Shards laid end to end: shard k holds the ids `starts[k]` to `starts[k + 1]`; empty ones hold none."""
 
     __slots__ = ("num_samples", "starts")
 

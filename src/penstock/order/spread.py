@@ -22,7 +22,7 @@ _HALF = np.uint64(32)
 
 
 def rows_before(num_rows: Int64Array, parts: Int64Array, part: Int64Array, bits: UInt64Array) -> Int64Array:
-    """Count the rows in the parts before a part, for many shards at once; `bits` are random for each shard."""
+    """Count the rows in the parts before a part, for many shards at once, with random bits for each."""
     # The phase decides which parts get one row more, so that short shards do not all come early.
     phase = (bits >> np.uint64(40)).astype(np.int64) * parts >> 24
     return (part * num_rows + phase) // parts

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWeight:
-    """The weight of one stream: relative to the others (`proportion`), in passes (`repeat`) or in samples (`choose`).
+    """The weight of one stream: relative (`proportion`), in passes (`repeat`) or in samples (`choose`).
 
     At most one of them; none means one pass, or a share by size if the epoch has a given size.
     """
@@ -43,7 +43,7 @@ class StreamWeight:
         choose: int | float | str | None = None,
         samples: int | float | str | None = None,
     ) -> StreamWeight:
-        """Read the weight as people write it: counts like 1e6 or "1.5b", and `samples`, the old name of `choose`."""
+        """Read a weight as people write it: 1e6 or "1.5b" samples; `samples` is the old name of `choose`."""
         if samples is not None:
             warnings.warn("samples= is now choose=: please rename it", DeprecationWarning, stacklevel=2)
             if choose is not None:
@@ -59,11 +59,17 @@ def read_epoch_size(
 ) -> int | None:
     """Read the size of an epoch as people write it; `samples_per_epoch` is its old name."""
     if samples_per_epoch is not None:
-        warnings.warn("samples_per_epoch= is now epoch_size=: please rename it", DeprecationWarning,
-        stacklevel=2) if epoch_size is not None: raise ConfigError("samples_per_epoch is the old name of
-        epoch_size: give epoch_size alone") epoch_size = samples_per_epoch if epoch_size is None: return
-        None size = parse_count(epoch_size) if size < 1: raise ConfigError(f"epoch_size={epoch_size!r}
-        leaves nothing to train on: give 1 or more") return size
+        message = "samples_per_epoch= is now epoch_size=: please rename it"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        if epoch_size is not None:
+            raise ConfigError("samples_per_epoch is the old name of epoch_size: give epoch_size alone")
+        epoch_size = samples_per_epoch
+    if epoch_size is None:
+        return None
+    size = parse_count(epoch_size)
+    if size < 1:
+        raise ConfigError(f"epoch_size={epoch_size!r} leaves nothing to train on: give 1 or more")
+    return size
 
 
 def count_samples(
@@ -72,7 +78,7 @@ def count_samples(
     """Give the exact number of samples that each stream gives to an epoch."""
     is_relative = [weight.proportion is not None for weight in weights]
     if any(is_relative) and not all(is_relative):
-        raise ConfigError("some streams have a proportion and some have not: give one to all of them or to none")
+        raise ConfigError("some streams have a proportion and some have not: give one to all or to none")
     is_weighted = any(weight.repeat is not None or weight.choose is not None for weight in weights)
     if is_weighted and epoch_size is not None:
         raise ConfigError("repeat and choose already fix the size of an epoch: leave out epoch_size")

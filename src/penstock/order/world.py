@@ -9,7 +9,7 @@ from penstock.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The processes of a job: so many nodes, training ranks on each node, and loading workers for each rank."""
+    """The processes of a job: nodes, training ranks on each node, and loading workers for each rank."""
 
     num_nodes: int = 1
     ranks_per_node: int = 1
