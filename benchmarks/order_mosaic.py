@@ -97,14 +97,20 @@ def measure(library: str, spec: dict[str, Any]) -> None:
     """Order one epoch in this process and print what it took."""
     order_epoch = (prepare_ours if library == "ours" else prepare_theirs)(spec)
     ready = rss_bytes()
-    begun = time.perf_counter()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     order = order_epoch()
-    seconds = time.perf_counter() - begun
+    seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if spec["save"]:
         grid = order.by_worker(1) if library == "ours" else order
         np.save(Path(spec["save"], f"{library}.npy"), grid.astype(np.int32, copy=False))
-    print(json.dumps({"seconds": seconds, "peak_gb": peak / 1e9, "growth_gb": (peak - ready) / 1e9}))
+    report = {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "peak_gb": peak / 1e9,
+        "growth_gb": (peak - ready) / 1e9,
+    }
+    print(json.dumps(report))
 
 
 def run_once(library: str, spec: dict[str, Any]) -> dict[str, float]:
@@ -138,7 +144,7 @@ def compare_libraries(spec: dict[str, Any], repeats: int, should_compare: bool) 
         runs = [{library: run_once(library, spec) for library in ("theirs", "ours")} for _ in range(repeats)]
         differing = count_differing(Path(directory)) if should_compare else None
     report: dict[str, Any] = {name: value for name, value in spec.items() if name != "save"}
-    for figure in ("seconds", "peak_gb", "growth_gb"):
+    for figure in ("seconds", "cpu_seconds", "peak_gb", "growth_gb"):
         theirs, ours = (statistics.median(run[name][figure] for run in runs) for name in ("theirs", "ours"))
         report[figure] = {
             "ours": round(ours, 3),
