@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CHUNK_SIZE = 1 << 15
 # Shards enter in bundles of at most this part of those open, so that they come and go a few at a time.
 BUNDLES_OPEN = 32
+# How many shards on either side may change places so that lanes are cut through small shards.
+_CUT_REACH = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +73,57 @@ class Slices:
 class Layout:
     """The shards of one pass in their random sequence, laid end to end; lanes are cut between samples."""
 
-    def __init__(self, spans: Spans, key: int) -> None:
+    def __init__(self, spans: Spans, num_lanes: int, key: int) -> None:
         lengths = np.diff(spans.starts)
         filled = np.flatnonzero(lengths)
         self.key = key
+        self.num_lanes = num_lanes
         self.shards = filled[permutation(key, len(filled))]
+        if len(filled) and lengths.max() > lengths[filled].min():
+            _ease_cuts(self.shards, lengths, num_lanes)
         # One more than there are shards: shard number i of the sequence covers bounds[i] to bounds[i + 1].
         self.bounds = np.zeros(len(filled) + 1, dtype=np.int64)
         np.cumsum(lengths[self.shards], out=self.bounds[1:])
 
-    def lane(self, num_lanes: int, lane: int, pace: Pace) -> Lane:
+    def lane(self, lane: int, pace: Pace) -> Lane:
         """Give the arithmetic of one lane."""
-        num_samples = int(self.bounds[-1])
+        num_samples, num_lanes = int(self.bounds[-1]), self.num_lanes
         begin = lane_start(num_samples, num_lanes, lane)
         end = begin + lane_length(num_samples, num_lanes, lane)
         first = int(np.searchsorted(self.bounds, begin, side="right")) - 1
         stop = int(np.searchsorted(self.bounds, end, side="left"))
         return Lane(layout=self, begin=begin, end=end, first=first, stop=stop, pace=pace)
+
+
+def _ease_cuts(shards: Int64Array, lengths: Int64Array, num_lanes: int) -> None:
+    """Rearrange shards of unequal length near the cuts between lanes, in place, so that cuts go through small ones.
+
+    Both lanes fetch a shard that is cut. Around each cut a few shards are divided anew: those that fill up the lane
+    before, the smallest of the others on the cut, the rest after. Each group keeps its random sequence.
+    """
+    bounds = np.concatenate([[0], np.cumsum(lengths[shards])])
+    num_samples, settled = int(bounds[-1]), 0
+    for lane in range(1, num_lanes):
+        cut = lane_start(num_samples, num_lanes, lane)
+        at = int(np.searchsorted(bounds, cut, side="right")) - 1
+        low = max(settled, at - _CUT_REACH)
+        near = shards[low : at + _CUT_REACH]
+        before, after = _divide(lengths[near].tolist(), cut - int(bounds[low]))
+        near[:] = near[[*before, *after]]
+        bounds[low + 1 : low + 1 + len(near)] = bounds[low] + np.cumsum(lengths[near])
+        settled = low + len(before) + 1
+
+
+def _divide(sizes: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Choose sizes that fill a room as well as large ones first can; of the others, the smallest comes first."""
+    before = set()
+    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
+        if sizes[number] <= room:
+            before.add(number)
+            room -= sizes[number]
+    after = [number for number in range(len(sizes)) if number not in before]
+    smallest = min(after, key=lambda number: (sizes[number], number), default=0)
+    return sorted(before), sorted(after, key=lambda number: (number != smallest, number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def _check_order(options: OrderOptions, state: dict[str, Any]) -> None:
     for name in fixed:
         if state[name] != getattr(options, name):
             raise ResumeError(
-                f"the state was made with {name}={state[name]!r}, not {getattr(options, name)!r}, which makes "
+                f"the state was made with {name}={state[name]!r}, not {getattr(options, name)!r}, which is "
                 f"another order: set {name}={state[name]!r}"
             )
 

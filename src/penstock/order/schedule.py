@@ -40,7 +40,7 @@ class MixSchedule:
             raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
         if len(self.positions) != len(self.proportions):
             raise ConfigError(
-                f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: match them"
+                f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: give both"
             )
         for shares in self.proportions:
             if len(shares) != len(self.proportions[0]) or min(shares) < 0 or not sum(shares) > 0:

@@ -77,7 +77,7 @@ class Conveyor:
             kept = self._chunks((epoch, pass_id, lane), list)
             found = next((chunk for chunk in kept if chunk.start <= place < chunk.stop), None)
             if found is None:
-                found = self._shuffle_next(layout.lane(self.num_lanes, lane, self.pace), kept, place)
+                found = self._shuffle_next(layout.lane(lane, self.pace), kept, place)
                 kept.append(found)
                 del kept[: -self._chunks_per_lane]
             return found.start, found.ids
@@ -85,7 +85,8 @@ class Conveyor:
         return read_lanes(positions, self.num_lanes, chunk_at)
 
     def _lay_out(self, epoch: int, pass_id: int) -> Layout:
-        return Layout(self._spans, fold("layout", self._seed, epoch, self._stream, pass_id))
+        key = fold("layout", self._seed, epoch, self._stream, pass_id)
+        return Layout(self._spans, self.num_lanes, key)
 
     def _shuffle_next(self, lane: Lane, kept: list[Shuffled], place: int) -> Shuffled:
         """Shuffle the run that holds a place; one that follows a kept run need not be searched for."""
