@@ -274,6 +274,8 @@ def test_release_0_5_is_strict_about_small_worlds() -> None:
     plan = MosaicPlan.make([[100]], options, num_nodes=2)
     with pytest.raises(ResumeError, match="cannot resume after 3 samples on 2 nodes"):
         plan.batch(Cursor(0, 3), 0, Seat(world=World(num_nodes=2)), 4)
+    # Beyond the epoch, though, it sees an empty rest.
+    assert plan.num_batches(Cursor(0, 1001), Seat(world=World(num_nodes=2)), 4) == 0
     few = MosaicPlan.make([[6]], options, num_nodes=2)
     with pytest.raises(ConfigError, match="3 samples per node are too few for 4 ranks"):
         few.batch(Cursor(0, 0), 0, Seat(world=World(num_nodes=2, ranks_per_node=4)), 8)

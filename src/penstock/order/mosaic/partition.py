@@ -255,9 +255,12 @@ def _repeat_few(
 
 
 def _drop_whole_rounds(num_listed: int, num_dropped: int, num_nodes: int, is_release_0_5: bool) -> int:
-    if is_release_0_5 and num_dropped % num_nodes:
+    if not is_release_0_5:
+        num_dropped -= num_dropped % num_nodes
+    num_dropped = min(num_dropped, num_listed)
+    if (num_listed - num_dropped) % num_nodes:
         raise ResumeError(
             f"cannot resume after {num_dropped} samples on {num_nodes} nodes in the order of release 0.5: "
             "use a number of nodes that divides it"
         )
-    return min(num_dropped - num_dropped % num_nodes, num_listed)
+    return num_dropped
