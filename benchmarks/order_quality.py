@@ -43,7 +43,8 @@ def make_lengths(kind: str) -> Int64Array:
     if kind == "equal":
         return np.full(NUM_SHARDS, MEAN_LENGTH, dtype=np.int64)
     drawn = np.random.default_rng(1).lognormal(0.0, 1.0, NUM_SHARDS)
-    return np.maximum(1, drawn / drawn.mean() * MEAN_LENGTH).astype(np.int64)
+    lengths: Int64Array = np.maximum(1, drawn / drawn.mean() * MEAN_LENGTH).astype(np.int64)
+    return lengths
 
 
 def list_epoch(algorithm: str, lengths: Int64Array, num_nodes: int, seed: int) -> Int64Array:

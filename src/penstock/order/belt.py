@@ -96,10 +96,10 @@ class Layout:
 
 
 def _ease_cuts(shards: Int64Array, lengths: Int64Array, num_lanes: int) -> None:
-    """Rearrange shards of unequal length near the cuts between lanes, in place, so that cuts go through small ones.
+    """Rearrange unequal shards near the cuts between lanes, in place, so that cuts go through small ones.
 
-    Both lanes fetch a shard that is cut. Around each cut a few shards are divided anew: those that fill up the lane
-    before, the smallest of the others on the cut, the rest after. Each group keeps its random sequence.
+    Both lanes fetch a shard that is cut. Around each cut a few shards are divided anew: those that fill up
+    the lane before, the smallest of the others on the cut, the rest after, each in their random sequence.
     """
     bounds = np.concatenate([[0], np.cumsum(lengths[shards])])
     num_samples, settled = int(bounds[-1]), 0
@@ -107,6 +107,8 @@ def _ease_cuts(shards: Int64Array, lengths: Int64Array, num_lanes: int) -> None:
         cut = lane_start(num_samples, num_lanes, lane)
         at = int(np.searchsorted(bounds, cut, side="right")) - 1
         low = max(settled, at - _CUT_REACH)
+        if at < low:
+            continue  # one large shard reaches over several lanes
         near = shards[low : at + _CUT_REACH]
         before, after = _divide(lengths[near].tolist(), cut - int(bounds[low]))
         near[:] = near[[*before, *after]]
@@ -115,7 +117,7 @@ def _ease_cuts(shards: Int64Array, lengths: Int64Array, num_lanes: int) -> None:
 
 
 def _divide(sizes: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Choose sizes that fill a room as well as large ones first can; of the others, the smallest comes first."""
+    """Choose sizes that fill a room, large ones first; of the others, the smallest comes first."""
     before = set()
     for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
         if sizes[number] <= room:

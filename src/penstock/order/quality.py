@@ -1,4 +1,4 @@
-"""How well an order shuffles, and what that costs: numbers for any order, given as the ids of an epoch in sequence.
+"""How well an order shuffles, and what that costs, for any order given as the ids of an epoch.
 
 Position p belongs to node `p % num_nodes`, as in every order here.
 """
@@ -93,7 +93,7 @@ def _node_traffic(shards: Int64Array, steps: Int64Array, lengths: Int64Array, pr
 
 
 def _batch_distance(labels: Int64Array, spans: Spans, global_batch_size: int) -> float:
-    """Take the shard as the class of a sample, and see how far whole batches are from the classes of all data."""
+    """Take the shard as the class of a sample, and see how far batches are from the classes of all data."""
     truth = np.diff(spans.starts) / spans.num_samples
     num_batches = max(1, len(labels) // global_batch_size)
     distances = []
