@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -173,6 +174,7 @@ class Counting:
     arrays: dict[str, IdArray] = field(default_factory=dict)
 
     def __call__(self, name: str, compute: Callable[[], IdArray], /) -> IdArray:
+        assert re.fullmatch(r"[a-z0-9-]{1,100}", name)
         if name not in self.arrays:
             self.arrays[name] = compute()
             self.arrays[name].flags.writeable = False
@@ -192,6 +194,18 @@ def test_an_epoch_is_computed_once_for_all_worlds_and_places() -> None:
     assert len(kept.arrays) == 1
     assert next(iter(kept.arrays.values())).dtype == np.int32
     plan.batch(Cursor(1, 0), 1, Seat(world=World()), 12)
+    assert len(kept.arrays) == 2
+
+
+def test_batches_by_stream_are_computed_once_for_a_world() -> None:
+    kept = Counting()
+    options = MosaicOptions(shuffle=True, batching_method="per_stream", num_canonical_nodes=4)
+    plan = MosaicPlan.make([[100], [50]], options, num_nodes=2, compute_once=kept)
+    for position in (0, 24, 48):
+        for seat in seats(World(num_nodes=2, ranks_per_node=2)):
+            plan.batch(Cursor(0, position), 1, seat, 12)
+    assert len(kept.arrays) == 1
+    plan.batch(Cursor(0, 0), 1, Seat(world=World(num_nodes=4)), 12)
     assert len(kept.arrays) == 2
 
 

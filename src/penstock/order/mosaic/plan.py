@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 class ComputeOnce(Protocol):
-    """Keeps arrays by name, in memory or in a file that the processes of a node share."""
+    """Keeps arrays by name, in memory or in a file that the processes of a node share.
+
+    Names have letters, digits and hyphens only.
+    """
 
     def __call__(self, name: str, compute: Callable[[], IdArray], /) -> IdArray:
         """Return the array of that name, computing it if nobody has yet. It is not to be written to."""
@@ -188,7 +191,7 @@ class MosaicPlan:
         # Up to the number of canonical nodes, all numbers of nodes are dealt the same list.
         num_nodes = max(dealing.num_nodes, rules.num_canonical_nodes)
         listed = self.compute_once(
-            self._name_array(at.epoch, f"nodes={num_nodes}"),
+            self._name_array(at.epoch, f"nodes-{num_nodes}"),
             lambda: list_ids(
                 self.streams, rules, at.epoch, num_nodes=dealing.num_nodes, block_size=rules.block_size
             ),
@@ -197,7 +200,7 @@ class MosaicPlan:
 
     def _cut_rows(self, at: Cursor, cluster: Cluster) -> EpochBatches:
         rows = self.compute_once(
-            self._name_array(at.epoch, f"{cluster}-began={self.rules.initial_nodes}"),
+            self._name_array(at.epoch, "-".join(map(str, (*cluster.shape, self.rules.initial_nodes or 0)))),
             lambda: rows_by_method(self.rules.batching_method)(self.streams, self.rules, at.epoch, cluster),
         )
         num_rows, rest = divmod(at.position, cluster.global_batch_size)
@@ -210,7 +213,7 @@ class MosaicPlan:
         return EpochBatches(body=rows[num_rows:], tail=rows[:0], cluster=cluster)
 
     def _name_array(self, epoch: int, shape: str) -> str:
-        return f"{self.fingerprint}-epoch={epoch}-{shape}"
+        return f"{self.fingerprint}-epoch-{epoch}-{shape}"
 
 
 def _cluster_of(world: World, global_batch_size: int) -> Cluster:
