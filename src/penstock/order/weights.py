@@ -114,4 +114,4 @@ def apportion(shares: Sequence[Fraction], total: int) -> list[int]:
 def _count_alone(weight: StreamWeight, size: int) -> int:
     if weight.choose is not None:
         return weight.choose
-    return size if weight.repeat is None else math.floor(Fraction(weight.repeat) * size)
+    return size if weight.repeat is None else int(weight.repeat * size)
