@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from record_native import digest, plan_case, read_case
 
+RECIPE = runpy.run_path(str(Path(__file__).with_name("record_native.py")))
 GOLDEN = Path(os.environ.get("PENSTOCK_GOLDEN", Path(__file__).parents[1] / "golden"))
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "order_native" / "orders.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_a_recorded_order_is_still_the_same(case: dict[str, Any]) -> None:
-    ids = read_case(case)
+    ids = RECIPE["read_case"](case)
     assert ids[:16].tolist() == case["first"]
-    assert digest(ids) == case["sha256"]
-    assert plan_case(case).fingerprint == case["fingerprint"]
+    assert RECIPE["digest"](ids) == case["sha256"]
+    assert RECIPE["plan_case"](case).fingerprint == case["fingerprint"]

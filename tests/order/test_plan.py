@@ -25,11 +25,16 @@ STARTS = np.cumsum([0, *SIZES])
 WORLD = World(num_nodes=2, ranks_per_node=4, workers_per_rank=3)
 
 
+def cut_evenly(size: int) -> Int64Array:
+    bounds = np.array([size * shard // 11 for shard in range(12)], dtype=np.int64)
+    return bounds[1:] - bounds[:-1]
+
+
 def make_streams(*weights: StreamWeight) -> list[StreamShards]:
     return [
         StreamShards(
             name=f"s{number}",
-            lengths=np.diff(np.linspace(0, size, 12).astype(np.int64)),
+            lengths=cut_evenly(size),
             weight=weights[number] if weights else StreamWeight(),
         )
         for number, size in enumerate(SIZES)

@@ -39,7 +39,9 @@ def make_plan(
     streams = []
     for name in names:
         size = (sizes or SIZES)[name]
-        lengths = np.diff(np.linspace(0, size, 9).astype(np.int64))
+        bounds = [size * number // 8 for number in range(9)]
+        ends = np.array(bounds, dtype=np.int64)
+        lengths = ends[1:] - ends[:-1]
         weight = (weights or {}).get(name, StreamWeight())
         streams.append(StreamShards(name=name, lengths=lengths, weight=weight))
     if options.get("shuffle", True):
@@ -167,7 +169,7 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: s
 
 
 def test_fixed_batches_refuse_another_size_and_a_cut_batch() -> None:
-    options = {"batching_method": "stratified", "global_batch_size": 24}
+    options: dict[str, Any] = {"batching_method": "stratified", "global_batch_size": 24}
     state = save(make_plan(**options), Cursor(0, 48))
     with pytest.raises(ResumeError, match="global_batch_size=24"):
         resume(make_plan(**{**options, "global_batch_size": 32}), state)

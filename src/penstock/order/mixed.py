@@ -163,8 +163,7 @@ class MixedOrder:
         mix = self.mix(epoch)
         segment = mix.runs[0].segment
         if len(mix.runs) == 1 and len(segment.names) == 1:
-            numbers = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
-            return self._name(epoch, segment.names[0], numbers, positions.step)
+            return self._read_alone(epoch, self._streams[segment.names[0]], positions)
 
         def chunk_at(lane: int, place: int) -> Chunk:
             position = place * self._num_lanes + lane
@@ -190,6 +189,22 @@ class MixedOrder:
             key=fold("mix", self._seed, epoch),
             is_shuffled=self._is_shuffled,
         )
+
+    def _read_alone(self, epoch: int, stream: StreamOrder, positions: range) -> Int64Array:
+        """Read the only stream there is: positions number its samples, pass after pass."""
+        size, parts = stream.order.num_samples, []
+        while positions:
+            pass_id = positions.start // size
+            begin = pass_id * size
+            num_here = len(range(positions.start, min(positions.stop, begin + size), positions.step))
+            here = positions[:num_here]
+            parts.append(
+                stream.order.ids(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
+            )
+            positions = positions[num_here:]
+        if len(parts) == 1:
+            return parts[0] + stream.first_id if stream.first_id else parts[0]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts]) + stream.first_id
 
     def _read(self, epoch: int, mix: EpochMix, run: _Run, lane: int, mixed: Mixed) -> Chunk:
         local_lane = (lane - run.segment.start) % self._num_lanes

@@ -40,14 +40,18 @@ def rows_of_part(
     `chosen`, in the same form, picks members of the parts by their number; without it all are listed.
     """
     before = rows_before(num_rows, parts, part, bits)
+    num_tiles = num_rows // parts
     if chosen is None:
         counts = rows_before(num_rows, parts, part + 1, bits) - before
         firsts = np.cumsum(counts) - counts
         members = np.arange(int(counts.sum()), dtype=np.int64)
         members -= np.repeat(firsts, counts)
+        from_shard = np.flatnonzero(counts > num_tiles)
+        extra = firsts[from_shard] + num_tiles[from_shard]
     else:
         counts, members = chosen
-    num_tiles = num_rows // parts
+        extra = np.flatnonzero(members == np.repeat(num_tiles, counts))
+        from_shard = np.repeat(np.arange(len(counts)), counts)[extra]
     is_uniform = len(parts) > 0 and bool((parts == parts[0]).all())
     width = parts[0] if is_uniform else np.repeat(parts, counts)
     rows = _rotations(members, width, np.repeat(bits, counts))
@@ -57,10 +61,8 @@ def rows_of_part(
     listed = rows.view(np.int64)
     listed += members * width
     # What is left of a shard after its last whole tile goes out one row at a time.
-    extra = np.flatnonzero(members == np.repeat(num_tiles, counts))
-    if len(extra):
-        last = num_tiles * parts + before - part * num_tiles
-        listed[extra] = np.repeat(last, counts)[extra]
+    last = num_tiles * parts + before - part * num_tiles
+    listed[extra] = last[from_shard]
     return counts, listed
 
 
