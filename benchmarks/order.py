@@ -80,7 +80,7 @@ def steady_rate(plan: Any, seat: Any, size: int) -> float:
     while num_ids < NUM_IDS // seat.world.num_ranks:
         at = Cursor(epoch, 0)
         num_steps = min(plan.num_batches(at, seat, GLOBAL_BATCH_SIZE), NUM_IDS // GLOBAL_BATCH_SIZE)
-        # In a large epoch the first windows are computed before the clock starts, and as much too many after it.
+        # Of a large epoch, windows are computed before the clock starts, and as many too many in the end.
         if size > NUM_IDS:
             plan.batch(at, 0, seat, GLOBAL_BATCH_SIZE)
         start = time.process_time()

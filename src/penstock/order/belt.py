@@ -75,14 +75,16 @@ class Layout:
 
     def __init__(self, spans: Spans, num_lanes: int, key: int) -> None:
         lengths = np.diff(spans.starts)
-        filled = np.flatnonzero(lengths)
+        num_filled = int(np.count_nonzero(lengths))
         self.key = key
         self.num_lanes = num_lanes
-        self.shards = filled[permutation(key, len(filled))]
-        if len(filled) and lengths.max() > lengths[filled].min():
+        self.shards = permutation(key, num_filled)
+        if num_filled < len(lengths):
+            self.shards = np.flatnonzero(lengths)[self.shards]
+        if num_filled and lengths.max() > lengths.min(where=lengths > 0, initial=lengths.max()):
             _ease_cuts(self.shards, lengths, num_lanes)
         # One more than there are shards: shard number i of the sequence covers bounds[i] to bounds[i + 1].
-        self.bounds = np.zeros(len(filled) + 1, dtype=np.int64)
+        self.bounds = np.zeros(num_filled + 1, dtype=np.int64)
         np.cumsum(lengths[self.shards], out=self.bounds[1:])
 
     def lane(self, lane: int, pace: Pace) -> Lane:

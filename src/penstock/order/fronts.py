@@ -60,7 +60,7 @@ class Exchange:
 
     def apply(self, numbers: Int64Array) -> Int64Array:
         """Replace the numbers that stand for others."""
-        if not self.stands_for:
+        if not self.stands_for or int(numbers.max(initial=-1)) < min(self.stands_for):
             return numbers
         keys = np.array(sorted(self.stands_for), dtype=np.int64)
         places = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

@@ -28,14 +28,20 @@ class Recent(Generic[T]):
 
     def put(self, key: Hashable, value: T, weight: int = 1) -> T:
         """Keep a value, at the cost of those used longest ago; the newest one always stays."""
+        self._make_room(weight)
         self._kept[key] = (weight, value)
         self._total += weight
-        while self._total > self._limit and len(self._kept) > 1:
-            _, (freed, _) = self._kept.popitem(last=False)
-            self._total -= freed
         return value
 
     def __call__(self, key: Hashable, compute: Callable[[], T], weight: int = 1) -> T:
         """Give the value of a key, computing it if it is not here."""
         found = self.get(key)
-        return self.put(key, compute(), weight) if found is None else found
+        if found is None:
+            self._make_room(weight)  # before computing, which may need the memory itself
+            found = self.put(key, compute(), weight)
+        return found
+
+    def _make_room(self, weight: int) -> None:
+        while self._kept and self._total + weight > self._limit:
+            _, (freed, _) = self._kept.popitem(last=False)
+            self._total -= freed

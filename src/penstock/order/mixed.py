@@ -211,7 +211,7 @@ class MixedOrder:
         first = run.segment.start + mixed.first_row * self._num_lanes + local_lane
         streams = mixed.streams[: lane_length(run.stop - first, self._num_lanes, 0)]
         ids = np.empty(len(streams), dtype=np.int64)
-        for stream in np.unique(streams):
+        for stream in np.flatnonzero(np.bincount(streams)):
             name = run.segment.names[stream]
             is_here = np.flatnonzero(streams == stream)
             fronts, indexes = run.fronts[name], mixed.indexes[is_here]
@@ -219,7 +219,12 @@ class MixedOrder:
                 numbers, step = take_from_all(fronts, indexes), 1
             else:
                 numbers, step = (fronts[lane] + indexes) * self._num_lanes + lane, self._num_lanes
-            ids[is_here] = self._name(epoch, name, mix.exchanges[name].apply(numbers), step)
+            exchanged = mix.exchanges[name].apply(numbers)
+            if exchanged is numbers and name in self._streams and _is_run(numbers, step):
+                run_of_numbers = range(int(numbers[0]), int(numbers[-1]) + 1, step)
+                ids[is_here] = self._read_alone(epoch, self._streams[name], run_of_numbers)
+            else:
+                ids[is_here] = self._name(epoch, name, exchanged, step)
         return first // self._num_lanes, ids
 
     def _name(self, epoch: int, name: str, numbers: Int64Array, step: int) -> Int64Array:
@@ -238,3 +243,8 @@ class MixedOrder:
                 ids[begin:end] = stream.order.ids(epoch, int(passes[begin]), places_of_run)
         ids += stream.first_id
         return ids
+
+
+def _is_run(numbers: Int64Array, step: int) -> bool:
+    """Tell whether numbers that grow by at least `step` grow by no more."""
+    return int(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)

@@ -143,7 +143,9 @@ def _match_columns(sizes: Int64Array, num_cards: int, key: int) -> Int64Array:
 
 def rank_among_equals(labels: Int64Array) -> Int64Array:
     """Number the occurrences of each label, in order, from 0."""
-    order = np.argsort(labels, kind="stable")
+    # Short integers are sorted by radix, several times faster.
+    is_short = len(labels) > 0 and int(labels.max()) < 1 << 16
+    order = np.argsort(labels.astype(np.uint16) if is_short else labels, kind="stable")
     sorted_labels = labels[order]
     is_first = np.ones(len(labels), dtype=bool)
     is_first[1:] = sorted_labels[1:] != sorted_labels[:-1]

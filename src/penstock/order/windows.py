@@ -61,7 +61,7 @@ class Conveyor:
         window_size = mean_length * self.pace.bundle / self.pace.rate
         self._num_at_once = min(max(1, int(CHUNK_SIZE / max(window_size, 1))), _MAX_WINDOWS_AT_ONCE)
         self._layouts: Recent[Layout] = Recent(2)
-        self._chunks: Recent[list[Shuffled]] = Recent(2 * num_lanes)
+        self._chunks: Recent[list[Shuffled]] = Recent(num_lanes + 2)
         self._chunks_per_lane = max(1, min(3, _REMEMBERED_IDS // (num_lanes * CHUNK_SIZE)))
 
     @property
@@ -75,11 +75,12 @@ class Conveyor:
 
         def chunk_at(lane: int, place: int) -> Chunk:
             kept = self._chunks((epoch, pass_id, lane), list)
-            found = next((chunk for chunk in kept if chunk.start <= place < chunk.stop), None)
-            if found is None:
-                found = self._shuffle_next(layout.lane(lane, self.pace), kept, place)
-                kept.append(found)
-                del kept[: -self._chunks_per_lane]
+            for chunk in kept:
+                if chunk.start <= place < chunk.start + len(chunk.ids):
+                    return chunk.start, chunk.ids
+            found = self._shuffle_next(layout.lane(lane, self.pace), kept, place)
+            del kept[: 1 - self._chunks_per_lane or len(kept)]
+            kept.append(found)
             return found.start, found.ids
 
         return read_lanes(positions, self.num_lanes, chunk_at)
