@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from penstock.order.base import orders
+from penstock.order.keys import fold
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
 from penstock.testing import OrderContract
+
+if TYPE_CHECKING:
+    from penstock.types import Int64Array
 
 
 def plan_one(lengths: list[int], **options: object) -> StreamPlan:
@@ -17,6 +24,25 @@ def plan_one(lengths: list[int], **options: object) -> StreamPlan:
 class TestNative(OrderContract):
     def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
         return plan_one(lengths, seed=seed)
+
+
+class Rotated:
+    """An order of a plug-in: the stored one, turned by a draw."""
+
+    def __init__(self, lengths: Int64Array, *, seed: int, stream: str, num_lanes: int, window: int) -> None:
+        del stream, window
+        self.num_samples, self.num_lanes, self._seed = int(lengths.sum()), num_lanes, seed
+
+    def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
+        turn = fold(self._seed, epoch, pass_id) % self.num_samples
+        return (np.array(positions, dtype=np.int64) + turn) % self.num_samples
+
+
+class TestPlugIn(OrderContract):
+    def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
+        if "rotated" not in orders:
+            orders.register("rotated")(Rotated)
+        return plan_one(lengths, seed=seed, order="rotated")
 
 
 class TestNativeWithLanes(OrderContract):

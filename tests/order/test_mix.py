@@ -76,15 +76,19 @@ def test_what_was_taken_is_known_at_every_position(
     mixer = Mixer(counts, num_lanes=lanes, block_rows=rows, key=1)
     streams, _ = read_all(mixer)
     position = int(cut * mixer.size)
-    by_lane, pooled = mixer.taken_at(position)
-    seen = np.bincount(streams[:position], minlength=len(counts))
-    assert (by_lane.sum(axis=1) + pooled == seen).all()
+    for stop in (position, mixer.size):
+        by_lane, pooled = mixer.taken_at(stop)
+        for lane in range(lanes):
+            seen = np.bincount(streams[lane:stop:lanes], minlength=len(counts))
+            assert (by_lane[:, lane] == np.where(mixer.is_pooled, 0, seen)).all()
+        seen = np.bincount(streams[:stop], minlength=len(counts))
+        assert (by_lane.sum(axis=1) + pooled == seen).all()
 
 
 def test_mixing_is_exact_and_direct_at_a_trillion() -> None:
     counts = [10**12 - 10**9 - 3, 10**9, 2, 1]
     mixer = Mixer(counts, num_lanes=64, block_rows=4096, key=1)
-    by_lane, pooled = mixer.taken_before_tail()
+    by_lane, pooled = mixer.taken(mixer.num_blocks)
     tail = np.concatenate([mixer.rows(lane, mixer.num_blocks * 4096).streams for lane in range(64)])
     taken = by_lane.sum(axis=1) + pooled
     assert (taken + np.bincount(tail, minlength=4)).tolist() == counts

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -246,6 +247,29 @@ def test_a_node_that_divides_the_lanes_keeps_to_its_own_shards() -> None:
         for node in range(4)
     ]
     assert sum(map(len, touched)) == 320
+
+
+@pytest.mark.parametrize("method", ["random", "stratified"])
+def test_nodes_keep_to_their_own_shards_in_a_mix_too(method: str) -> None:
+    streams = [
+        StreamShards(name="a", lengths=np.full(400, 50)),
+        StreamShards(name="b", lengths=np.full(320, 25)),
+        StreamShards(name="c", lengths=np.full(320, 20), weight=StreamWeight(repeat=0.5)),
+    ]
+    options = OrderOptions(num_canonical_nodes=8, batching_method=method, global_batch_size=128)  # type: ignore[arg-type]
+    plan = StreamPlan.make(streams, options)
+    ids = read_epoch(plan)
+    needed = len(np.unique(plan.spans.locate(ids)[0]))
+    touched = [len(np.unique(plan.spans.locate(ids[node::8])[0])) for node in range(8)]
+    assert sum(touched) <= 1.05 * needed
+
+
+def test_a_plan_goes_to_workers_without_what_it_remembers() -> None:
+    plan = plan_mix(num_canonical_nodes=4)
+    small = len(pickle.dumps(plan))
+    ids = read_epoch(plan)
+    assert len(pickle.dumps(plan)) == small
+    assert (read_epoch(pickle.loads(pickle.dumps(plan))) == ids).all()
 
 
 def test_advice_comes_with_numbers() -> None:

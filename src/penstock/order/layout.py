@@ -131,7 +131,7 @@ def lay_streams(
     streams: Sequence[StreamShards], windows: dict[str, int], options: OrderOptions, num_lanes: int
 ) -> list[StreamOrder]:
     """Give each stream its own order, and its ids after those of the streams before it."""
-    make = orders.get("native" if options.shuffle else "sequential")
+    make = orders.get(options.order if options.shuffle else "sequential")
     firsts = np.cumsum([0, *(stream.num_samples for stream in streams)])
     return [
         StreamOrder(

@@ -71,12 +71,8 @@ class Mixer:
             return self._tails("tail", self._mix_tail)[lane]
         return self._mix_block(lane, block)
 
-    def taken_before_tail(self) -> tuple[Int64Array, Int64Array]:
-        """Count the samples in whole blocks: [stream][lane] with lanes, [stream] for pooled ones."""
-        return self.taken(self.num_blocks)
-
     def taken(self, block: int) -> tuple[Int64Array, Int64Array]:
-        """Count the samples taken before a block, in the two ways of `taken_before_tail`."""
+        """Count the samples taken before a block: [stream][lane] with lanes, [stream] for pooled ones."""
         by_lane = np.zeros((len(self.counts), self.num_lanes), dtype=np.int64)
         below = [self._below(bound, block * self.block_rows) for bound in self._bounds]
         for number, stream in enumerate(self._laned):
@@ -86,8 +82,22 @@ class Mixer:
             pooled[self._pooled] = self._pool.dealt(block)
         return by_lane, pooled
 
+    def totals(self) -> tuple[Int64Array, Int64Array]:
+        """Count the samples of the whole segment, in the two ways of `taken`, without mixing the tail."""
+        by_lane, pooled = self.taken(self.num_blocks)
+        left = self.counts - by_lane.sum(axis=1) - pooled
+        ends = np.cumsum(left)[:, None]
+        lanes = np.arange(self.num_lanes, dtype=np.int64)
+        # Streams lie end to end over the positions of the tail, which belong to the lanes in turn.
+        below = (ends - lanes + self.num_lanes - 1) // self.num_lanes
+        before = (ends - left[:, None] - lanes + self.num_lanes - 1) // self.num_lanes
+        in_tail = np.where(self.is_pooled[:, None], 0, below - before)
+        return by_lane + in_tail, np.where(self.is_pooled, self.counts, 0)
+
     def taken_at(self, position: int) -> tuple[Int64Array, Int64Array]:
-        """Count the samples taken before any position, in the two ways of `taken_before_tail`."""
+        """Count the samples taken before any position, in the two ways of `taken`."""
+        if position >= self.size:
+            return self.totals()
         block = min(position // (self.block_rows * self.num_lanes), self.num_blocks)
         by_lane, pooled = self.taken(block)
         for lane in range(self.num_lanes):
@@ -146,7 +156,7 @@ class Mixer:
 
     def _mix_tail(self) -> list[Mixed]:
         """Mix what is left after the last whole block: streams end to end, then each lane shuffled."""
-        by_lane, pooled = self.taken_before_tail()
+        by_lane, pooled = self.taken(self.num_blocks)
         left = self.counts - by_lane.sum(axis=1) - pooled
         labels = np.repeat(np.arange(len(self.counts)), left)
         lanes = []

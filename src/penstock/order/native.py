@@ -73,6 +73,7 @@ class StreamPlan:
         """Name the dataset and the order: a state with another fingerprint belongs to another run."""
         options = self.options
         words: list[int | str | None] = [
+            options.order,
             self.num_lanes,
             options.seed,
             str(options.shuffle),
@@ -141,7 +142,7 @@ class StreamPlan:
         options = self.options
         return {
             "version": STATE_VERSION,
-            "order": "native",
+            "order": options.order,
             "epoch": at.epoch,
             "position": min(at.position, self.epoch_size(at.epoch)),
             "seed": options.seed,

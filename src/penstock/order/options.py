@@ -42,13 +42,17 @@ class StreamShards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOptions:
-    """Settings of the native order; what is None follows from the index.
+    """Settings of an order; what is None follows from the index.
+
+    `order` names the order of each stream: `native`, or one that a plug-in registered in
+    `penstock.order.base.orders`.
 
     `num_canonical_nodes` sets the lanes: nodes that divide it read only their own part of the data.
     `shuffle_block_size` sets how many samples each lane shuffles among. The batching methods other than
     `random` fix the global batch, and `device_per_stream` the device batch, in samples.
     """
 
+    order: str = "native"
     seed: int = 9176
     shuffle: bool = True
     num_canonical_nodes: int | None = None

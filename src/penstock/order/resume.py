@@ -23,7 +23,7 @@ def resume(
     With `allow_mix_change`, other weights, or streams that came or went, take effect from the cursor on;
     every stream that was there before goes on at its own position.
     """
-    cursor = read_state(state, order="native")
+    cursor = read_state(state, order=plan.options.order)
     _check_order(plan.options, state)
     before = MixSpec.read(state["mix"])
     _check_streams(plan, state)
