@@ -48,6 +48,7 @@ def resume(
             f"the state's fingerprint {state['fingerprint']} is not this run's {resumed.fingerprint}: it "
             "belongs to another dataset or to other settings"
         )
+    resumed.epoch_size(cursor.epoch)  # not every mix can change everywhere: better said now than later
     return resumed, cursor
 
 

@@ -69,11 +69,11 @@ class EndToEnd:
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch."""
-        return sum(stretch.count for stretch in _lay_end_to_end(self._versions_of(epoch)))
+        return sum(stretch.count for stretch in self._lay_out(self._versions_of(epoch)))
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Give the ids at evenly spaced positions of an epoch."""
-        stretches = _lay_end_to_end(self._versions_of(epoch))
+        stretches = self._lay_out(self._versions_of(epoch))
         ends = list(accumulate(stretch.count for stretch in stretches))
         size = ends[-1]
 
@@ -100,11 +100,40 @@ class EndToEnd:
                 "the mix of an unshuffled run can change only with one lane: leave out num_canonical_nodes"
             )
         taken: dict[str, int] = {}
-        for stretch in _lay_end_to_end(versions):
+        for stretch in self._lay_out(versions):
             count = min(stretch.count, position)
             taken[stretch.name] = taken.get(stretch.name, 0) + count
             position -= count
         return taken
+
+    def _lay_out(self, versions: Sequence[Version]) -> list[_Stretch]:
+        stretches: list[_Stretch] = []
+        taken: dict[str, int] = {}
+        planned_before: dict[str, int] = {}
+        for version, following in zip(versions, [*versions[1:], None], strict=True):
+            left = None if following is None else following.start - version.start
+            for segment in version.segments:
+                for name, planned in zip(segment.names, segment.counts, strict=True):
+                    count = planned if left is None else min(planned, left)
+                    left = None if left is None else left - count
+                    first = taken.get(name, 0)
+                    stretch = _Stretch(name=name, first=first, count=count, planned=first + planned)
+                    self._check_change(stretch, planned_before.get(name, stretch.planned))
+                    taken[name], planned_before[name] = first + count, stretch.planned
+                    if count:
+                        stretches.append(stretch)
+        return stretches
+
+    def _check_change(self, stretch: _Stretch, planned_before: int) -> None:
+        """Refuse to draw a partial pass anew after some of it was handed out: samples would come twice."""
+        stream = self._streams.get(stretch.name)
+        if stream is None or not stretch.count or stretch.planned == planned_before:
+            return
+        if stretch.first > planned_before - planned_before % stream.order.num_samples:
+            raise ResumeError(
+                f"stream {stretch.name!r} is within a partial pass, drawn for its old weight: change the weights "
+                "of an unshuffled mix at the end of an epoch"
+            )
 
     def _read(self, epoch: int, stretch: _Stretch, begin: int, end: int) -> Int64Array:
         stream = self._streams.get(stretch.name)
@@ -120,22 +149,6 @@ class EndToEnd:
             key = fold("part", self._seed, epoch, stretch.name)
             ids[is_partial] = _pick_evenly(numbers[is_partial] - whole, rest, size, key)
         return ids + stream.first_id
-
-
-def _lay_end_to_end(versions: Sequence[Version]) -> list[_Stretch]:
-    stretches: list[_Stretch] = []
-    taken: dict[str, int] = {}
-    for version, following in zip(versions, [*versions[1:], None], strict=True):
-        left = None if following is None else following.start - version.start
-        for segment in version.segments:
-            for name, planned in zip(segment.names, segment.counts, strict=True):
-                count = planned if left is None else min(planned, left)
-                left = None if left is None else left - count
-                first = taken.get(name, 0)
-                taken[name] = first + count
-                if count:
-                    stretches.append(_Stretch(name=name, first=first, count=count, planned=first + planned))
-    return stretches
 
 
 def _pick_evenly(indexes: Int64Array, num_picked: int, size: int, key: int) -> Int64Array:
