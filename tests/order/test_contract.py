@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -62,3 +62,34 @@ class TestStratified(OrderContract):
         return plan_one(
             lengths, seed=seed, num_canonical_nodes=4, batching_method="stratified", global_batch_size=12
         )
+
+
+class TestMixOfTwo(OrderContract):
+    """Two streams whose ids and shards follow each other are the same samples as one."""
+
+    options: ClassVar[dict[str, Any]] = {"num_canonical_nodes": 3}
+
+    def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
+        middle = len(lengths) // 2
+        streams = [
+            StreamShards(name=name, lengths=np.array(part, dtype=np.int64))
+            for name, part in (("first", lengths[:middle]), ("second", lengths[middle:]))
+        ]
+        return StreamPlan.make(streams, OrderOptions(seed=seed, **self.options))
+
+
+class TestStratifiedMixOfTwo(TestMixOfTwo):
+    global_batch_size = 12
+    options: ClassVar[dict[str, Any]] = {
+        "num_canonical_nodes": 6,
+        "batching_method": "stratified",
+        "global_batch_size": 12,
+    }
+
+
+class TestUnshuffledMixOfTwo(TestMixOfTwo):
+    options: ClassVar[dict[str, Any]] = {"shuffle": False}
+
+    def test_epochs_and_seeds_differ(self) -> None:
+        plan = self.make_plan([50] * 40, 42)
+        assert plan.order.ids(1, range(2000)).tolist() == list(range(2000))

@@ -131,8 +131,8 @@ class EndToEnd:
             return
         if stretch.first > planned_before - planned_before % stream.order.num_samples:
             raise ResumeError(
-                f"stream {stretch.name!r} is within a partial pass, drawn for its old weight: change the weights "
-                "of an unshuffled mix at the end of an epoch"
+                f"stream {stretch.name!r} is within a partial pass, drawn for its old weight: change the "
+                "weights of an unshuffled mix at the end of an epoch"
             )
 
     def _read(self, epoch: int, stretch: _Stretch, begin: int, end: int) -> Int64Array:
