@@ -89,4 +89,5 @@ def _open_in_lane(plan: StreamPlan, number: int) -> int:
         return 1
     stream = plan.streams[number]
     window = plan.windows[stream.name]
-    return window + Pace.fit(window, len(stream.lengths), 1.0).bundle
+    num_shards = max(1, int(np.count_nonzero(stream.lengths)))
+    return window + Pace.fit(window, num_shards, stream.num_samples / num_shards).bundle

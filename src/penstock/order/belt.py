@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 # Samples shuffled in one go: enough to amortise numpy's cost per call, few enough to stay in cache.
 CHUNK_SIZE = 1 << 15
-# Shards enter in bundles of at most this part of those open, so that they come and go a few at a time.
+# Shards enter in bundles of this part of those open, so that they come and go a few at a time. Shards with few
+# samples enter more at a time: cut in more parts than they have samples, they would only cost time.
 BUNDLES_OPEN = 32
+_MIN_BUNDLES_OPEN = 8
 # How many shards on either side may change places so that lanes are cut through small shards.
 _CUT_REACH = 12
 
@@ -40,7 +42,7 @@ class Pace:
     @classmethod
     def fit(cls, window: int, num_shards: int, mean_length: float) -> Pace:
         """Keep about `window` shards of a lane open, in windows of a size that computes fast."""
-        bundle = max(1, window // BUNDLES_OPEN)
+        bundle = max(1, window // max(_MIN_BUNDLES_OPEN, min(BUNDLES_OPEN, int(mean_length))))
         rate = max(1, round(mean_length * bundle / CHUNK_SIZE))
         num_bundles = -(-num_shards // bundle)
         # A lane that fits in its window needs no conveyor: let every shard live all the time.
