@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # Samples shuffled in one go: enough to amortise numpy's cost per call, few enough to stay in cache.
 CHUNK_SIZE = 1 << 15
-# Shards enter in bundles of this part of those open, so that they come and go a few at a time. Shards with few
-# samples enter more at a time: cut in more parts than they have samples, they would only cost time.
+# Shards enter in bundles of this part of those open, so that they come and go a few at a time. Shards with
+# few samples enter more at a time: cut in more parts than they have samples, they would only cost time.
 BUNDLES_OPEN = 32
 _MIN_BUNDLES_OPEN = 8
 # How many shards on either side may change places so that lanes are cut through small shards.

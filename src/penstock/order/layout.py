@@ -173,17 +173,16 @@ def make_order(
     # Whole rows of lanes make up each global batch, for any number of nodes that divides lanes and batch.
     batch_size = options.global_batch_size or 1
     num_lanes = math.gcd(num_lanes, batch_size)
-    if options.batching_method == "stratified":
-        laid = lay_streams(streams, windows, options, num_lanes)
+    units = units_of(options, num_lanes)
+    if units is None:
         return MixedOrder(
-            laid,
+            lay_streams(streams, windows, options, num_lanes),
             num_lanes=num_lanes,
             block_rows=batch_size // num_lanes,
             seed=seed,
             versions_of=versions_of,
             is_shuffled=shuffle,
         )
-    units = units_of(options, num_lanes) or Units(size=1, per_batch=1, num_lanes=1)
     lanes = units.num_lanes if units.per_batch > 1 else num_lanes
     laid = lay_streams(streams, windows, options, lanes)
     return UnitOrder(laid, units=units, seed=seed, versions_of=versions_of, is_shuffled=shuffle)
