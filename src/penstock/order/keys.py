@@ -25,8 +25,10 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 def fold(*words: int | str) -> int:
     """Hash words to a 64-bit key; words of other types or in another order give another key."""
-    # ascii() writes integers and text the same way on every platform and release.
-    return int.from_bytes(hashlib.blake2b(ascii(words).encode(), digest_size=8).digest(), "little")
+    # ascii() writes integers and text the same way on every platform and release,
+    # but not those of numpy.
+    plain = tuple(word if isinstance(word, str) else int(word) for word in words)
+    return int.from_bytes(hashlib.blake2b(ascii(plain).encode(), digest_size=8).digest(), "little")
 
 
 def draw(key: int, counters: UInt64Array) -> UInt64Array:

@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from penstock.order.layout import EpochOrder
     from penstock.types import Int64Array
 
+_FIRST_IDS_AT_ONCE = 1 << 11
 _IDS_AT_ONCE = 1 << 16
 
 
 class ReadAhead:
-    """Reads more ids than asked for and hands them out piece by piece, so that small batches cost little."""
+    """Reads more ids than asked for and hands them out piece by piece, so that small batches cost little.
+
+    It begins with few and reads twice as many each time, so that the first batch comes soon.
+    """
 
     def __init__(self, order: EpochOrder) -> None:
         self._order = order
@@ -30,7 +34,9 @@ class ReadAhead:
             if have.start <= positions.start and positions[-1] <= have[-1]:
                 first = (positions.start - have.start) // step
                 return ids[first : first + len(positions)].copy()
-        ahead = range(positions.start, positions.start + max(len(positions), _IDS_AT_ONCE) * step, step)
+        has_followed = bool(kept) and kept[-1][0].start < positions.start <= kept[-1][0][-1] + step
+        num_ahead = min(2 * len(kept[-1][0]), _IDS_AT_ONCE) if has_followed else _FIRST_IDS_AT_ONCE
+        ahead = range(positions.start, positions.start + max(len(positions), num_ahead) * step, step)
         ahead = range(ahead.start, min(ahead.stop, self._order.size(epoch)), step)
         ids = self._order.ids(epoch, ahead)
         kept.append((ahead, ids))
