@@ -54,6 +54,11 @@ MIX = [
     {"name": "b", "lengths": [11, 200, 3], "weight": {"choose": 150}},
     {"name": "rare", "lengths": [5]},
 ]
+LARGE = [
+    {"name": "large", "lengths": [100], "times": 60},
+    {"name": "small", "lengths": [90], "times": 40},
+    {"name": "rare", "lengths": [1, 1]},
+]
 PLAIN = [{"name": name, "lengths": [50], "times": 8} for name in "xyz"]
 SCHEDULE = {
     "positions": [0, 400, 900],
@@ -91,6 +96,13 @@ CASES: list[dict[str, Any]] = [
         },
         "epoch": 3,
         "positions": [0, 1184],
+    },
+    {"streams": LARGE, "options": {"num_canonical_nodes": 2}, "epoch": 0, "positions": [0, 9602]},
+    {
+        "streams": LARGE,
+        "options": {"num_canonical_nodes": 4, "batching_method": "stratified", "global_batch_size": 16},
+        "epoch": 1,
+        "positions": [0, 9602],
     },
     {
         "streams": PLAIN,

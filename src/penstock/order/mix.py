@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import fold, permutation, sort_groups
 from penstock.order.lanes import lane_length
 from penstock.order.memory import Recent
 from penstock.order.pool import Pool, rank_among_equals
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.types import Int64Array
+
+# Rows of a lane that are mixed in one go, in as many blocks as they hold: numpy's cost per call is paid once.
+ROWS_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +65,24 @@ class Mixer:
             if len(self._pooled)
             else None
         )
+        self._blocks_at_once = max(1, ROWS_AT_ONCE // block_rows)
+        self._runs: Recent[Mixed] = Recent(num_lanes + 1)
         self._tails: Recent[list[Mixed]] = Recent(1)
 
     def rows(self, lane: int, row: int) -> Mixed:
-        """Give the block of a lane that holds a row."""
-        block = row // self.block_rows
-        if block >= self.num_blocks:
+        """Give a run of blocks of a lane that holds a row, or what is left after the last whole block."""
+        block = self.first_block(row)
+        if block == self.num_blocks:
             return self._tails("tail", self._mix_tail)[lane]
-        return self._mix_block(lane, block)
+        num_blocks = min(self._blocks_at_once, self.num_blocks - block)
+        return self._runs((lane, block), lambda: self._mix_blocks(lane, block, num_blocks))
+
+    def first_block(self, row: int) -> int:
+        """Give the first block of the run that `rows` gives for a row."""
+        block = row // self.block_rows
+        return min(
+            block - block % self._blocks_at_once if block < self.num_blocks else block, self.num_blocks
+        )
 
     def taken(self, block: int) -> tuple[Int64Array, Int64Array]:
         """Count the samples taken before a block: [stream][lane] with lanes, [stream] for pooled ones."""
@@ -103,7 +116,9 @@ class Mixer:
         for lane in range(self.num_lanes):
             num_rows = lane_length(position, self.num_lanes, lane) - block * self.block_rows
             if num_rows > 0:
-                seen = self.rows(lane, block * self.block_rows).streams[:num_rows]
+                mixed = self.rows(lane, block * self.block_rows)
+                skipped = block * self.block_rows - mixed.first_row
+                seen = mixed.streams[skipped : skipped + num_rows]
                 counted = np.bincount(seen, minlength=len(self.counts))
                 by_lane[:, lane] += np.where(self.is_pooled, 0, counted)
                 pooled += np.where(self.is_pooled, counted, 0)
@@ -120,34 +135,50 @@ class Mixer:
     def _pool_slots_before(self, block: int) -> int:
         return block * self.block_rows * self.num_lanes * self._bounds[0] // self.size
 
-    def _mix_block(self, lane: int, block: int) -> Mixed:
-        row, stop = block * self.block_rows, (block + 1) * self.block_rows
-        streams = np.empty(self.block_rows, dtype=np.int64)
-        indexes = np.empty(self.block_rows, dtype=np.int64)
-        pool_rows, slots = self._pool_slots(lane, row)
+    def _mix_blocks(self, lane: int, block: int, num_blocks: int) -> Mixed:
+        """Mix some blocks of a lane in a row, each within itself."""
+        row, num_rows = block * self.block_rows, num_blocks * self.block_rows
+        streams = np.empty(num_rows, dtype=np.int64)
+        indexes = np.empty(num_rows, dtype=np.int64)
+        is_laned = np.ones(num_rows, dtype=bool)
         if self._pool is not None:
-            numbers, pool_indexes = self._pool.block(block)
-            slots = slots - self._pool_slots_before(block)
+            pool_rows, slots = self._pool_slots(lane, row, num_rows)
+            numbers, pool_indexes = self._pool.blocks(block, num_blocks)
+            slots -= self._pool_slots_before(block)
             streams[pool_rows], indexes[pool_rows] = self._pooled[numbers[slots]], pool_indexes[slots]
-        begin = np.array([self._below(bound, row)[lane] for bound in self._bounds], dtype=np.int64)
-        end = np.array([self._below(bound, stop)[lane] for bound in self._bounds], dtype=np.int64)
-        labels = np.repeat(np.arange(len(self._laned)), np.diff(end) - np.diff(begin))
+            is_laned[pool_rows] = False
+        below = np.array([self._in_lane(bound, lane, row, num_blocks) for bound in self._bounds])
+        taken = below[1:] - below[:-1]  # [stream][block], and one more: what comes after the last
+        counts = np.diff(taken, axis=1).T
+        labels = np.repeat(np.tile(np.arange(len(self._laned)), num_blocks), counts.ravel())
         if self._is_shuffled:
-            labels = labels[permutation(fold("mix", self._key, lane, block), len(labels))]
-        is_laned = np.ones(self.block_rows, dtype=bool)
-        is_laned[pool_rows] = False
+            labels = labels[self._shuffle(lane, block, counts.sum(axis=1))]
         streams[is_laned] = self._laned[labels]
-        indexes[is_laned] = np.diff(begin)[labels] + rank_among_equals(labels)
+        indexes[is_laned] = taken[:, 0][labels] + rank_among_equals(labels)
         return Mixed(first_row=row, streams=streams, indexes=indexes)
 
-    def _pool_slots(self, lane: int, row: int) -> tuple[Int64Array, Int64Array]:
-        """Find the rows of a block where a lane has a pool slot, and number these slots over all lanes."""
-        share, size, num_lanes = self._bounds[0], self.size, self.num_lanes
-        if share == 0:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        whole, rest = divmod(row * share, size)
-        ahead = rest + np.arange(self.block_rows + 1, dtype=np.int64) * share
-        floors, staggered = whole + ahead // size, (ahead % size) * num_lanes // size
+    def _in_lane(self, bound: int, lane: int, row: int, num_blocks: int) -> Int64Array:
+        """Count a lane's samples below a bound where each of some blocks begins, and after the last."""
+        floors, staggered = self._ahead(bound, row, num_blocks, self.block_rows)
+        in_lane: Int64Array = floors + (staggered + lane >= self.num_lanes)
+        return in_lane
+
+    def _ahead(self, bound: int, row: int, num_steps: int, step: int) -> tuple[Int64Array, Int64Array]:
+        """Give row · bound / size for evenly spaced rows: the whole part, and the rest in parts of a lane."""
+        # Counted from the first row, products fit in 64 bits whatever the size.
+        whole, rest = divmod(row * bound, self.size)
+        ahead = rest + np.arange(num_steps + 1, dtype=np.int64) * (step * bound)
+        return whole + ahead // self.size, (ahead % self.size) * self.num_lanes // self.size
+
+    def _shuffle(self, lane: int, block: int, sizes: Int64Array) -> Int64Array:
+        if self.block_rows <= ROWS_AT_ONCE:
+            return sort_groups(fold("mix", self._key, lane), block, sizes)
+        return permutation(fold("mix", self._key, lane, block), int(sizes[0]))
+
+    def _pool_slots(self, lane: int, row: int, num_rows: int) -> tuple[Int64Array, Int64Array]:
+        """Find the rows where a lane has a pool slot, and number these slots over all lanes."""
+        num_lanes = self.num_lanes
+        floors, staggered = self._ahead(self._bounds[0], row, num_rows, 1)
         in_lane = floors + (staggered + lane >= num_lanes)
         in_lanes_before = lane * floors + np.maximum(0, lane - num_lanes + staggered)
         in_all = num_lanes * floors + staggered

@@ -169,9 +169,8 @@ class MixedOrder:
             position = place * self._num_lanes + lane
             run = mix.runs[bisect_right(mix.runs, position, key=lambda run: run.segment.start) - 1]
             row, local_lane = divmod(position - run.segment.start, self._num_lanes)
-            block = min(row // self._block_rows, run.mixer.num_blocks)
             return self._chunks(
-                (epoch, run.segment.start, local_lane, block),
+                (epoch, run.segment.start, local_lane, run.mixer.first_block(row)),
                 lambda: self._read(epoch, mix, run, lane, run.mixer.rows(local_lane, row)),
             )
 

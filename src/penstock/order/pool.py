@@ -79,9 +79,9 @@ class Pool:
         self._eras: Recent[_Era] = Recent(2)
         self._blocks: Recent[tuple[Int64Array, Int64Array]] = Recent(4)
 
-    def block(self, block: int) -> tuple[Int64Array, Int64Array]:
-        """Give stream and index within the stream for each slot of a block, in order of slots."""
-        return self._blocks(block, lambda: self._deal(block))
+    def blocks(self, block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
+        """Give stream and index within the stream for each slot of some blocks in a row."""
+        return self._blocks((block, num_blocks), lambda: self._deal_all(range(block, block + num_blocks)))
 
     def dealt(self, block: int) -> Int64Array:
         """Count the samples of each stream in the blocks before this one."""
@@ -98,6 +98,10 @@ class Pool:
         parts = np.empty(len(self._order), dtype=np.int64)
         parts[self._order] = [*split_by_tree(rare, for_rare), *for_others]
         return parts
+
+    def _deal_all(self, blocks: range) -> tuple[Int64Array, Int64Array]:
+        dealt = [self._deal(block) for block in blocks]
+        return np.concatenate([pair[0] for pair in dealt]), np.concatenate([pair[1] for pair in dealt])
 
     def _deal(self, block: int) -> tuple[Int64Array, Int64Array]:
         era = self._era_of(block)
