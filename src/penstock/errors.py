@@ -153,6 +153,21 @@ class StoreTimeoutError(StoreError, TimeoutError):
     """A store did not answer in time."""
 
 
+# --- Cache and resume ---------------------------------------------------------------------------------------
+
+
+class CacheError(PenstockError):
+    """The cache of a node cannot do what it was asked to."""
+
+
+class CacheTooSmallError(CacheError, ValueError):
+    """The cache limit is below what has to be open at once."""
+
+
+class ResumeError(PenstockError, ValueError):
+    """A state that does not fit the run it is loaded into."""
+
+
 # --- Installation -------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,24 @@
-"""Contracts: what every plug-in of a kind must do, as tests that its author runs."""
+"""Contracts: what every plug-in of a kind must do, as tests that its author runs.
+
+`OrderContract` draws its cases with hypothesis, so it is loaded on first use only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from penstock.testing.formats import FormatContract
 from penstock.testing.stores import StoreContract
 
-__all__ = ["FormatContract", "StoreContract"]
+if TYPE_CHECKING:
+    from penstock.testing.order import OrderContract
+
+__all__ = ["FormatContract", "OrderContract", "StoreContract"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "OrderContract":
+        raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
+    from penstock.testing.order import OrderContract
+
+    return OrderContract

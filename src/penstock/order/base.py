@@ -1,0 +1,46 @@
+"""What an order is, and the names under which orders are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from penstock.types import Int64Array
+
+
+class Order(Protocol):
+    """A bijection between the positions of an epoch and the samples, laid out in lanes.
+
+    Position p is place `p // num_lanes` of lane `p % num_lanes`. Whoever reads only some lanes touches only
+    the shards of those lanes.
+    """
+
+    @property
+    def num_samples(self) -> int:
+        """Count the samples of one pass."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Count the lanes."""
+
+    def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
+        """Give the ids at evenly spaced positions of one pass over the samples in an epoch."""
+
+
+class OrderFactory(Protocol):
+    """Makes an order from shard lengths and the settings that a state carries."""
+
+    def __call__(self, lengths: Int64Array, *, seed: int, stream: str, num_lanes: int, window: int) -> Order:
+        """Make the order of one stream."""
+
+
+orders: Registry[OrderFactory] = Registry(
+    "order",
+    group="penstock.orders",
+    builtin={
+        "native": "penstock.order.windows:Conveyor",
+        "sequential": "penstock.order.sequential:Sequential",
+    },
+)

@@ -1,0 +1,38 @@
+"""Where a run stands: two integers, and the versioned form in which a checkpoint keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ResumeError
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in the run: the epoch, and the samples handed out in it over all ranks."""
+
+    epoch: int = 0
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epoch < 0 or self.position < 0:
+            raise ResumeError(
+                f"epoch {self.epoch}, position {self.position} is no place in a run: both count from 0"
+            )
+
+
+def read_state(state: dict[str, Any], *, order: str) -> Cursor:
+    """Check that a state dict is one of ours, of this version and kind of order, and give its cursor."""
+    version = state.get("version")
+    if version != STATE_VERSION:
+        raise ResumeError(
+            f"the state has version {version!r} and this release reads {STATE_VERSION}: load it with the "
+            "release that wrote it, or start the epoch anew"
+        )
+    kind = state.get("order")
+    if kind != order:
+        raise ResumeError(f"the state is of order {kind!r} and this run uses {order!r}: set order={kind!r}")
+    return Cursor(epoch=int(state["epoch"]), position=int(state["position"]))

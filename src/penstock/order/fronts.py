@@ -1,0 +1,102 @@
+"""How far each lane has got with a stream, and which sample of the stream comes next.
+
+The samples of a stream, pass after pass, are numbered q = 0, 1, 2, …; number q is row `q // num_lanes` of
+lane `q % num_lanes`. A lane takes its rows in order, so one number per lane, its front, says all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.order.lanes import lane_length
+
+if TYPE_CHECKING:
+    from penstock.types import Int64Array
+
+
+def take_from_all(fronts: Int64Array, indexes: Int64Array) -> Int64Array:
+    """Number the samples that are taken whichever lane they are in: always the first one left."""
+    left, top = _left_behind(fronts)
+    numbers = top + indexes - len(left)
+    is_behind = indexes < len(left)
+    numbers[is_behind] = left[indexes[is_behind]]
+    return numbers
+
+
+def advance_all(fronts: Int64Array, count: int) -> Int64Array:
+    """Move the fronts past the first samples left, whichever lane they are in."""
+    left, top = _left_behind(fronts)
+    if count < len(left):
+        taken = np.bincount(left[:count] % len(fronts), minlength=len(fronts))
+        return fronts + taken
+    return lengths_of_lanes(top + count - len(left), len(fronts))
+
+
+def lengths_of_lanes(count: int, num_lanes: int) -> Int64Array:
+    """Count, for each lane, the samples numbered below `count`."""
+    return np.array([lane_length(count, num_lanes, lane) for lane in range(num_lanes)], dtype=np.int64)
+
+
+def _left_behind(fronts: Int64Array) -> tuple[Int64Array, int]:
+    """List the samples that the foremost lane has passed and others have not, and the number after them."""
+    num_lanes, highest = len(fronts), int(fronts.max())
+    rows = np.arange(int(fronts.min()), highest, dtype=np.int64)[:, None]
+    numbers = rows * num_lanes + np.arange(num_lanes, dtype=np.int64)
+    return numbers[rows >= fronts], highest * num_lanes
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Numbers that stand for others, so that what all lanes take together is the first samples, no others.
+
+    Lanes may end an epoch a row apart. Then the last rows of some lanes stand for the rows that others did
+    not reach.
+    """
+
+    stands_for: dict[int, int] = field(default_factory=dict)
+
+    def apply(self, numbers: Int64Array) -> Int64Array:
+        """Replace the numbers that stand for others."""
+        if not self.stands_for or int(numbers.max(initial=-1)) < min(self.stands_for):
+            return numbers
+        keys = np.array(sorted(self.stands_for), dtype=np.int64)
+        places = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
+        is_exchanged = keys[places] == numbers
+        if not is_exchanged.any():
+            return numbers
+        values = np.array([self.stands_for[int(key)] for key in keys], dtype=np.int64)
+        return np.where(is_exchanged, values[places], numbers)
+
+    def close(self, begin: Int64Array, fronts: Int64Array) -> Exchange:
+        """Give the exchange of an epoch that ends at these fronts; before `begin` all has been handed out."""
+        num_lanes, count = len(fronts), int(fronts.sum())
+        wanted = lengths_of_lanes(count, num_lanes)
+        near = set(self.stands_for)
+        for lane in range(num_lanes):
+            low, high = sorted((int(fronts[lane]), int(wanted[lane])))
+            near.update(row * num_lanes + lane for row in range(low, high))
+        taken = {number for number in near if number // num_lanes < fronts[number % num_lanes]}
+        meaning = {number: self.stands_for.get(number, number) for number in sorted(near)}
+        over = [
+            number
+            for number in meaning
+            if number in taken
+            and meaning[number] >= count
+            and number // num_lanes >= begin[number % num_lanes]
+        ]
+        under = [meaning[number] for number in meaning if number not in taken and meaning[number] < count]
+        return Exchange({**self.stands_for, **dict(zip(over, under, strict=False))})
+
+    def cut(self, closed: Exchange, fronts: Int64Array) -> Exchange:
+        """Keep of a closed exchange what was used before these fronts, when the rest is planned anew."""
+        num_lanes = len(fronts)
+        kept = dict(self.stands_for)
+        for number, stand_in in closed.stands_for.items():
+            meaning = kept.get(number, number)
+            if number // num_lanes < fronts[number % num_lanes] and meaning != stand_in:
+                owner = next((other for other, value in kept.items() if value == stand_in), stand_in)
+                kept[number], kept[owner] = stand_in, meaning
+        return Exchange(kept)

@@ -1,0 +1,43 @@
+"""A small memory of what was computed last, bounded in size."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Keeps the values used last, up to a total weight. Losing one costs time only: it is computed again.
+
+    Threads may share it without a lock, which a fork could leave locked: at worst a value is computed twice.
+    Pickling leaves the values behind.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[Recent[T]], tuple[int]]:
+        return type(self), (self._limit,)
+
+    def __call__(self, key: Hashable, compute: Callable[[], T], weight: int = 1) -> T:
+        """Give the value of a key, computing it if it is not here."""
+        found = self._kept.get(key)
+        if found is None:
+            self._make_room(weight)  # before computing, which may need the memory itself
+            found = weight, compute()
+        self._kept[key] = found
+        with contextlib.suppress(KeyError):  # another thread may have thrown it out
+            self._kept.move_to_end(key)
+        return found[1]
+
+    def _make_room(self, weight: int) -> None:
+        with contextlib.suppress(KeyError):
+            while sum(kept for kept, _ in list(self._kept.values())) + weight > self._limit:
+                self._kept.popitem(last=False)

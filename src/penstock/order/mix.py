@@ -1,0 +1,206 @@
+"""Mixing in closed form: which stream is at a position of a segment, and which of its samples.
+
+A segment is a run of positions with fixed counts of each stream. It is cut in blocks of whole rows, a row
+being one position in each lane. How many samples of a stream a lane has given before a row is a difference
+of two rounded multiples of its share; the lanes round at evenly staggered thresholds, so that whole rows
+are exact to one sample without any lane knowing of another. Streams with less than one sample per lane and
+block share the slots of a pool. Within its block a lane is shuffled, so nobody sees one stream only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.order.keys import fold, permutation, sort_groups
+from penstock.order.lanes import lane_length
+from penstock.order.memory import Recent
+from penstock.order.pool import Pool, rank_among_equals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.types import Int64Array
+
+# Rows of a lane that are mixed in one go, in as many blocks as they hold: numpy's cost per call is paid once.
+ROWS_AT_ONCE = 1 << 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """A run of rows of one lane: for each, the stream and the sample's index in it.
+
+    For a stream with lanes the index counts the samples that this lane has taken in the segment; for a
+    pooled stream, all that the segment has taken.
+    """
+
+    first_row: int
+    streams: Int64Array
+    indexes: Int64Array
+
+
+class Mixer:
+    """The mix of one segment: `counts[i]` samples of stream i, over lanes, in blocks of `block_rows` rows."""
+
+    def __init__(
+        self, counts: Sequence[int], *, num_lanes: int, block_rows: int, key: int, is_shuffled: bool = True
+    ) -> None:
+        self.counts = np.array(counts, dtype=np.int64)
+        self.size: int = sum(counts)
+        self.num_lanes, self.block_rows = num_lanes, block_rows
+        self._key, self._is_shuffled = key, is_shuffled
+        self.is_pooled = self.counts * block_rows < self.size
+        self.num_blocks = self.size // (block_rows * num_lanes)
+        self._pooled, self._laned = np.flatnonzero(self.is_pooled), np.flatnonzero(~self.is_pooled)
+        pooled_counts = [counts[int(stream)] for stream in self._pooled]
+        # Bounds of the streams laid end to end: first the pool, then one stream after the other, in exact
+        # integers.
+        self._bounds: list[int] = [sum(pooled_counts)]
+        for stream in self._laned:
+            self._bounds.append(self._bounds[-1] + counts[int(stream)])
+        self._pool = (
+            Pool(pooled_counts, self.num_blocks, self._pool_slots_before, fold(key, "pool"))
+            if len(self._pooled)
+            else None
+        )
+        self._blocks_at_once = max(1, ROWS_AT_ONCE // block_rows)
+        self._runs: Recent[Mixed] = Recent(num_lanes + 1)
+        self._tails: Recent[list[Mixed]] = Recent(1)
+
+    def rows(self, lane: int, row: int) -> Mixed:
+        """Give a run of blocks of a lane that holds a row, or what is left after the last whole block."""
+        block = self.first_block(row)
+        if block == self.num_blocks:
+            return self._tails("tail", self._mix_tail)[lane]
+        num_blocks = min(self._blocks_at_once, self.num_blocks - block)
+        return self._runs((lane, block), lambda: self._mix_blocks(lane, block, num_blocks))
+
+    def first_block(self, row: int) -> int:
+        """Give the first block of the run that `rows` gives for a row."""
+        block = row // self.block_rows
+        return min(
+            block - block % self._blocks_at_once if block < self.num_blocks else block, self.num_blocks
+        )
+
+    def taken(self, block: int) -> tuple[Int64Array, Int64Array]:
+        """Count the samples taken before a block: [stream][lane] with lanes, [stream] for pooled ones."""
+        by_lane = np.zeros((len(self.counts), self.num_lanes), dtype=np.int64)
+        below = [self._below(bound, block * self.block_rows) for bound in self._bounds]
+        for number, stream in enumerate(self._laned):
+            by_lane[stream] = below[number + 1] - below[number]
+        pooled = np.zeros(len(self.counts), dtype=np.int64)
+        if self._pool is not None:
+            pooled[self._pooled] = self._pool.dealt(block)
+        return by_lane, pooled
+
+    def totals(self) -> tuple[Int64Array, Int64Array]:
+        """Count the samples of the whole segment, in the two ways of `taken`, without mixing the tail."""
+        by_lane, pooled = self.taken(self.num_blocks)
+        left = self.counts - by_lane.sum(axis=1) - pooled
+        ends = np.cumsum(left)[:, None]
+        lanes = np.arange(self.num_lanes, dtype=np.int64)
+        # Streams lie end to end over the positions of the tail, which belong to the lanes in turn.
+        below = (ends - lanes + self.num_lanes - 1) // self.num_lanes
+        before = (ends - left[:, None] - lanes + self.num_lanes - 1) // self.num_lanes
+        in_tail = np.where(self.is_pooled[:, None], 0, below - before)
+        return by_lane + in_tail, np.where(self.is_pooled, self.counts, 0)
+
+    def taken_at(self, position: int) -> tuple[Int64Array, Int64Array]:
+        """Count the samples taken before any position, in the two ways of `taken`."""
+        if position >= self.size:
+            return self.totals()
+        block = min(position // (self.block_rows * self.num_lanes), self.num_blocks)
+        by_lane, pooled = self.taken(block)
+        for lane in range(self.num_lanes):
+            num_rows = lane_length(position, self.num_lanes, lane) - block * self.block_rows
+            if num_rows > 0:
+                mixed = self.rows(lane, block * self.block_rows)
+                skipped = block * self.block_rows - mixed.first_row
+                seen = mixed.streams[skipped : skipped + num_rows]
+                counted = np.bincount(seen, minlength=len(self.counts))
+                by_lane[:, lane] += np.where(self.is_pooled, 0, counted)
+                pooled += np.where(self.is_pooled, counted, 0)
+        return by_lane, pooled
+
+    def _below(self, bound: int, row: int) -> Int64Array:
+        """Count, for each lane, its samples below a bound before a row: row · bound / size, rounded."""
+        whole, rest = divmod(row * bound, self.size)
+        lanes = np.arange(self.num_lanes, dtype=np.int64)
+        # The sum over lanes is the rounded total: floor(x) + floor(x + 1/L) + … = floor(L·x).
+        below: Int64Array = whole + (rest * self.num_lanes // self.size + lanes >= self.num_lanes)
+        return below
+
+    def _pool_slots_before(self, block: int) -> int:
+        return block * self.block_rows * self.num_lanes * self._bounds[0] // self.size
+
+    def _mix_blocks(self, lane: int, block: int, num_blocks: int) -> Mixed:
+        """Mix some blocks of a lane in a row, each within itself."""
+        row, num_rows = block * self.block_rows, num_blocks * self.block_rows
+        streams = np.empty(num_rows, dtype=np.int64)
+        indexes = np.empty(num_rows, dtype=np.int64)
+        is_laned = np.ones(num_rows, dtype=bool)
+        if self._pool is not None:
+            pool_rows, slots = self._pool_slots(lane, row, num_rows)
+            numbers, pool_indexes = self._pool.blocks(block, num_blocks)
+            slots -= self._pool_slots_before(block)
+            streams[pool_rows], indexes[pool_rows] = self._pooled[numbers[slots]], pool_indexes[slots]
+            is_laned[pool_rows] = False
+        below = np.array([self._in_lane(bound, lane, row, num_blocks) for bound in self._bounds])
+        taken = below[1:] - below[:-1]  # [stream][block], and one more: what comes after the last
+        counts = np.diff(taken, axis=1).T
+        labels = np.repeat(np.tile(np.arange(len(self._laned)), num_blocks), counts.ravel())
+        if self._is_shuffled:
+            labels = labels[self._shuffle(lane, block, counts.sum(axis=1))]
+        streams[is_laned] = self._laned[labels]
+        indexes[is_laned] = taken[:, 0][labels] + rank_among_equals(labels)
+        return Mixed(first_row=row, streams=streams, indexes=indexes)
+
+    def _in_lane(self, bound: int, lane: int, row: int, num_blocks: int) -> Int64Array:
+        """Count a lane's samples below a bound where each of some blocks begins, and after the last."""
+        floors, staggered = self._ahead(bound, row, num_blocks, self.block_rows)
+        in_lane: Int64Array = floors + (staggered + lane >= self.num_lanes)
+        return in_lane
+
+    def _ahead(self, bound: int, row: int, num_steps: int, step: int) -> tuple[Int64Array, Int64Array]:
+        """Give row · bound / size for evenly spaced rows: the whole part, and the rest in parts of a lane."""
+        # Counted from the first row, products fit in 64 bits whatever the size.
+        whole, rest = divmod(row * bound, self.size)
+        ahead = rest + np.arange(num_steps + 1, dtype=np.int64) * (step * bound)
+        return whole + ahead // self.size, (ahead % self.size) * self.num_lanes // self.size
+
+    def _shuffle(self, lane: int, block: int, sizes: Int64Array) -> Int64Array:
+        if self.block_rows <= ROWS_AT_ONCE:
+            return sort_groups(fold("mix", self._key, lane), block, sizes)
+        return permutation(fold("mix", self._key, lane, block), int(sizes[0]))
+
+    def _pool_slots(self, lane: int, row: int, num_rows: int) -> tuple[Int64Array, Int64Array]:
+        """Find the rows where a lane has a pool slot, and number these slots over all lanes."""
+        num_lanes = self.num_lanes
+        floors, staggered = self._ahead(self._bounds[0], row, num_rows, 1)
+        in_lane = floors + (staggered + lane >= num_lanes)
+        in_lanes_before = lane * floors + np.maximum(0, lane - num_lanes + staggered)
+        in_all = num_lanes * floors + staggered
+        rows = np.flatnonzero(np.diff(in_lane))
+        return rows, in_all[rows] + in_lanes_before[rows + 1] - in_lanes_before[rows]
+
+    def _mix_tail(self) -> list[Mixed]:
+        """Mix what is left after the last whole block: streams end to end, then each lane shuffled."""
+        by_lane, pooled = self.taken(self.num_blocks)
+        left = self.counts - by_lane.sum(axis=1) - pooled
+        labels = np.repeat(np.arange(len(self.counts)), left)
+        lanes = []
+        for lane in range(self.num_lanes):
+            in_lane = labels[lane :: self.num_lanes]
+            if self._is_shuffled:
+                in_lane = in_lane[permutation(fold("tail", self._key, lane), len(in_lane))]
+            labels[lane :: self.num_lanes] = in_lane
+            lanes.append(by_lane[in_lane, lane] + rank_among_equals(in_lane))
+        over_all = pooled[labels] + rank_among_equals(labels)
+        mixed = []
+        for lane, in_lane in enumerate(lanes):
+            streams = labels[lane :: self.num_lanes]
+            indexes = np.where(self.is_pooled[streams], over_all[lane :: self.num_lanes], in_lane)
+            mixed.append(Mixed(first_row=self.num_blocks * self.block_rows, streams=streams, indexes=indexes))
+        return mixed

@@ -1,0 +1,176 @@
+"""Which samples of each shard take part in an epoch, when streams are cut short or repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import ConfigError
+from penstock.order.mosaic.ids import PIECE, IdArray, dtype_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.types import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """The shards of one stream: how many samples each holds and the id of each one's first."""
+
+    sizes: Int64Array
+    first_ids: Int64Array
+
+    @property
+    def num_samples(self) -> int:
+        """Count the samples of the stream."""
+        return int(self.sizes.sum())
+
+    @property
+    def end_id(self) -> int:
+        """Return the id after the last sample of the stream."""
+        return int((self.first_ids + self.sizes).max(initial=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """An epoch before shuffling: the sizes of its shuffle units, and the id at each position.
+
+    Units are never empty. `ids` is None where every position is its own id.
+    """
+
+    units: Int64Array
+    ids: IdArray | None
+
+    @property
+    def num_samples(self) -> int:
+        """Count the samples of the epoch."""
+        return int(self.units.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRule:
+    """The settings that decide which samples an epoch takes."""
+
+    seed: int
+    epoch: int
+    granularity: int = 1
+    is_balanced: bool = True
+    is_shuffled: bool = True
+    is_release_0_5: bool = False
+
+    @property
+    def draws_anew(self) -> bool:
+        """Tell whether the counts per shard are drawn anew each epoch."""
+        return self.is_balanced and self.is_shuffled
+
+
+def lay_shards(shard_sizes: Sequence[Sequence[int]]) -> tuple[Shards, ...]:
+    """Number the samples through all shards of all streams in order."""
+    streams = []
+    first_id = 0
+    for sizes_of_stream in shard_sizes:
+        sizes = np.asarray(sizes_of_stream, np.int64)
+        first_ids = first_id + np.cumsum(sizes) - sizes
+        streams.append(Shards(sizes=sizes, first_ids=first_ids))
+        first_id += int(sizes.sum())
+    return tuple(streams)
+
+
+def resample(streams: Sequence[Shards], choose: Sequence[int], rule: SamplingRule) -> Sampled:
+    """Draw the epoch's samples of these streams, one stream after the other."""
+    if all(chosen == shards.num_samples for shards, chosen in zip(streams, choose, strict=True)):
+        return _take_everything(streams)
+    draws = np.random.default_rng(rule.seed + rule.epoch if rule.is_balanced else rule.seed)
+    ids = np.empty(sum(choose), dtype_for(max(shards.end_id for shards in streams)))
+    units: list[int] = []
+    begin = 0
+    for shards, chosen in zip(streams, choose, strict=True):
+        counts = _count_per_shard(shards.sizes, chosen, rule, draws)
+        for size, first_id, count in zip(
+            shards.sizes.tolist(), shards.first_ids.tolist(), counts.tolist(), strict=True
+        ):
+            if count:
+                units += _units_of_shard(size, count)
+                _fill_shard(ids[begin : begin + count], size, first_id, draws)
+                begin += count
+    return Sampled(units=np.array(units, np.int64), ids=ids)
+
+
+def choose_per_shard(
+    sizes: Int64Array, choose: int, *, granularity: int, seed: int, epoch: int, draws_anew: bool
+) -> Int64Array:
+    """Split `choose` samples over shards: whole passes, then random runs of `granularity` samples."""
+    num_samples = int(sizes.sum())
+    passes, left = divmod(choose, num_samples) if num_samples else (0, 0)
+    counts: Int64Array = sizes * passes
+    if not left:
+        return counts
+    picks_per_shard = -(-sizes // granularity)
+    pick_ends = np.cumsum(picks_per_shard)
+    order = np.random.default_rng(seed + epoch if draws_anew else seed).permutation(int(pick_ends[-1]))
+    last_sizes = sizes - (picks_per_shard - 1) * granularity
+    for begin in range(0, len(order), PIECE):
+        picks = order[begin : begin + PIECE]
+        shard_ids = np.searchsorted(pick_ends, picks, side="right")
+        is_last = picks == pick_ends[shard_ids] - 1
+        taken = np.cumsum(np.where(is_last, last_sizes[shard_ids], granularity))
+        np.add.at(counts, shard_ids, np.diff(np.minimum(taken, left), prepend=0))
+        left -= min(left, int(taken[-1]))
+        if not left:
+            break
+    return counts
+
+
+def _units_of_shard(size: int, count: int) -> list[int]:
+    if not size:
+        raise ConfigError("an empty shard was drawn to give a sample: leave empty shards out of the index")
+    passes, rest = divmod(count, size)
+    return [size] * passes + [rest] * bool(rest)
+
+
+def _fill_shard(ids: IdArray, size: int, first_id: int, draws: np.random.Generator) -> None:
+    passes, rest = divmod(len(ids), size)
+    if passes:
+        ids[: passes * size].reshape(passes, size)[:] = np.arange(first_id, first_id + size)
+    if rest:
+        ids[passes * size :] = np.sort(first_id + draws.choice(size, rest, replace=False))
+
+
+def _take_everything(streams: Sequence[Shards]) -> Sampled:
+    units = np.concatenate([shards.sizes for shards in streams])
+    # Streams that follow one another from id 0 need no table; a stream taken alone may begin anywhere.
+    first_ids = np.concatenate([shards.first_ids for shards in streams])
+    begin = int(first_ids[0]) if len(first_ids) else 0
+    ids = None
+    if begin:
+        end = begin + int(units.sum())
+        ids = np.arange(begin, end, dtype=dtype_for(end))
+    return Sampled(units=units[units > 0], ids=ids)
+
+
+def _count_per_shard(
+    sizes: Int64Array, choose: int, rule: SamplingRule, draws: np.random.Generator
+) -> Int64Array:
+    if rule.is_release_0_5:
+        return _count_per_shard_0_5(sizes, choose, draws)
+    return choose_per_shard(
+        sizes,
+        choose,
+        granularity=rule.granularity,
+        seed=rule.seed,
+        epoch=rule.epoch,
+        draws_anew=rule.draws_anew,
+    )
+
+
+def _count_per_shard_0_5(sizes: Int64Array, choose: int, draws: np.random.Generator) -> Int64Array:
+    num_samples = int(sizes.sum())
+    if choose == num_samples:
+        return sizes
+    counts = sizes * choose // num_samples
+    missing = choose - int(counts.sum())
+    counts[draws.choice(len(sizes), missing, replace=False)] += 1
+    return counts

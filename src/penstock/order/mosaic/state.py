@@ -1,0 +1,79 @@
+"""MosaicML's own state dict: what it says, and where a run goes on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ResumeError
+from penstock.order.cursor import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.order.mosaic.rules import MosaicRules
+
+_REQUIRED = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
+_INITIAL_NODES = "initial_physical_nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MosaicState:
+    """A place in a run, in the fields of MosaicML's `state_dict`.
+
+    `sample_in_epoch` counts over all ranks. Release 0.5 has no `initial_physical_nodes`.
+    """
+
+    epoch: int
+    sample_in_epoch: int
+    num_canonical_nodes: int
+    shuffle_seed: int
+    initial_physical_nodes: int | None = None
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> MosaicState:
+        """Read what `to_dict`, or MosaicML's own `state_dict`, returned."""
+        known = (*_REQUIRED, _INITIAL_NODES)
+        for name in known:
+            value = fields.get(name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if not is_whole and (value is not None or name in _REQUIRED):
+                raise ResumeError(
+                    f"the state has {name}={value!r}, not a whole number: "
+                    "load a state_dict of a MosaicML StreamingDataset as it was saved"
+                )
+        return cls(**{name: fields[name] for name in known if name in fields})
+
+    def __post_init__(self) -> None:
+        for name, least, value in (
+            ("epoch", -1, self.epoch),
+            ("sample_in_epoch", 0, self.sample_in_epoch),
+            ("num_canonical_nodes", 1, self.num_canonical_nodes),
+            ("shuffle_seed", 0, self.shuffle_seed),
+            (_INITIAL_NODES, 1, self.initial_physical_nodes),
+        ):
+            if value is not None and value < least:
+                raise ResumeError(f"the state has {name}={value}: it must be at least {least}")
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the state as MosaicML saves it."""
+        fields = {name: int(getattr(self, name)) for name in _REQUIRED}
+        if self.initial_physical_nodes is not None:
+            fields[_INITIAL_NODES] = self.initial_physical_nodes
+        return fields
+
+    def adopt(self, rules: MosaicRules) -> MosaicRules:
+        """Return the rules of the run that saved this state."""
+        return replace(
+            rules,
+            num_canonical_nodes=self.num_canonical_nodes,
+            shuffle_seed=self.shuffle_seed,
+            initial_nodes=None if rules.is_release_0_5 else self.initial_physical_nodes,
+        )
+
+
+def resume_at(state: MosaicState | None, next_epoch: int) -> Cursor:
+    """Return where a run about to begin `next_epoch` goes on: at the state, unless its epoch is older."""
+    if state is None or state.epoch < next_epoch:
+        return Cursor(next_epoch, 0)
+    return Cursor(state.epoch, state.sample_in_epoch)

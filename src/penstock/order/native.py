@@ -1,0 +1,265 @@
+"""The plan of a native run: every question of `Plan`, answered from positions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from penstock.errors import ConfigError, ResumeError
+from penstock.order.cursor import STATE_VERSION
+from penstock.order.defaults import default_lanes, default_window, window_of_block
+from penstock.order.keys import fold
+from penstock.order.layout import EpochOrder, History, MixSpec, make_order, plan_versions, units_of
+from penstock.order.reading import ReadAhead
+from penstock.order.spans import Spans
+from penstock.order.weights import count_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.order.cursor import Cursor
+    from penstock.order.mixed import Version
+    from penstock.order.options import OrderOptions, StreamShards
+    from penstock.order.world import Seat, World
+    from penstock.types import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamPlan:
+    """Answers who gets which samples, for streams mixed into one native order; made by `StreamPlan.make`."""
+
+    streams: tuple[StreamShards, ...]
+    options: OrderOptions
+    mix: MixSpec
+    num_lanes: int
+    windows: dict[str, int]
+    history: History | None = None
+    spans: Spans = field(init=False)
+    order: EpochOrder = field(init=False)
+    _ahead: ReadAhead = field(init=False)
+
+    @classmethod
+    def make(cls, streams: Sequence[StreamShards], options: OrderOptions) -> StreamPlan:
+        """Plan a run: what the options leave open follows from the shard lengths."""
+        lengths = [stream.lengths for stream in streams]
+        lanes = options.num_canonical_nodes or (default_lanes(lengths) if options.shuffle else 1)
+        return cls(
+            streams=tuple(streams),
+            options=options,
+            mix=make_mix(streams, options),
+            num_lanes=lanes,
+            windows={stream.name: choose_window(stream, options, lanes, len(streams)) for stream in streams},
+        )
+
+    def __post_init__(self) -> None:
+        names = [stream.name for stream in self.streams]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"two streams have the same name among {names}: give each its own")
+        order = make_order(self.streams, self.windows, self.options, self.num_lanes, self._versions_of)
+        spans = Spans(np.concatenate([stream.lengths for stream in self.streams]))
+        object.__setattr__(self, "spans", spans)
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "_ahead", ReadAhead(order))
+        if self.history is None and self.epoch_size(0) == 0:
+            raise ConfigError(
+                "an epoch has less than one whole batch: use smaller batches or batching_method='random'"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the dataset and the order: a state with another fingerprint belongs to another run."""
+        options = self.options
+        words: list[int | str | None] = [
+            options.order,
+            self.num_lanes,
+            options.seed,
+            str(options.shuffle),
+            options.batching_method,
+            options.global_batch_size if options.batching_method != "random" else 0,
+            options.device_batch_size if options.batching_method == "device_per_stream" else 0,
+            str(options.schedule.describe() if options.schedule else None),
+        ]
+        for stream, count in zip(self.streams, self.mix.counts, strict=True):
+            words += [stream.name, stream.fingerprint, self.windows[stream.name], count]
+        return f"{fold(*(word or 0 for word in words)):016x}"
+
+    def epoch_size(self, epoch: int) -> int:
+        """Count the samples of an epoch, without the repeats that make ranks equal."""
+        return self.order.size(epoch)
+
+    def stop(self, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
+        """Give the position where a pass ends: past the last sample if ranks are made equal."""
+        left = max(0, self.epoch_size(at.epoch) - at.position)
+        if self.options.epoch_end == "drop":
+            return at.position + left // global_batch_size * global_batch_size
+        if self.options.epoch_end == "pad":
+            return at.position + -(-left // num_ranks) * num_ranks
+        return at.position + left
+
+    def num_batches(self, at: Cursor, seat: Seat, global_batch_size: int) -> int:
+        """Count the steps that this rank takes from the cursor to the end of the epoch."""
+        self._check_batch(at, global_batch_size, seat.world)
+        num_ranks = seat.world.num_ranks
+        stop = self.stop(at, num_ranks, global_batch_size)
+        if self.options.epoch_end == "uneven":
+            # The last position of this rank's own, which may lie before the last global batch.
+            stop = stop - (stop - 1 - seat.residue) % num_ranks if stop > at.position else stop
+        return max(0, -(-(stop - at.position) // global_batch_size))
+
+    def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
+        """Give the ids of one global batch in global order, declared repeats included; empty past the end."""
+        return self._read(at, step, 1, world, global_batch_size, residue=0, modulus=1)
+
+    def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
+        """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
+        modulus = seat.world.num_ranks
+        return self._read(at, step, 1, seat.world, global_batch_size, residue=seat.residue, modulus=modulus)
+
+    def upcoming_shards(
+        self,
+        at: Cursor,
+        step: int,
+        num_steps: int,
+        seat: Seat,
+        global_batch_size: int,
+        *,
+        of: Literal["rank", "node"],
+    ) -> Int64Array:
+        """List the shards that the rank or its node touches in the next steps, in order of first use."""
+        residue, modulus = (
+            (seat.residue, seat.world.num_ranks) if of == "rank" else (seat.node, seat.world.num_nodes)
+        )
+        ids = self._read(at, step, num_steps, seat.world, global_batch_size, residue=residue, modulus=modulus)
+        shards, _ = self.spans.locate(ids)
+        found, first_use = np.unique(shards, return_index=True)
+        return found[np.argsort(first_use)]
+
+    def state_dict(self, at: Cursor) -> dict[str, Any]:
+        """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""
+        options = self.options
+        return {
+            "version": STATE_VERSION,
+            "order": options.order,
+            "epoch": at.epoch,
+            "position": min(at.position, self.epoch_size(at.epoch)),
+            "seed": options.seed,
+            "lanes": self.num_lanes,
+            "windows": dict(self.windows),
+            "shuffle": options.shuffle,
+            "batching_method": options.batching_method,
+            "global_batch_size": options.global_batch_size,
+            "device_batch_size": options.device_batch_size,
+            "streams": {stream.name: stream.fingerprint for stream in self.streams},
+            "sizes": {stream.name: stream.num_samples for stream in self.streams},
+            "mix": self.mix.describe(),
+            "history": [
+                {"until": until, "mix": mix.describe()}
+                for until, mix in (self.history.mixes if self.history else ())
+                if self.history is not None and self.history.epoch == at.epoch
+            ],
+            "fingerprint": self.fingerprint,
+        }
+
+    def _versions_of(self, epoch: int) -> list[Version]:
+        sizes = {stream.name: stream.num_samples for stream in self.streams}
+        units = units_of(self.options, math.gcd(self.num_lanes, self.options.global_batch_size or 1))
+        mixes = [(0, self.mix)]
+        if self.history is not None and self.history.epoch == epoch:
+            sizes = {**self.history.sizes, **sizes}
+            starts = [0, *(until for until, _ in self.history.mixes)]
+            mixes = list(zip(starts, [*(mix for _, mix in self.history.mixes), self.mix], strict=True))
+        return plan_versions(epoch, mixes, sizes, units, self.order)
+
+    def _check_batch(self, at: Cursor, global_batch_size: int, world: World) -> None:
+        options = self.options
+        if global_batch_size < 1:
+            raise ConfigError(f"global batch size {global_batch_size} is empty: give 1 or more")
+        if options.batching_method == "random":
+            return
+        if global_batch_size != options.global_batch_size:
+            raise ConfigError(
+                f"batching_method={options.batching_method!r} was planned for global batches of "
+                f"{options.global_batch_size}, not {global_batch_size}: keep the size, or use 'random'"
+            )
+        if at.position % global_batch_size and at.position < self.epoch_size(at.epoch):
+            raise ResumeError(
+                f"position {at.position} lies within a global batch of {global_batch_size}, which "
+                f"batching_method={options.batching_method!r} does not cut: resume at a multiple of it"
+            )
+        if options.batching_method == "device_per_stream":
+            num_devices = global_batch_size // (options.device_batch_size or 1)
+            if world.num_ranks != num_devices:
+                raise ConfigError(
+                    f"batching_method='device_per_stream' was planned for {num_devices} device batches of "
+                    f"{options.device_batch_size} and cannot serve {world.num_ranks} ranks: use {num_devices}"
+                )
+
+    def _read(
+        self,
+        at: Cursor,
+        step: int,
+        num_steps: int,
+        world: World,
+        global_batch_size: int,
+        *,
+        residue: int,
+        modulus: int,
+    ) -> Int64Array:
+        """Read the positions ≡ residue of some global batches, and the repeats after the last position."""
+        self._check_batch(at, global_batch_size, world)
+        size, stop = self.epoch_size(at.epoch), self.stop(at, world.num_ranks, global_batch_size)
+        begin = at.position + step * global_batch_size
+        end = min(begin + num_steps * global_batch_size, stop)
+        first = begin + (residue - begin) % modulus
+        ids = self._ahead.ids(at.epoch, range(first, min(end, size), modulus))
+        first_repeat = max(begin, size) + (residue - max(begin, size)) % modulus
+        repeats = [
+            self._ahead.ids(at.epoch, range(source, source + 1))
+            for position in range(first_repeat, end, modulus)
+            for source in [repeated_position(position, size, world.num_ranks)]
+        ]
+        if repeats:
+            ids = np.concatenate([ids, *repeats])
+        if self.history is not None and (ids < 0).any():
+            raise ResumeError(
+                "a position before the change of mix belongs to a stream that is gone: add it again"
+            )
+        return ids
+
+
+def repeated_position(position: int, size: int, num_ranks: int) -> int:
+    """Say which position one past the end repeats: the same rank's last one, so nothing is fetched for it."""
+    return position - num_ranks if position >= num_ranks else (position - size) % size
+
+
+def make_mix(streams: Sequence[StreamShards], options: OrderOptions) -> MixSpec:
+    """Fix how many samples each stream gives to an epoch."""
+    sizes = [stream.num_samples for stream in streams]
+    schedule = options.schedule
+    if schedule is not None:
+        if len(schedule.proportions[0]) != len(streams):
+            raise ConfigError(
+                f"the schedule has {len(schedule.proportions[0])} proportions for {len(streams)} streams"
+            )
+        for number, stream in enumerate(streams):
+            if stream.weight.proportion or stream.weight.repeat or stream.weight.choose:
+                raise ConfigError(f"stream {stream.name!r} has a weight and a schedule: give one of the two")
+            if not sizes[number] and any(shares[number] for shares in schedule.proportions):
+                raise ConfigError(f"stream {stream.name!r} is empty but has a share: set its proportion to 0")
+    counts = count_samples([stream.weight for stream in streams], sizes, options.epoch_size)
+    return MixSpec(
+        names=tuple(stream.name for stream in streams),
+        counts=tuple(counts),
+        is_relative=options.epoch_size is not None or streams[0].weight.proportion is not None,
+        schedule=schedule,
+    )
+
+
+def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, num_streams: int) -> int:
+    """Fix how many shards of a stream each lane keeps open."""
+    if options.shuffle_block_size is not None:
+        return window_of_block(stream.lengths, options.shuffle_block_size)
+    return default_window(stream.lengths, num_lanes, num_streams)

@@ -1,0 +1,93 @@
+"""What a person may say about the order, and what a plan is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import ConfigError
+from penstock.order.batching import BATCHING_METHODS, BatchingMethod
+from penstock.order.weights import StreamWeight
+
+if TYPE_CHECKING:
+    from penstock.order.plan import EpochEnd
+    from penstock.order.schedule import MixSchedule
+    from penstock.types import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamShards:
+    """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight."""
+
+    name: str
+    lengths: Int64Array
+    weight: StreamWeight = field(default_factory=StreamWeight)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", np.asarray(self.lengths, dtype=np.int64))
+
+    @property
+    def num_samples(self) -> int:
+        """Count the samples of one pass."""
+        return int(self.lengths.sum())
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the shard lengths: other lengths are other data."""
+        return hashlib.blake2b(self.lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderOptions:
+    """Settings of an order; what is None follows from the index.
+
+    `order` names the order of each stream: `native`, or one that a plug-in registered in
+    `penstock.order.base.orders`.
+
+    `num_canonical_nodes` sets the lanes: nodes that divide it read only their own part of the data.
+    `shuffle_block_size` sets how many samples each lane shuffles among. The batching methods other than
+    `random` fix the global batch, and `device_per_stream` the device batch, in samples.
+    """
+
+    order: str = "native"
+    seed: int = 9176
+    shuffle: bool = True
+    num_canonical_nodes: int | None = None
+    shuffle_block_size: int | None = None
+    epoch_size: int | None = None
+    epoch_end: EpochEnd = "pad"
+    batching_method: BatchingMethod = "random"
+    global_batch_size: int | None = None
+    device_batch_size: int | None = None
+    schedule: MixSchedule | None = None
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.name != "seed" and type(value) is int and value < 1:
+                raise ConfigError(f"{setting.name}={value} makes no order: give 1 or more")
+        if self.epoch_end not in ("pad", "drop", "uneven"):
+            raise ConfigError(f"epoch_end={self.epoch_end!r} is unknown: use pad, drop or uneven")
+        if self.batching_method not in BATCHING_METHODS:
+            raise ConfigError(
+                f"batching_method={self.batching_method!r} is unknown: use one of "
+                f"{', '.join(BATCHING_METHODS)}"
+            )
+        if self.batching_method != "random" and self.global_batch_size is None:
+            raise ConfigError(
+                f"batching_method={self.batching_method!r} fixes the global batch: give its size"
+            )
+        if self.batching_method == "device_per_stream":
+            self._check_device_batch()
+
+    def _check_device_batch(self) -> None:
+        if self.device_batch_size is None:
+            raise ConfigError("batching_method='device_per_stream' fixes the device batch: give its size")
+        if self.global_batch_size is not None and self.global_batch_size % self.device_batch_size:
+            raise ConfigError(
+                f"device batches of {self.device_batch_size} do not make up a global batch of "
+                f"{self.global_batch_size}: choose sizes that divide"
+            )

@@ -1,0 +1,58 @@
+"""The questions that everyone above asks of an order: which samples, for whom, at which step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from penstock.order.cursor import Cursor
+    from penstock.order.world import Seat, World
+    from penstock.types import Int64Array
+
+EpochEnd: TypeAlias = Literal["pad", "drop", "uneven"]
+
+
+class Plan(Protocol):
+    """Answers, for any world, which samples make up each batch of a pass that begins at a cursor.
+
+    A pass is what is left of the epoch `at.epoch` from `at.position` on. Its steps count from 0 at that
+    cursor, and step s of the whole job is one global batch. `global_batch_size` counts samples over all
+    ranks. Every method is a pure function of its arguments; what it keeps between calls only makes the next
+    call faster.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the dataset and the order: a state with another fingerprint belongs to another run."""
+
+    def epoch_size(self, epoch: int) -> int:
+        """Count the samples of an epoch, without the repeats that make ranks equal."""
+
+    def num_batches(self, at: Cursor, seat: Seat, global_batch_size: int) -> int:
+        """Count the steps that this rank takes from the cursor to the end of the epoch."""
+
+    def global_batch(self, at: Cursor, step: int, world: World, global_batch_size: int) -> Int64Array:
+        """Give the ids of one global batch in global order, declared repeats included; empty past the end."""
+
+    def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
+        """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
+
+    def upcoming_shards(
+        self,
+        at: Cursor,
+        step: int,
+        num_steps: int,
+        seat: Seat,
+        global_batch_size: int,
+        *,
+        of: Literal["rank", "node"],
+    ) -> Int64Array:
+        """List the shards that the rank or its node touches in the next steps, in order of first use."""
+
+    def state_dict(self, at: Cursor) -> dict[str, Any]:
+        """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""
+
+
+def worker_batch(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_size: int) -> Int64Array:
+    """Give the ids of a worker's batch number `turn`: the workers of a rank take its steps in turn."""
+    return plan.batch(at, seat.step_of(turn), seat, global_batch_size)

@@ -1,0 +1,132 @@
+"""Proportions that change in the course of a run: given at some positions, interpolated between them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAX_SEGMENTS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixSchedule:
+    """Proportions of all streams at given positions of the run, in samples since its first epoch began.
+
+    `shape` says what happens between two positions: `step` keeps the earlier proportions, `linear` and
+    `cosine` go over to the later ones. A transition is constant within blocks of `block` samples (a 64th of
+    the transition by default).
+    """
+
+    positions: tuple[int, ...]
+    proportions: tuple[tuple[float, ...], ...]
+    shape: Literal["step", "linear", "cosine"] = "step"
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            not self.positions
+            or self.positions[0] != 0
+            or list(self.positions) != sorted(set(self.positions))
+        ):
+            raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
+        if len(self.positions) != len(self.proportions):
+            raise ConfigError(
+                f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: give both"
+            )
+        for shares in self.proportions:
+            if len(shares) != len(self.proportions[0]) or min(shares) < 0 or not sum(shares) > 0:
+                raise ConfigError(
+                    f"proportions {shares} do not fit: one per stream, none negative, not all 0"
+                )
+        if self.shape not in ("step", "linear", "cosine"):
+            raise ConfigError(f"schedule shape {self.shape!r} is unknown: use step, linear or cosine")
+        if self.block is not None and self.block < 1:
+            raise ConfigError(f"a schedule block of {self.block} samples is empty: give 1 or more")
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the schedule in plain JSON values, as `read` reads them."""
+        return {
+            "positions": list(self.positions),
+            "proportions": [list(shares) for shares in self.proportions],
+            "shape": self.shape,
+            "block": self.block,
+        }
+
+    @classmethod
+    def read(cls, described: dict[str, Any]) -> MixSchedule:
+        """Make the schedule that `describe` described."""
+        return cls(
+            positions=tuple(described["positions"]),
+            proportions=tuple(tuple(shares) for shares in described["proportions"]),
+            shape=described["shape"],
+            block=described["block"],
+        )
+
+    def segments(self, begin: int, end: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Cut [begin, end) where proportions change: the start of each segment, and exact counts of streams.
+
+        Fractions are carried from segment to segment, so that counts stay within one sample of the integral.
+        """
+        cuts = self._cuts(begin, end)
+        owed = [Fraction(0)] * len(self.proportions[0])
+        segments = []
+        for start, stop in zip(cuts, [*cuts[1:], end], strict=True):
+            shares = self._shares((start + stop) // 2 if self.shape != "step" else start)
+            owed = [due + (stop - start) * share for due, share in zip(owed, shares, strict=True)]
+            counts = _round_down(owed, stop - start)
+            owed = [due - count for due, count in zip(owed, counts, strict=True)]
+            segments.append((start, tuple(counts)))
+        return segments
+
+    def _cuts(self, begin: int, end: int) -> list[int]:
+        cuts = {begin, *(position for position in self.positions if begin < position < end)}
+        if self.shape != "step":
+            for low, high in pairwise(self.positions):
+                block = self.block or max(1, (high - low) // 64)
+                first = max(low, begin) - (max(low, begin) - low) % block
+                if (min(high, end) - first) // block > _MAX_SEGMENTS:
+                    raise ConfigError(
+                        f"a schedule block of {block} samples makes over {_MAX_SEGMENTS} segments: raise it"
+                    )
+                cuts.update(cut for cut in range(first, min(high, end), block) if cut > begin)
+        return sorted(cuts)
+
+    def _shares(self, position: int) -> list[Fraction]:
+        number = bisect_right(self.positions, position) - 1
+        before = _normalise(self.proportions[number])
+        if self.shape == "step" or number + 1 == len(self.positions):
+            return before
+        low, high = self.positions[number], self.positions[number + 1]
+        way = Fraction(position - low, high - low)
+        if self.shape == "cosine":
+            # Rounded, so that the last digit of a platform's cosine cannot change a count.
+            way = Fraction(round((1 - math.cos(math.pi * float(way))) / 2, 9))
+        after = _normalise(self.proportions[number + 1])
+        return [(1 - way) * old + way * new for old, new in zip(before, after, strict=True)]
+
+
+def _normalise(shares: Sequence[float]) -> list[Fraction]:
+    exact = [Fraction(share) for share in shares]
+    return [share / sum(exact) for share in exact]
+
+
+def _round_down(owed: Sequence[Fraction], total: int) -> list[int]:
+    """Pay debts in whole samples, `total` in all: the whole part of each, then the largest fractions."""
+    counts = [max(0, math.floor(due)) for due in owed]
+    by_fraction = sorted(range(len(owed)), key=lambda number: (counts[number] - owed[number], number))
+    for number in by_fraction[: max(0, total - sum(counts))]:
+        counts[number] += 1
+    # A stream paid ahead earlier leaves others with more than the total: take back where least is owed.
+    for number in reversed(by_fraction):
+        excess = max(0, sum(counts) - total)
+        counts[number] -= min(excess, counts[number])
+    return counts
