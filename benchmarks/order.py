@@ -101,9 +101,7 @@ def measure_peer(num_samples: int) -> dict[str, Any]:
         write_index(Path(directory), num_shards, num_samples // num_shards)
 
         def make() -> Any:
-            return StreamingDataset(
-                local=directory, shuffle=True, batch_size=GLOBAL_BATCH_SIZE, num_canonical_nodes=1
-            )
+            return StreamingDataset(local=directory, shuffle=True, batch_size=GLOBAL_BATCH_SIZE, num_canonical_nodes=1)
 
         dataset, build_s = timed(make)
         world = World(1, 1, 1, 0)

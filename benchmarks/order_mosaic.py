@@ -41,9 +41,7 @@ def prepare_ours(spec: dict[str, Any]) -> Callable[[], Any]:
     from penstock.order.mosaic.rules import MosaicOptions
     from penstock.order.world import World
 
-    options = MosaicOptions(
-        shuffle=True, shuffle_algo=spec["algo"], num_canonical_nodes=spec["canonical_nodes"]
-    )
+    options = MosaicOptions(shuffle=True, shuffle_algo=spec["algo"], num_canonical_nodes=spec["canonical_nodes"])
     world = World(num_nodes=spec["nodes"], ranks_per_node=RANKS_PER_NODE)
     plan = MosaicPlan.make([shard_sizes(spec)], options, num_nodes=world.num_nodes)
     return lambda: plan.epoch_batches(Cursor(1, 0), world, BATCH_SIZE * world.num_ranks)

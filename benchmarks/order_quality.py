@@ -96,8 +96,7 @@ def draw_plot(results: list[dict[str, Any]]) -> str:
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<path d="M{margin} 20V{height - margin}H{width - 20}" fill="none" stroke="black"/>',
-        f'<text x="{width / 2}" y="{height - 15}" text-anchor="middle">'
-        "most shards held by a node (logarithmic)</text>",
+        f'<text x="{width / 2}" y="{height - 15}" text-anchor="middle">most shards held by a node (logarithmic)</text>',
         f'<text transform="translate(15 {height / 2}) rotate(-90)" text-anchor="middle">'
         "distance of a batch from the true mix</text>",
     ]
@@ -129,9 +128,7 @@ def main() -> None:
     parser.add_argument("--svg", type=Path, help="draw the plot of the docs")
     args = parser.parse_args()
     results = [
-        measure(args.lengths, num_nodes, algorithm, args.seeds)
-        for num_nodes in args.nodes
-        for algorithm in ALGORITHMS
+        measure(args.lengths, num_nodes, algorithm, args.seeds) for num_nodes in args.nodes for algorithm in ALGORITHMS
     ]
     print(show_table(results) if args.table else json.dumps(results, indent=2))
     if args.svg:

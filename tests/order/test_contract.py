@@ -59,9 +59,7 @@ class TestStratified(OrderContract):
     global_batch_size = 12
 
     def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
-        return plan_one(
-            lengths, seed=seed, num_canonical_nodes=4, batching_method="stratified", global_batch_size=12
-        )
+        return plan_one(lengths, seed=seed, num_canonical_nodes=4, batching_method="stratified", global_batch_size=12)
 
 
 class TestMixOfTwo(OrderContract):

@@ -41,9 +41,7 @@ def read_all(mixer: Mixer) -> tuple[Int64Array, Int64Array]:
 
 @settings(max_examples=40, deadline=None)
 @given(counts=COUNTS, lanes=st.integers(1, 8), rows=st.integers(1, 30), key=st.integers(0, 99))
-def test_counts_are_exact_and_each_stream_goes_in_order(
-    counts: list[int], lanes: int, rows: int, key: int
-) -> None:
+def test_counts_are_exact_and_each_stream_goes_in_order(counts: list[int], lanes: int, rows: int, key: int) -> None:
     mixer = Mixer(counts, num_lanes=lanes, block_rows=rows, key=key)
     streams, indexes = read_all(mixer)
     assert np.bincount(streams, minlength=len(counts)).tolist() == counts
@@ -70,9 +68,7 @@ def test_every_batch_holds_its_share_within_two_samples(counts: list[int], lanes
 
 @settings(max_examples=25, deadline=None)
 @given(counts=COUNTS, lanes=st.integers(1, 8), rows=st.integers(1, 30), cut=st.floats(0, 1))
-def test_what_was_taken_is_known_at_every_position(
-    counts: list[int], lanes: int, rows: int, cut: float
-) -> None:
+def test_what_was_taken_is_known_at_every_position(counts: list[int], lanes: int, rows: int, cut: float) -> None:
     mixer = Mixer(counts, num_lanes=lanes, block_rows=rows, key=1)
     streams, _ = read_all(mixer)
     position = int(cut * mixer.size)
@@ -192,6 +188,4 @@ def test_a_schedule_is_checked() -> None:
     with pytest.raises(ConfigError, match="unknown"):
         MixSchedule(positions=(0,), proportions=((1,),), shape="cubic")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="raise it"):
-        MixSchedule(positions=(0, 10**9), proportions=((1, 0), (0, 1)), shape="linear", block=1).segments(
-            0, 10**9
-        )
+        MixSchedule(positions=(0, 10**9), proportions=((1, 0), (0, 1)), shape="linear", block=1).segments(0, 10**9)

@@ -94,9 +94,7 @@ def test_shares_hold_all_along_and_no_rank_sees_one_stream_only() -> None:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("lanes", [1, 4, 6])
 def test_stratified_batches_hold_every_share(shuffle: bool, lanes: int) -> None:
-    plan = plan_mix(
-        batching_method="stratified", global_batch_size=24, num_canonical_nodes=lanes, shuffle=shuffle
-    )
+    plan = plan_mix(batching_method="stratified", global_batch_size=24, num_canonical_nodes=lanes, shuffle=shuffle)
     ids = read_epoch(plan)
     assert sorted(ids) == list(range(sum(SIZES)))
     for start in range(0, len(ids) - 24, 24):
@@ -106,9 +104,7 @@ def test_stratified_batches_hold_every_share(shuffle: bool, lanes: int) -> None:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_per_stream_batches_hold_one_stream(shuffle: bool) -> None:
-    plan = plan_mix(
-        batching_method="per_stream", global_batch_size=24, num_canonical_nodes=4, shuffle=shuffle
-    )
+    plan = plan_mix(batching_method="per_stream", global_batch_size=24, num_canonical_nodes=4, shuffle=shuffle)
     streams = stream_of(read_epoch(plan)).reshape(-1, 24)
     assert (streams == streams[:, :1]).all()
     assert np.bincount(streams[:, 0]).tolist() == [size // 24 for size in SIZES]
@@ -200,9 +196,7 @@ def test_an_unshuffled_mix_in_lanes_is_still_complete() -> None:
 
 
 def test_a_schedule_changes_the_mix_as_it_goes() -> None:
-    schedule = MixSchedule(
-        positions=(0, 3000, 6000), proportions=((1, 0, 0), (0, 1, 0), (0, 0, 1)), shape="linear"
-    )
+    schedule = MixSchedule(positions=(0, 3000, 6000), proportions=((1, 0, 0), (0, 1, 0), (0, 0, 1)), shape="linear")
     plan = plan_mix(schedule=schedule, epoch_size=4000, num_canonical_nodes=4)
     streams = np.concatenate([stream_of(read_epoch(plan, epoch)) for epoch in (0, 1)])
     assert len(streams) == 8000
@@ -237,14 +231,11 @@ def test_replicated_ranks_share_their_samples() -> None:
 
 
 def test_a_node_that_divides_the_lanes_keeps_to_its_own_shards() -> None:
-    plan = StreamPlan.make(
-        [StreamShards(name="one", lengths=np.full(320, 50))], OrderOptions(num_canonical_nodes=8)
-    )
+    plan = StreamPlan.make([StreamShards(name="one", lengths=np.full(320, 50))], OrderOptions(num_canonical_nodes=8))
     world = World(num_nodes=4, ranks_per_node=2)
     steps = plan.num_batches(Cursor(), Seat(world=world), 64)
     touched = [
-        plan.upcoming_shards(Cursor(), 0, steps, Seat(world=world, node=node), 64, of="node")
-        for node in range(4)
+        plan.upcoming_shards(Cursor(), 0, steps, Seat(world=world, node=node), 64, of="node") for node in range(4)
     ]
     assert sum(map(len, touched)) == 320
 

@@ -45,9 +45,7 @@ def test_native_is_at_least_as_good_as_py1e_at_equal_shards_held(kind: str, num_
                 order = Conveyor(lengths, seed=seed, num_lanes=num_nodes, window=window)
                 ids = order.ids(0, 0, range(size))
             else:
-                rule = ShuffleRule(
-                    num_canonical_nodes=num_nodes, seed=seed, epoch=0, block_size=window * size // 640
-                )
+                rule = ShuffleRule(num_canonical_nodes=num_nodes, seed=seed, epoch=0, block_size=window * size // 640)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     shuffled = shuffle_algorithm("py1e")(lengths, rule)
@@ -55,9 +53,7 @@ def test_native_is_at_least_as_good_as_py1e_at_equal_shards_held(kind: str, num_
                 for lane in range(num_nodes):
                     begin = lane_start(size, num_nodes, lane)
                     ids[lane::num_nodes] = shuffled[begin : begin + lane_length(size, num_nodes, lane)]
-            measured.append(
-                (measure_shuffling(ids, spans, batch), measure_traffic(ids, spans, batch, num_nodes, 4))
-            )
+            measured.append((measure_shuffling(ids, spans, batch), measure_traffic(ids, spans, batch, num_nodes, 4)))
         shuffling[name] = [pair[0] for pair in measured]
         traffic[name] = [pair[1] for pair in measured]
 

@@ -57,10 +57,7 @@ def save(plan: StreamPlan, at: Cursor) -> dict[str, Any]:
 def name_samples(plan: StreamPlan, ids: Int64Array) -> list[tuple[str, int]]:
     starts = np.cumsum([0, *(stream.num_samples for stream in plan.streams)])
     numbers = np.searchsorted(starts, ids, side="right") - 1
-    return [
-        (plan.streams[number].name, int(id_ - starts[number]))
-        for number, id_ in zip(numbers, ids, strict=True)
-    ]
+    return [(plan.streams[number].name, int(id_ - starts[number])) for number, id_ in zip(numbers, ids, strict=True)]
 
 
 def read(plan: StreamPlan, epoch: int, begin: int, end: int | None = None) -> list[tuple[str, int]]:
@@ -71,9 +68,7 @@ def read(plan: StreamPlan, epoch: int, begin: int, end: int | None = None) -> li
 @pytest.mark.parametrize("options", METHODS)
 def test_a_state_brings_back_seed_lanes_windows_and_place(options: dict[str, Any]) -> None:
     plan = make_plan(**options, seed=5)
-    resumed, at = resume(
-        make_plan(**{**options, "num_canonical_nodes": None}, seed=77), save(plan, Cursor(2, 48))
-    )
+    resumed, at = resume(make_plan(**{**options, "num_canonical_nodes": None}, seed=77), save(plan, Cursor(2, 48)))
     assert at == Cursor(2, 48)
     assert resumed.fingerprint == plan.fingerprint
     assert read(resumed, 2, 48) == read(plan, 2, 48)

@@ -33,9 +33,7 @@ def test_an_epoch_has_every_sample_once(lengths: list[int], lanes: int, window: 
 
 @settings(max_examples=60, deadline=None)
 @given(lengths=LENGTHS, lanes=st.integers(1, 9), window=st.integers(1, 80), data=st.data())
-def test_any_place_is_reached_directly(
-    lengths: list[int], lanes: int, window: int, data: st.DataObject
-) -> None:
+def test_any_place_is_reached_directly(lengths: list[int], lanes: int, window: int, data: st.DataObject) -> None:
     order = Conveyor(np.array(lengths), seed=1, num_lanes=lanes, window=window)
     ids = order.ids(2, 1, range(order.num_samples))
     start = data.draw(st.integers(0, order.num_samples))
@@ -50,9 +48,7 @@ def test_a_lane_keeps_to_its_own_run_of_shards(lengths: list[int], lanes: int, w
     order = Conveyor(np.array(lengths), seed=1, num_lanes=lanes, window=window)
     size = order.num_samples
     spans = Spans(np.array(lengths))
-    touched = [
-        set(spans.locate(order.ids(0, 0, range(lane, size, lanes)))[0].tolist()) for lane in range(lanes)
-    ]
+    touched = [set(spans.locate(order.ids(0, 0, range(lane, size, lanes)))[0].tolist()) for lane in range(lanes)]
     # Lanes cut the sequence of shards: no more than one shard is shared at each cut.
     assert sum(map(len, touched)) <= len(set().union(*touched)) + lanes - 1
 

@@ -19,9 +19,7 @@ class Cursor:
 
     def __post_init__(self) -> None:
         if self.epoch < 0 or self.position < 0:
-            raise ResumeError(
-                f"epoch {self.epoch}, position {self.position} is no place in a run: both count from 0"
-            )
+            raise ResumeError(f"epoch {self.epoch}, position {self.position} is no place in a run: both count from 0")
 
 
 def read_state(state: dict[str, Any], *, order: str) -> Cursor:

@@ -83,9 +83,7 @@ class Exchange:
         over = [
             number
             for number in meaning
-            if number in taken
-            and meaning[number] >= count
-            and number // num_lanes >= begin[number % num_lanes]
+            if number in taken and meaning[number] >= count and number // num_lanes >= begin[number % num_lanes]
         ]
         under = [meaning[number] for number in meaning if number not in taken and meaning[number] < count]
         return Exchange({**self.stands_for, **dict(zip(over, under, strict=False))})

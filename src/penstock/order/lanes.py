@@ -42,9 +42,7 @@ def read_lanes(positions: range, num_lanes: int, chunk_at: Callable[[int, int], 
     return ids
 
 
-def _fill(
-    target: Int64Array, lane: int, place: int, stride: int, chunk_at: Callable[[int, int], Chunk]
-) -> None:
+def _fill(target: Int64Array, lane: int, place: int, stride: int, chunk_at: Callable[[int, int], Chunk]) -> None:
     done = 0
     while done < len(target):
         start, chunk = chunk_at(lane, place)

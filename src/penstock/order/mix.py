@@ -80,9 +80,7 @@ class Mixer:
     def first_block(self, row: int) -> int:
         """Give the first block of the run that `rows` gives for a row."""
         block = row // self.block_rows
-        return min(
-            block - block % self._blocks_at_once if block < self.num_blocks else block, self.num_blocks
-        )
+        return min(block - block % self._blocks_at_once if block < self.num_blocks else block, self.num_blocks)
 
     def taken(self, block: int) -> tuple[Int64Array, Int64Array]:
         """Count the samples taken before a block: [stream][lane] with lanes, [stream] for pooled ones."""

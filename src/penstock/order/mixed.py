@@ -113,9 +113,7 @@ class EpochMix:
                 fronts = self.fronts_at(run, min(position, run.stop))
         return {name: int(front.sum()) for name, front in fronts.items()}
 
-    def _plan(
-        self, version: Version, fronts: dict[str, Int64Array]
-    ) -> tuple[list[_Run], dict[str, Int64Array]]:
+    def _plan(self, version: Version, fronts: dict[str, Int64Array]) -> tuple[list[_Run], dict[str, Int64Array]]:
         runs = []
         for segment in version.segments:
             mixer = Mixer(
@@ -197,9 +195,7 @@ class MixedOrder:
             begin = pass_id * size
             num_here = len(range(positions.start, min(positions.stop, begin + size), positions.step))
             here = positions[:num_here]
-            parts.append(
-                stream.order.ids(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
-            )
+            parts.append(stream.order.ids(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step)))
             positions = positions[num_here:]
         if len(parts) == 1:
             return parts[0] + stream.first_id if stream.first_id else parts[0]

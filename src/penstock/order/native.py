@@ -64,9 +64,7 @@ class StreamPlan:
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "_ahead", ReadAhead(order))
         if self.history is None and self.epoch_size(0) == 0:
-            raise ConfigError(
-                "an epoch has less than one whole batch: use smaller batches or batching_method='random'"
-            )
+            raise ConfigError("an epoch has less than one whole batch: use smaller batches or batching_method='random'")
 
     @property
     def fingerprint(self) -> str:
@@ -129,9 +127,7 @@ class StreamPlan:
         of: Literal["rank", "node"],
     ) -> Int64Array:
         """List the shards that the rank or its node touches in the next steps, in order of first use."""
-        residue, modulus = (
-            (seat.residue, seat.world.num_ranks) if of == "rank" else (seat.node, seat.world.num_nodes)
-        )
+        residue, modulus = (seat.residue, seat.world.num_ranks) if of == "rank" else (seat.node, seat.world.num_nodes)
         ids = self._read(at, step, num_steps, seat.world, global_batch_size, residue=residue, modulus=modulus)
         shards, _ = self.spans.locate(ids)
         found, first_use = np.unique(shards, return_index=True)
@@ -224,9 +220,7 @@ class StreamPlan:
         if repeats:
             ids = np.concatenate([ids, *repeats])
         if self.history is not None and (ids < 0).any():
-            raise ResumeError(
-                "a position before the change of mix belongs to a stream that is gone: add it again"
-            )
+            raise ResumeError("a position before the change of mix belongs to a stream that is gone: add it again")
         return ids
 
 
@@ -241,9 +235,7 @@ def make_mix(streams: Sequence[StreamShards], options: OrderOptions) -> MixSpec:
     schedule = options.schedule
     if schedule is not None:
         if len(schedule.proportions[0]) != len(streams):
-            raise ConfigError(
-                f"the schedule has {len(schedule.proportions[0])} proportions for {len(streams)} streams"
-            )
+            raise ConfigError(f"the schedule has {len(schedule.proportions[0])} proportions for {len(streams)} streams")
         for number, stream in enumerate(streams):
             if stream.weight.proportion or stream.weight.repeat or stream.weight.choose:
                 raise ConfigError(f"stream {stream.name!r} has a weight and a schedule: give one of the two")

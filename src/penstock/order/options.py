@@ -73,13 +73,10 @@ class OrderOptions:
             raise ConfigError(f"epoch_end={self.epoch_end!r} is unknown: use pad, drop or uneven")
         if self.batching_method not in BATCHING_METHODS:
             raise ConfigError(
-                f"batching_method={self.batching_method!r} is unknown: use one of "
-                f"{', '.join(BATCHING_METHODS)}"
+                f"batching_method={self.batching_method!r} is unknown: use one of {', '.join(BATCHING_METHODS)}"
             )
         if self.batching_method != "random" and self.global_batch_size is None:
-            raise ConfigError(
-                f"batching_method={self.batching_method!r} fixes the global batch: give its size"
-            )
+            raise ConfigError(f"batching_method={self.batching_method!r} fixes the global batch: give its size")
         if self.batching_method == "device_per_stream":
             self._check_device_batch()
 

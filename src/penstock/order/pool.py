@@ -62,9 +62,7 @@ class _Era:
 class Pool:
     """Small streams that share some slots of each block; slot numbers count over the whole segment."""
 
-    def __init__(
-        self, counts: Sequence[int], num_blocks: int, slots_before: Callable[[int], int], key: int
-    ) -> None:
+    def __init__(self, counts: Sequence[int], num_blocks: int, slots_before: Callable[[int], int], key: int) -> None:
         self._num_blocks = num_blocks
         self._slots_before = slots_before
         # Streams with less than one sample per era, lightest first, are split among themselves.

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from penstock.order.options import OrderOptions
 
 
-def resume(
-    plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False
-) -> tuple[StreamPlan, Cursor]:
+def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False) -> tuple[StreamPlan, Cursor]:
     """Give the plan that goes on from a state, and where: seed, lanes, windows and mix are the state's.
 
     With `allow_mix_change`, other weights, or streams that came or went, take effect from the cursor on;

@@ -32,11 +32,7 @@ class MixSchedule:
     block: int | None = None
 
     def __post_init__(self) -> None:
-        if (
-            not self.positions
-            or self.positions[0] != 0
-            or list(self.positions) != sorted(set(self.positions))
-        ):
+        if not self.positions or self.positions[0] != 0 or list(self.positions) != sorted(set(self.positions)):
             raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
         if len(self.positions) != len(self.proportions):
             raise ConfigError(
@@ -44,9 +40,7 @@ class MixSchedule:
             )
         for shares in self.proportions:
             if len(shares) != len(self.proportions[0]) or min(shares) < 0 or not sum(shares) > 0:
-                raise ConfigError(
-                    f"proportions {shares} do not fit: one per stream, none negative, not all 0"
-                )
+                raise ConfigError(f"proportions {shares} do not fit: one per stream, none negative, not all 0")
         if self.shape not in ("step", "linear", "cosine"):
             raise ConfigError(f"schedule shape {self.shape!r} is unknown: use step, linear or cosine")
         if self.block is not None and self.block < 1:

@@ -49,9 +49,7 @@ class StreamWeight:
             if choose is not None:
                 raise ConfigError("samples is the old name of choose: give choose alone")
             choose = samples
-        return cls(
-            proportion=proportion, repeat=repeat, choose=None if choose is None else parse_count(choose)
-        )
+        return cls(proportion=proportion, repeat=repeat, choose=None if choose is None else parse_count(choose))
 
 
 def read_epoch_size(
@@ -72,9 +70,7 @@ def read_epoch_size(
     return size
 
 
-def count_samples(
-    weights: Sequence[StreamWeight], sizes: Sequence[int], epoch_size: int | None = None
-) -> list[int]:
+def count_samples(weights: Sequence[StreamWeight], sizes: Sequence[int], epoch_size: int | None = None) -> list[int]:
     """Give the exact number of samples that each stream gives to an epoch."""
     is_relative = [weight.proportion is not None for weight in weights]
     if any(is_relative) and not all(is_relative):

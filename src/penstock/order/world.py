@@ -43,9 +43,7 @@ class Seat:
             ("worker", world.workers_per_rank),
         ):
             if not 0 <= getattr(self, name) < limit:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)} has no seat: this world has {limit}, from 0 on"
-                )
+                raise ConfigError(f"{name}={getattr(self, name)} has no seat: this world has {limit}, from 0 on")
 
     @property
     def rank(self) -> int:

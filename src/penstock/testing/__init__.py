@@ -11,7 +11,7 @@ from penstock.testing.formats import FormatContract
 from penstock.testing.stores import StoreContract
 
 if TYPE_CHECKING:
-    from penstock.testing.order import OrderContract
+    from penstock.testing.orders import OrderContract
 
 __all__ = ["FormatContract", "OrderContract", "StoreContract"]
 
@@ -19,6 +19,6 @@ __all__ = ["FormatContract", "OrderContract", "StoreContract"]
 def __getattr__(name: str) -> Any:
     if name != "OrderContract":
         raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-    from penstock.testing.order import OrderContract
+    from penstock.testing.orders import OrderContract
 
     return OrderContract

@@ -76,9 +76,7 @@ class OrderContract:
         assert sorted(np.concatenate(by_rank).tolist()) == sorted(together.tolist())
 
     @_law
-    @given(
-        lengths=_LENGTHS, seed=_SEEDS, worlds=st.tuples(_WORLDS, _WORLDS), cut=st.floats(0, 1), data=st.data()
-    )
+    @given(lengths=_LENGTHS, seed=_SEEDS, worlds=st.tuples(_WORLDS, _WORLDS), cut=st.floats(0, 1), data=st.data())
     def test_cut_anywhere_and_go_on_equals_uncut(
         self,
         lengths: list[int],
@@ -113,10 +111,7 @@ class OrderContract:
             for worker in range(world.workers_per_rank)
         ]
         taken = sorted(
-            worker.step_of(turn)
-            for worker in workers
-            for turn in range(len(steps))
-            if worker.step_of(turn) in steps
+            worker.step_of(turn) for worker in workers for turn in range(len(steps)) if worker.step_of(turn) in steps
         )
         assert taken == list(steps)
 
@@ -151,9 +146,7 @@ class OrderContract:
     def _batch_size(self, per_rank: int, world: World) -> int:
         return self.global_batch_size or per_rank * world.num_ranks
 
-    def _read_epoch(
-        self, plan: Plan, at: Cursor, world: World, size: int, max_steps: int | None = None
-    ) -> Int64Array:
+    def _read_epoch(self, plan: Plan, at: Cursor, world: World, size: int, max_steps: int | None = None) -> Int64Array:
         steps = plan.num_batches(at, Seat(world=world), size)
         steps = steps if max_steps is None else min(steps, max_steps)
         batches = [plan.global_batch(at, step, world, size) for step in range(steps)]

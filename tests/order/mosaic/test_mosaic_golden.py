@@ -54,9 +54,7 @@ def test_no_recorded_file_is_left_out() -> None:
 
 @pytest.mark.parametrize("case", cases("shuffle.json"))
 def test_shuffles(case: Case) -> None:
-    rule = ShuffleRule(
-        **{name: case[name] for name in ("num_canonical_nodes", "seed", "epoch", "block_size")}
-    )
+    rule = ShuffleRule(**{name: case[name] for name in ("num_canonical_nodes", "seed", "epoch", "block_size")})
     order = shuffle_algorithm(case["algo"])(np.array(case["shard_sizes"]), rule)
     assert order.tolist() == case["ids"]
 
@@ -128,9 +126,7 @@ def open_plan(case: Case, is_release_0_5: bool) -> tuple[MosaicOptions, MosaicPl
     world = replicate(Seat(world=World(**case["world"])), options.replication or 1).world
     state = None if case["resume"] is None else MosaicState.from_dict(case["resume"])
     at = resume_at(state, case["epoch"])
-    weights = [
-        {name: value for name, value in stream.items() if name != "shards"} for stream in case["streams"]
-    ]
+    weights = [{name: value for name, value in stream.items() if name != "shards"} for stream in case["streams"]]
     plan = MosaicPlan.make(
         [stream["shards"] for stream in case["streams"]],
         options,

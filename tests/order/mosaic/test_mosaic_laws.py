@@ -63,9 +63,7 @@ def read_pass(plan: MosaicPlan, at: Cursor, world: World, batch_size: int) -> li
 
 @given(plan=plans(), world=worlds, batch_size=st.integers(1, 5), epoch=st.integers(0, 5))
 @settings(max_examples=60)
-def test_an_epoch_is_its_samples_and_few_repeats(
-    plan: MosaicPlan, world: World, batch_size: int, epoch: int
-) -> None:
+def test_an_epoch_is_its_samples_and_few_repeats(plan: MosaicPlan, world: World, batch_size: int, epoch: int) -> None:
     sequence = read_pass(plan, Cursor(epoch, 0), world, batch_size)
     # One for each canonical node at most, and then less than one for each rank.
     assert 0 <= len(sequence) - plan.epoch_size(epoch) < 12 + world.num_ranks
@@ -105,9 +103,7 @@ def test_cut_anywhere_and_resumed_on_any_world_is_uncut(
     plan: MosaicPlan, first: World, second: World, batch_sizes: tuple[int, int], num_steps: int
 ) -> None:
     size = batch_sizes[0] * first.num_ranks
-    begun = [
-        x for step in range(num_steps) for x in plan.global_batch(Cursor(2, 0), step, first, size).tolist()
-    ]
+    begun = [x for step in range(num_steps) for x in plan.global_batch(Cursor(2, 0), step, first, size).tolist()]
     # Worlds differ by the repeats at the end of the list: stop before, on a round of both worlds' nodes.
     num_listed = -(-plan.epoch_size(2) // 12) * 12
     cut = min(len(begun), plan.epoch_size(2)) // 12 * 12
@@ -139,9 +135,7 @@ def test_batches_by_stream_resume_at_the_next_batch(
 @settings(max_examples=25)
 def test_epochs_and_seeds_differ(plan: MosaicPlan) -> None:
     world = World()
-    state = MosaicState(
-        epoch=0, sample_in_epoch=0, num_canonical_nodes=12, shuffle_seed=plan.rules.shuffle_seed + 100
-    )
+    state = MosaicState(epoch=0, sample_in_epoch=0, num_canonical_nodes=12, shuffle_seed=plan.rules.shuffle_seed + 100)
     other = MosaicPlan(streams=plan.streams, rules=state.adopt(plan.rules), num_nodes=1)
     epochs = [read_pass(plan, Cursor(epoch, 0), world, 4) for epoch in range(4)]
     assert any(epoch != epochs[0] for epoch in epochs)

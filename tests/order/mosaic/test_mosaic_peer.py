@@ -80,9 +80,7 @@ def order_epoch(case: Case) -> Case:
     world = World(**case["world"])
     state = None if case["resume"] is None else MosaicState.from_dict(case["resume"])
     at = resume_at(state, case["epoch"])
-    weights = [
-        {name: value for name, value in stream.items() if name != "shards"} for stream in case["streams"]
-    ]
+    weights = [{name: value for name, value in stream.items() if name != "shards"} for stream in case["streams"]]
     plan = MosaicPlan.make(
         [stream["shards"] for stream in case["streams"]],
         options,

@@ -31,9 +31,7 @@ STATE = {
     seed=st.integers(0, 2**40),
     data=st.data(),
 )
-def test_shares_by_proportion_are_exact(
-    sizes: list[int], epoch_size: int, seed: int, data: st.DataObject
-) -> None:
+def test_shares_by_proportion_are_exact(sizes: list[int], epoch_size: int, seed: int, data: st.DataObject) -> None:
     proportions = [data.draw(st.floats(1e-9, 1e9)) for _ in sizes]
     weights = [StreamWeight(proportion=proportion) for proportion in proportions]
     shares = share_out(sizes, weights, epoch_size=epoch_size, seed=seed)
@@ -60,9 +58,7 @@ def test_one_weight_per_stream(fields: dict[str, Any]) -> None:
         StreamWeight(**fields)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"proportion": -0.1}, {"repeat": -1.0}, {"choose": -1}, {"repeat": float("nan")}]
-)
+@pytest.mark.parametrize("fields", [{"proportion": -0.1}, {"repeat": -1.0}, {"choose": -1}, {"repeat": float("nan")}])
 def test_weights_are_not_negative(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="not negative"):
         StreamWeight(**fields)
@@ -85,9 +81,7 @@ def test_weights_are_not_negative(fields: dict[str, Any]) -> None:
         ([StreamWeight(choose=0), StreamWeight(choose=0)], None, "give no sample"),
     ],
 )
-def test_weights_that_make_no_epoch(
-    weights: list[StreamWeight], epoch_size: int | None, message: str
-) -> None:
+def test_weights_that_make_no_epoch(weights: list[StreamWeight], epoch_size: int | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         share_out([10, 20], weights, epoch_size=epoch_size, seed=0)
 
@@ -247,9 +241,7 @@ def test_a_resumed_run_needs_a_batch_that_its_first_cluster_could_cut() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:the epoch has only", "ignore:.*longer than a shuffle block")
-def test_streams_too_small_for_their_batches(
-    fields: dict[str, Any], shards: list[list[int]], message: str
-) -> None:
+def test_streams_too_small_for_their_batches(fields: dict[str, Any], shards: list[list[int]], message: str) -> None:
     plan = MosaicPlan.make(shards, MosaicOptions(**fields), num_nodes=2)
     with pytest.raises(ConfigError, match=message):
         plan.batch(Cursor(0, 0), 0, Seat(world=World(num_nodes=2)), 8)

@@ -47,9 +47,7 @@ def sort_whole_nodes(units: Any, rule: ShuffleRule) -> Any:
 @given(units=units_lists, num_nodes=st.integers(1, 9), seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=60)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_position_comes_once(
-    name: str, units: list[int], num_nodes: int, seed: int, data: st.DataObject
-) -> None:
+def test_every_position_comes_once(name: str, units: list[int], num_nodes: int, seed: int, data: st.DataObject) -> None:
     num_nodes = min(num_nodes, sum(units))
     block_size = data.draw(st.integers(2, 100))
     rule = ShuffleRule(num_canonical_nodes=num_nodes, seed=seed, epoch=3, block_size=block_size)
@@ -90,9 +88,7 @@ def test_py1e_in_many_sorts_is_py1e_in_one(unit: int, block_size: int, seed: int
 
 def test_py1e_of_one_huge_shard_keeps_it_shuffled_in_itself() -> None:
     rule = ShuffleRule(num_canonical_nodes=1, seed=1, epoch=0, block_size=1000)
-    with pytest.warns(
-        UserWarning, match="1 of 1 runs of samples are longer than a shuffle block of about 1000"
-    ):
+    with pytest.warns(UserWarning, match="1 of 1 runs of samples are longer than a shuffle block of about 1000"):
         order = shuffle_py1e(np.array([700_000]), rule)
     assert np.array_equal(order, sort_whole_nodes(np.array([700_000]), rule))
 

@@ -28,21 +28,13 @@ def rows_by_method(method: str) -> RowsOfEpoch:
     }[method]
 
 
-def stratified_rows(
-    streams: Sequence[WeightedStream], rules: MosaicRules, epoch: int, cluster: Cluster
-) -> IdArray:
+def stratified_rows(streams: Sequence[WeightedStream], rules: MosaicRules, epoch: int, cluster: Cluster) -> IdArray:
     """Lay out an epoch whose every global batch has the same number of samples of each stream."""
     counts = samples_per_batch([stream.share.proportion for stream in streams], cluster.global_batch_size)
-    lists = [
-        even_out(_list_stream(stream, rules, epoch, num_nodes=1), cluster.ranks_per_node)
-        for stream in streams
-    ]
+    lists = [even_out(_list_stream(stream, rules, epoch, num_nodes=1), cluster.ranks_per_node) for stream in streams]
     num_rows = min(len(listed) // count for listed, count in zip(lists, counts, strict=True))
     return np.concatenate(
-        [
-            listed[: num_rows * count].reshape(num_rows, count)
-            for listed, count in zip(lists, counts, strict=True)
-        ],
+        [listed[: num_rows * count].reshape(num_rows, count) for listed, count in zip(lists, counts, strict=True)],
         axis=1,
     )
 
@@ -62,9 +54,7 @@ def samples_per_batch(proportions: Sequence[float], global_batch_size: int) -> l
     return [int(count) for count in counts]
 
 
-def per_stream_rows(
-    streams: Sequence[WeightedStream], rules: MosaicRules, epoch: int, cluster: Cluster
-) -> IdArray:
+def per_stream_rows(streams: Sequence[WeightedStream], rules: MosaicRules, epoch: int, cluster: Cluster) -> IdArray:
     """Lay out an epoch whose every global batch comes from one stream."""
     dealing = dealing_cluster(rules.partition_algo, rules.num_canonical_nodes, cluster, rules.initial_nodes)
     rows_of_streams = []
@@ -118,8 +108,7 @@ def _full_rows(rows: IdArray, stream_id: int, kind: str) -> IdArray:
     num_full = int((rows != EMPTY).all(axis=1).sum())
     if not num_full:
         raise ConfigError(
-            f"stream {stream_id} cannot fill one {kind} batch of {rows.shape[1]}: "
-            "lower batch_size or raise its weight"
+            f"stream {stream_id} cannot fill one {kind} batch of {rows.shape[1]}: lower batch_size or raise its weight"
         )
     return rows[:num_full]
 

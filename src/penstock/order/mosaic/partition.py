@@ -114,9 +114,7 @@ def list_positions(
         num_samples == num_canonical_nodes and num_canonical_nodes >= num_nodes
     )
     if is_large or is_release_0_5:
-        columns = _list_columns(
-            num_samples, num_canonical_nodes, num_columns, num_columns + num_padding, dtype
-        )
+        columns = _list_columns(num_samples, num_canonical_nodes, num_columns, num_columns + num_padding, dtype)
         if num_padding:
             _pad_columns(columns, num_padding, dealt_per_column)
         return columns.reshape(-1)
@@ -172,15 +170,12 @@ def rounds_repeated(num_rounds: int, ranks: int, *, is_release_0_5: bool = False
         return np.arange(first, first + num_repeated)
     if is_release_0_5:
         raise ConfigError(
-            f"{num_rounds} samples per node are too few for {ranks} ranks in the order of release 0.5: "
-            "use fewer ranks"
+            f"{num_rounds} samples per node are too few for {ranks} ranks in the order of release 0.5: use fewer ranks"
         )
     return np.arange(num_repeated) % num_rounds
 
 
-def dealing_cluster(
-    algorithm: str, num_canonical_nodes: int, cluster: Cluster, initial_nodes: int | None
-) -> Cluster:
+def dealing_cluster(algorithm: str, num_canonical_nodes: int, cluster: Cluster, initial_nodes: int | None) -> Cluster:
     """Return the cluster that an epoch is dealt to: as a rule this one.
 
     A run resumed with `relaxed` partitioning on an awkward number of nodes goes on with the global batches of
@@ -243,9 +238,7 @@ def _pad_columns(columns: IdArray, num_padding: int, dealt_per_column: int) -> N
     columns[-num_padding:] = repeated
 
 
-def _repeat_few(
-    num_samples: int, num_rows: int, num_columns: int, dtype: type[np.signedinteger[Any]]
-) -> IdArray:
+def _repeat_few(num_samples: int, num_rows: int, num_columns: int, dtype: type[np.signedinteger[Any]]) -> IdArray:
     warnings.warn(
         f"the epoch has only {num_samples} samples for {num_rows} canonical nodes: some are repeated",
         stacklevel=2,

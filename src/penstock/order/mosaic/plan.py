@@ -185,16 +185,12 @@ class MosaicPlan:
         rules = self.rules
         if not rules.is_release_0_5:  # which takes any place beyond the epoch for its end
             check_dropped(self.epoch_size(at.epoch), at.position, cluster.num_ranks)
-        dealing = dealing_cluster(
-            rules.partition_algo, rules.num_canonical_nodes, cluster, rules.initial_nodes
-        )
+        dealing = dealing_cluster(rules.partition_algo, rules.num_canonical_nodes, cluster, rules.initial_nodes)
         # Up to the number of canonical nodes, all numbers of nodes are dealt the same list.
         num_nodes = max(dealing.num_nodes, rules.num_canonical_nodes)
         listed = self.compute_once(
             self._name_array(at.epoch, f"nodes-{num_nodes}"),
-            lambda: list_ids(
-                self.streams, rules, at.epoch, num_nodes=dealing.num_nodes, block_size=rules.block_size
-            ),
+            lambda: list_ids(self.streams, rules, at.epoch, num_nodes=dealing.num_nodes, block_size=rules.block_size),
         )
         return deal(listed, at.position, dealing, cluster, is_release_0_5=rules.is_release_0_5)
 

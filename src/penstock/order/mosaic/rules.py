@@ -107,17 +107,13 @@ class MosaicOptions:
 
     def _check_release_0_5(self) -> None:
         if self.batching_method != "random":
-            raise ConfigError(
-                f"release 0.5 has no batching_method={self.batching_method!r}: it knows only 'random'"
-            )
+            raise ConfigError(f"release 0.5 has no batching_method={self.batching_method!r}: it knows only 'random'")
         if self.partition_algo == "relaxed":
             raise ConfigError("release 0.5 has no partition_algo='relaxed': it knows only 'orig'")
         if self.shuffle_algo is not None:
             _check_one_of("shuffle_algo of release 0.5", self.shuffle_algo, _ALGORITHMS_0_5)
         if self.sampling_method != "balanced" or self.sampling_granularity != 1:
-            raise ConfigError(
-                "release 0.5 has neither sampling_method nor sampling_granularity: leave them out"
-            )
+            raise ConfigError("release 0.5 has neither sampling_method nor sampling_granularity: leave them out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

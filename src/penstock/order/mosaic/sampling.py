@@ -151,9 +151,7 @@ def _take_everything(streams: Sequence[Shards]) -> Sampled:
     return Sampled(units=units[units > 0], ids=ids)
 
 
-def _count_per_shard(
-    sizes: Int64Array, choose: int, rule: SamplingRule, draws: np.random.Generator
-) -> Int64Array:
+def _count_per_shard(sizes: Int64Array, choose: int, rule: SamplingRule, draws: np.random.Generator) -> Int64Array:
     if rule.is_release_0_5:
         return _count_per_shard_0_5(sizes, choose, draws)
     return choose_per_shard(

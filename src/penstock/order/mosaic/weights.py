@@ -71,8 +71,7 @@ def share_out(
         choose, proportions = _share_by_proportion(sizes.astype(np.float64), epoch_size, seed)
     elif epoch_size is not None:
         raise ConfigError(
-            f"epoch_size={epoch_size} needs streams weighted by proportion: "
-            "leave it out, or give every stream one"
+            f"epoch_size={epoch_size} needs streams weighted by proportion: leave it out, or give every stream one"
         )
     else:
         pairs = zip(stream_sizes, weights, strict=True)
@@ -81,9 +80,7 @@ def share_out(
     _check_not_empty(sizes.tolist(), choose.tolist())
     return tuple(
         StreamShare(choose=chosen, repeat=chosen / size if size else 0.0, proportion=proportion)
-        for chosen, size, proportion in zip(
-            choose.tolist(), sizes.tolist(), proportions.tolist(), strict=True
-        )
+        for chosen, size, proportion in zip(choose.tolist(), sizes.tolist(), proportions.tolist(), strict=True)
     )
 
 
@@ -123,7 +120,5 @@ def _check_not_empty(sizes: Sequence[int], choose: Sequence[int]) -> None:
 def _normalise(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     total = amounts.sum()
     if total <= 0:
-        raise ConfigError(
-            "all streams together give no sample to an epoch: raise a proportion, repeat or choose"
-        )
+        raise ConfigError("all streams together give no sample to an epoch: raise a proportion, repeat or choose")
     return np.asarray(amounts / total, np.float64)
