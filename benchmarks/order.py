@@ -2,7 +2,7 @@
 
 Prints one JSON object per size, each measured in a process of its own; ids per second are per second of
 processor time, so of one core. With `--peer`, mosaicml-streaming is measured beside it at up to 1e8 samples;
-it needs an environment of its own, whose interpreter PENSTOCK_PEER_MOSAIC names.
+it needs an environment of its own (`make peers`).
 
     python benchmarks/order.py --samples 1e6 1e8 1e10 1e12
 """
@@ -21,6 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+# This script runs by its path, in other environments too, and has to find its neighbours by name.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.harness import python_of
+from benchmarks.peers.empty_index import write_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +104,7 @@ def measure_peer(num_samples: int) -> dict[str, Any]:
 
     num_shards = count_shards(num_samples)
     with tempfile.TemporaryDirectory() as directory:
-        write_index(Path(directory), num_shards, num_samples // num_shards)
+        write_index(Path(directory), [num_samples // num_shards] * num_shards)
 
         def make() -> Any:
             return StreamingDataset(local=directory, shuffle=True, batch_size=GLOBAL_BATCH_SIZE, num_canonical_nodes=1)
@@ -109,27 +115,6 @@ def measure_peer(num_samples: int) -> dict[str, Any]:
         _, first_s = timed(lambda: generate_work("random", dataset, world, epoch, position))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"samples": num_samples, "build_s": build_s, "first_batch_s": first_s, "peak_mb": peak_mb}
-
-
-def write_index(directory: Path, num_shards: int, length: int) -> None:
-    """Describe shards that nobody will read."""
-    shards = [
-        {
-            "column_encodings": ["int"],
-            "column_names": ["x"],
-            "column_sizes": [8],
-            "compression": None,
-            "format": "mds",
-            "hashes": [],
-            "raw_data": {"basename": f"shard.{number:05}.mds", "bytes": 8 * length, "hashes": {}},
-            "samples": length,
-            "size_limit": 1 << 26,
-            "version": 2,
-            "zip_data": None,
-        }
-        for number in range(num_shards)
-    ]
-    (directory / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -160,7 +145,7 @@ def main() -> None:
     for samples in map(int, args.samples):
         answer = {"native": run_alone(sys.executable, "native", samples)}
         if args.peer and samples <= MAX_PEER_SAMPLES:
-            answer["mosaicml-streaming"] = run_alone(os.environ["PENSTOCK_PEER_MOSAIC"], "peer", samples)
+            answer["mosaicml-streaming"] = run_alone(python_of("mosaic"), "peer", samples)
         print(json.dumps(answer, indent=2))
 
 

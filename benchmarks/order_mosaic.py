@@ -1,7 +1,7 @@
 """What does one epoch of a MosaicML-compatible order cost, in time and memory, here and in the original?
 
 Each measurement is a process of its own, the two libraries by turns. Prints one JSON object for each size.
-Needs mosaicml-streaming in an environment of its own, whose interpreter PENSTOCK_PEER_MOSAIC names:
+Needs mosaicml-streaming in an environment of its own (`make peers`):
 
     python benchmarks/order_mosaic.py --samples 1e6 1e7 1e8 --compare
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -21,6 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+# This script runs by its path, in other environments too, and has to find its neighbours by name.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.harness import python_of
+from benchmarks.peers.empty_index import write_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,27 +75,6 @@ def shard_sizes(spec: dict[str, Any]) -> list[int]:
     return [spec["shard"]] * (spec["samples"] // spec["shard"])
 
 
-def write_index(directory: Path, sizes: list[int]) -> None:
-    """Describe shards that nobody will read."""
-    shards = [
-        {
-            "column_encodings": ["int"],
-            "column_names": ["x"],
-            "column_sizes": [8],
-            "compression": None,
-            "format": "mds",
-            "hashes": [],
-            "raw_data": {"basename": f"shard.{number:05}.mds", "bytes": 8 * size, "hashes": {}},
-            "samples": size,
-            "size_limit": 1 << 26,
-            "version": 2,
-            "zip_data": None,
-        }
-        for number, size in enumerate(sizes)
-    ]
-    (directory / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
-
-
 def measure(library: str, spec: dict[str, Any]) -> None:
     """Order one epoch in this process and print what it took."""
     order_epoch = (prepare_ours if library == "ours" else prepare_theirs)(spec)
@@ -112,10 +96,8 @@ def measure(library: str, spec: dict[str, Any]) -> None:
 
 
 def run_once(library: str, spec: dict[str, Any]) -> dict[str, float]:
-    default = ROOT / ".peers" / "mosaic" / "bin" / "python"
-    peer = os.environ.get("PENSTOCK_PEER_MOSAIC", str(default))
     command = [
-        sys.executable if library == "ours" else peer,
+        sys.executable if library == "ours" else python_of("mosaic"),
         str(Path(__file__)),
         "--measure",
         library,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STATE_VERSION = 1
 
@@ -22,7 +25,7 @@ class Cursor:
             raise ResumeError(f"epoch {self.epoch}, position {self.position} is no place in a run: both count from 0")
 
 
-def read_state(state: dict[str, Any], *, order: str) -> Cursor:
+def read_state(state: Mapping[str, Any], *, order: str) -> Cursor:
     """Check that a state dict is one of ours, of this version and kind of order, and give its cursor."""
     version = state.get("version")
     if version != STATE_VERSION:
@@ -34,3 +37,12 @@ def read_state(state: dict[str, Any], *, order: str) -> Cursor:
     if kind != order:
         raise ResumeError(f"the state is of order {kind!r} and this run uses {order!r}: set order={kind!r}")
     return Cursor(epoch=int(state["epoch"]), position=int(state["position"]))
+
+
+def check_fingerprint(state: Mapping[str, Any], fingerprint: str) -> None:
+    """Refuse a state of another dataset or of another order."""
+    if state["fingerprint"] != fingerprint:
+        raise ResumeError(
+            f"the state's fingerprint {state['fingerprint']} is not this run's {fingerprint}: it belongs to another "
+            "dataset or to other settings"
+        )

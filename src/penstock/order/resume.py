@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
-from penstock.order.cursor import Cursor, read_state
+from penstock.order.cursor import Cursor, check_fingerprint, read_state
 from penstock.order.layout import History, MixSpec
 from penstock.order.native import StreamPlan
 
@@ -41,11 +41,8 @@ def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = 
         windows={stream.name: windows[stream.name] for stream in plan.streams},
         history=History(epoch=cursor.epoch, mixes=tuple(mixes), sizes=sizes) if mixes else None,
     )
-    if not is_changed and resumed.fingerprint != state["fingerprint"]:
-        raise ResumeError(
-            f"the state's fingerprint {state['fingerprint']} is not this run's {resumed.fingerprint}: it "
-            "belongs to another dataset or to other settings"
-        )
+    if not is_changed:
+        check_fingerprint(state, resumed.fingerprint)
     resumed.epoch_size(cursor.epoch)  # not every mix can change everywhere: better said now than later
     return resumed, cursor
 

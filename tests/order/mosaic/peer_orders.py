@@ -15,31 +15,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+# This script runs by its path, in an environment of its own.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from benchmarks.peers.empty_index import write_index
 from streaming import Stream, StreamingDataset
 from streaming.base.batching import generate_work
 from streaming.base.world import World
-
-
-def write_index(directory: Path, shard_sizes: list[int]) -> None:
-    """Describe shards that nobody will read."""
-    shards = [
-        {
-            "column_encodings": ["int"],
-            "column_names": ["x"],
-            "column_sizes": [8],
-            "compression": None,
-            "format": "mds",
-            "hashes": [],
-            "raw_data": {"basename": f"shard.{number:05}.mds", "bytes": 8 * size, "hashes": {}},
-            "samples": size,
-            "size_limit": 1 << 26,
-            "version": 2,
-            "zip_data": None,
-        }
-        for number, size in enumerate(shard_sizes)
-    ]
-    directory.mkdir(parents=True)
-    (directory / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
 def order_epoch(case: dict[str, Any], directory: Path) -> dict[str, Any]:

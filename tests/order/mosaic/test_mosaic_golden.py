@@ -18,7 +18,7 @@ from penstock.order.mosaic.runs import ShuffleRule
 from penstock.order.mosaic.sampling import choose_per_shard
 from penstock.order.mosaic.shuffle import shuffle_algorithm
 from penstock.order.mosaic.state import MosaicState, resume_at
-from penstock.order.mosaic.weights import StreamWeight
+from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, replicate, seats
 
 GOLDEN = Path(os.environ.get("PENSTOCK_GOLDEN", Path(__file__).parents[2] / "golden")) / "orders"

@@ -20,7 +20,7 @@ from penstock.order.cursor import Cursor
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions
 from penstock.order.mosaic.state import MosaicState
-from penstock.order.mosaic.weights import StreamWeight
+from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, seats
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions
 from penstock.order.mosaic.state import MosaicState, resume_at
-from penstock.order.mosaic.weights import StreamWeight
+from penstock.order.weights import StreamWeight
 from penstock.order.world import World
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,8 +18,9 @@ from penstock.order.mosaic.keep import KeepLast
 from penstock.order.mosaic.partition import Cluster, EpochBatches, check_dropped, deal, dealing_cluster
 from penstock.order.mosaic.sampling import lay_shards
 from penstock.order.mosaic.state import MosaicState
-from penstock.order.mosaic.weights import StreamWeight, share_out
+from penstock.order.mosaic.weights import share_out
 from penstock.order.spans import Spans
+from penstock.order.weights import StreamWeight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

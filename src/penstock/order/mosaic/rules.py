@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from penstock.errors import ConfigError
+from penstock.order.batching import BATCHING_METHODS, BatchingMethod
 from penstock.order.mosaic.partition import PARTITION_ALGORITHMS
 from penstock.order.mosaic.shuffle import shuffle_algorithm
 from penstock.units import parse_count
 
 MosaicVersion = Literal["0.13", "0.5"]
-BatchingMethod = Literal["random", "stratified", "per_stream", "device_per_stream"]
 SamplingMethod = Literal["balanced", "fixed"]
 
 # What release 0.5.0 knew; everything else came later.
@@ -43,7 +43,7 @@ class MosaicOptions:
     def __post_init__(self) -> None:
         _check_one_of("mosaic_version", self.mosaic_version, get_args(MosaicVersion))
         _check_one_of("sampling_method", self.sampling_method, get_args(SamplingMethod))
-        _check_one_of("batching_method", self.batching_method, get_args(BatchingMethod))
+        _check_one_of("batching_method", self.batching_method, BATCHING_METHODS)
         if self.partition_algo is not None:
             _check_one_of("partition_algo", self.partition_algo, PARTITION_ALGORITHMS)
         if self.shuffle_algo is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,34 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ConfigError
+from penstock.order.weights import StreamWeight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamWeight:
-    """The weight of one stream: at most one of a relative `proportion`, a factor, or a number of samples."""
-
-    proportion: float | None = None
-    repeat: float | None = None
-    choose: int | None = None
-
-    def __post_init__(self) -> None:
-        given = {
-            name: value
-            for name, value in (
-                ("proportion", self.proportion),
-                ("repeat", self.repeat),
-                ("choose", self.choose),
-            )
-            if value is not None
-        }
-        if len(given) > 1:
-            raise ConfigError(f"a stream has {' and '.join(given)}: give only one of them")
-        for name, value in given.items():
-            if not math.isfinite(value) or value < 0:
-                raise ConfigError(f"a stream has {name}={value}: give a finite number that is not negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,163 @@
+"""From what a person says to a plan and a place in it: the choice between native and MosaicML-compatible orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, ResumeError
+from penstock.order.base import orders
+from penstock.order.cursor import Cursor, check_fingerprint, read_state
+from penstock.order.mosaic.plan import MosaicPlan
+from penstock.order.mosaic.rules import MosaicOptions, MosaicVersion, SamplingMethod
+from penstock.order.mosaic.state import MosaicState, resume_at
+from penstock.order.native import StreamPlan
+from penstock.order.options import OrderOptions, StreamShards
+from penstock.order.resume import resume
+from penstock.order.weights import read_epoch_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.order.batching import BatchingMethod
+    from penstock.order.mosaic.plan import ComputeOnce
+    from penstock.order.plan import EpochEnd, Plan
+    from penstock.order.schedule import MixSchedule
+    from penstock.order.world import World
+
+MOSAIC = "mosaic"
+NATIVE = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """All that one may say about the order of a run, under the names that users of this field know.
+
+    `order` is `native` (the default), `mosaic`, or one that a plug-in registered. Naming a `shuffle_algo` means
+    `mosaic`, and so does loading a state of MosaicML's. `sampling_*`, `partition_algo` and `mosaic_version` belong to
+    `mosaic`; `epoch_end` and `schedule` to the others.
+    """
+
+    order: str | None = None
+    shuffle: bool = False
+    shuffle_algo: str | None = None
+    shuffle_seed: int = 9176
+    shuffle_block_size: int | None = None
+    num_canonical_nodes: int | None = None
+    epoch_size: int | float | str | None = None
+    epoch_end: EpochEnd = "pad"
+    batching_method: BatchingMethod = "random"
+    schedule: MixSchedule | None = None
+    sampling_method: SamplingMethod = "balanced"
+    sampling_granularity: int = 1
+    partition_algo: str | None = None
+    mosaic_version: MosaicVersion = "0.13"
+
+
+def make_plan(
+    streams: Sequence[StreamShards],
+    settings: RunSettings,
+    *,
+    world: World,
+    global_batch_size: int,
+    state: Mapping[str, Any] | None = None,
+    allow_mix_change: bool = False,
+    compute_once: ComputeOnce | None = None,
+) -> tuple[Plan, Cursor]:
+    """Plan a run and say where it begins: at its first sample, or where a state of ours or of MosaicML's left it.
+
+    `world` counts replicated ranks once. `compute_once` keeps the arrays of MosaicML orders.
+    """
+    order = choose_order(settings, state)
+    if order == MOSAIC:
+        return _plan_mosaic(streams, settings, world, global_batch_size, state, compute_once)
+    options = _native_options(order, settings, world, global_batch_size)
+    plan = StreamPlan.make(streams, options)
+    if state is None:
+        return plan, Cursor()
+    return resume(plan, dict(state), allow_mix_change=allow_mix_change)
+
+
+def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) -> str:
+    """Say which order is meant, by name, by one of its algorithms, or by the state to go on from."""
+    named = settings.order or (MOSAIC if settings.shuffle_algo else None)
+    if settings.shuffle_algo and named != MOSAIC:
+        raise ConfigError(
+            f"shuffle_algo={settings.shuffle_algo!r} belongs to order='mosaic', not to {named!r}: leave one of them out"
+        )
+    begun = None if state is None else _order_of(state)
+    if named and begun and named != begun:
+        raise ResumeError(f"the state is of order {begun!r} and this run names {named!r}: set order={begun!r}")
+    return named or begun or NATIVE
+
+
+def _order_of(state: Mapping[str, Any]) -> str:
+    if "order" in state:
+        return str(state["order"])
+    if "sample_in_epoch" in state:
+        return MOSAIC
+    raise ResumeError(
+        f"the state has the fields {', '.join(state) or 'none'}, which are neither penstock's nor MosaicML's:"
+        " load a state_dict as it was saved"
+    )
+
+
+def _native_options(order: str, settings: RunSettings, world: World, global_batch_size: int) -> OrderOptions:
+    orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+    defaults = RunSettings()
+    for name in ("sampling_method", "sampling_granularity", "partition_algo", "mosaic_version"):
+        if getattr(settings, name) != getattr(defaults, name):
+            raise ConfigError(f"{name}={getattr(settings, name)!r} belongs to order='mosaic': name that order too")
+    fixes_batch = settings.batching_method != "random"
+    fixes_device_batch = settings.batching_method == "device_per_stream"
+    return OrderOptions(
+        order=order,
+        seed=settings.shuffle_seed,
+        shuffle=settings.shuffle,
+        num_canonical_nodes=settings.num_canonical_nodes,
+        shuffle_block_size=settings.shuffle_block_size,
+        epoch_size=read_epoch_size(settings.epoch_size),
+        epoch_end=settings.epoch_end,
+        batching_method=settings.batching_method,
+        global_batch_size=global_batch_size if fixes_batch else None,
+        device_batch_size=global_batch_size // world.num_ranks if fixes_device_batch else None,
+        schedule=settings.schedule,
+    )
+
+
+def _plan_mosaic(
+    streams: Sequence[StreamShards],
+    settings: RunSettings,
+    world: World,
+    global_batch_size: int,
+    state: Mapping[str, Any] | None,
+    compute_once: ComputeOnce | None,
+) -> tuple[Plan, Cursor]:
+    if settings.epoch_end != "pad" or settings.schedule is not None:
+        raise ConfigError("order='mosaic' has neither epoch_end nor schedule: leave them out, or use order='native'")
+    begun = None if state is None else MosaicState.from_dict(state)
+    plan = MosaicPlan.make(
+        [stream.lengths.tolist() for stream in streams],
+        MosaicOptions(
+            mosaic_version=settings.mosaic_version,
+            epoch_size=settings.epoch_size,
+            sampling_method=settings.sampling_method,
+            sampling_granularity=settings.sampling_granularity,
+            partition_algo=settings.partition_algo,
+            num_canonical_nodes=settings.num_canonical_nodes,
+            batch_size=global_batch_size // world.num_ranks,
+            shuffle=settings.shuffle,
+            shuffle_algo=settings.shuffle_algo,
+            shuffle_seed=settings.shuffle_seed,
+            shuffle_block_size=settings.shuffle_block_size,
+            batching_method=settings.batching_method,
+        ),
+        num_nodes=world.num_nodes,
+        weights=[stream.weight for stream in streams],
+        state=begun,
+        compute_once=compute_once,
+    )
+    if state is not None and "order" in state:
+        read_state(state, order=MOSAIC)
+        check_fingerprint(state, plan.fingerprint)
+    return plan, resume_at(begun, next_epoch=0)
