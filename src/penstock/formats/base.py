@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from penstock.formats.encodings.base import ImageDecoder, ShardBytes
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.formats.body import ChunkPool
+    from penstock.formats.encodings.base import ImageDecoder
     from penstock.index.model import Column, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
-__all__ = ["ReadOptions", "Rows", "ShardBuilder", "ShardBytes", "ShardFormat", "ShardReader", "formats", "get_format"]
-
+# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`.
+ShardBytes: TypeAlias = mmap.mmap | bytes
 Rows: TypeAlias = "Sequence[int] | Int64Array"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-    from penstock.errors import PenstockError
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import VariableEncoding
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
+
+T = TypeVar("T")
 
 
 class MDSFormat:
@@ -106,13 +107,10 @@ class _VariableColumn:
     offset: int
     ends: npt.NDArray[np.uint32]
 
-    def bounds(self, rows: Int64Array) -> tuple[list[int], list[int]]:
+    def slices(self, data: ShardBytes, rows: Int64Array) -> list[bytes]:
         begins = self.bases[rows].astype(np.int64)
         begins += self.offset
-        return begins.tolist(), self.ends[rows].tolist()
-
-    def slices(self, data: ShardBytes, rows: Int64Array) -> list[bytes]:
-        return [data[begin:end] for begin, end in zip(*self.bounds(rows), strict=True)]
+        return [data[begin:end] for begin, end in zip(begins.tolist(), self.ends[rows].tolist(), strict=True)]
 
 
 class MDSReader:
@@ -151,29 +149,19 @@ class MDSReader:
     def _values(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> list[Any]:
         if isinstance(column, _FixedColumn):
             return column.encoding.to_values(column.gather(rows))
-        pieces = column.slices(self._data, rows)
-        try:
-            return column.encoding.decode(pieces)
-        except Exception as error:
-            raise decode_error(column.encoding.decode, pieces, rows.tolist(), self._name, column.name, error) from error
+        return self._decode(column, rows, column.encoding.decode)
 
     def _column(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
         if isinstance(column, _FixedColumn):
             return column.gather(rows)
-        try:
-            return column.encoding.to_column(column.slices(self._data, rows))
-        except Exception as error:
-            raise self._blame(column, rows, column.encoding.to_column, error) from error
+        return self._decode(column, rows, column.encoding.to_column)
 
-    def _blame(
-        self,
-        column: _VariableColumn,
-        rows: Int64Array,
-        decode: Callable[[Sequence[bytes]], object],
-        error: Exception,
-    ) -> PenstockError:
+    def _decode(self, column: _VariableColumn, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]) -> T:
         pieces = column.slices(self._data, rows)
-        return decode_error(decode, pieces, rows.tolist(), self._name, column.name, error)
+        try:
+            return decode(pieces)
+        except Exception as error:
+            raise decode_error(decode, pieces, rows.tolist(), self._name, column.name, error) from error
 
 
 def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> list[_FixedColumn | _VariableColumn]:

@@ -13,8 +13,6 @@ from penstock.formats.encodings.base import VariableEncoding
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.formats.encodings.base import ShardBytes
-
 
 class BytesEncoding(VariableEncoding):
     """Bytes as they are."""
@@ -40,10 +38,6 @@ class StrEncoding(VariableEncoding):
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the texts."""
         return [piece.decode() for piece in pieces]
-
-    def read(self, data: ShardBytes, begins: list[int], ends: list[int]) -> list[Any]:
-        """Give the texts of slices of a shard."""
-        return [data[begin:end].decode() for begin, end in zip(begins, ends, strict=True)]
 
 
 class TextualEncoding(VariableEncoding):
