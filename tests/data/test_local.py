@@ -65,6 +65,16 @@ def test_slices(dataset: LocalDataset, key: slice) -> None:
     assert dataset[key] == SAMPLES[key]
 
 
+def test_any_slice_is_that_of_a_list(dataset: LocalDataset) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        start, stop = (int(number) for number in rng.integers(-120, 120, 2))
+        key = slice(start, stop, int(rng.choice([-7, -1, 1, 1, 1, 3])))
+        assert dataset[key] == SAMPLES[key]
+        if SAMPLES[key]:
+            assert dataset.read_columns(key)["text"] == [sample["text"] for sample in SAMPLES[key]]
+
+
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda numbers: np.array(numbers, np.int8)])
 def test_lists_and_arrays_in_any_order(dataset: LocalDataset, kind: Any) -> None:
     numbers = [5, 99, -1, 0, 5, 42, -100, 17]

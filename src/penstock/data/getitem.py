@@ -12,14 +12,15 @@ from penstock.errors import SampleIndexError, SampleKeyError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.formats.base import Rows
     from penstock.order.spans import Spans
     from penstock.types import Int64Array
 
 
-def resolve_ids(key: Any, num_samples: int) -> int | Int64Array:
-    """Turn a key into one id or an array of ids, all in range; negative numbers count from the end."""
+def resolve_ids(key: Any, num_samples: int) -> int | range | Int64Array:
+    """Turn a key into one id or many, all in range; negative numbers count from the end."""
     if isinstance(key, slice):
-        return np.arange(*key.indices(num_samples), dtype=np.int64)
+        return range(*key.indices(num_samples))
     if isinstance(key, (list, tuple, range, np.ndarray)) and np.ndim(key) > 0:
         return _resolve_many(key, num_samples)
     try:
@@ -46,12 +47,24 @@ def _resolve_many(key: Any, num_samples: int) -> Int64Array:
     return numbers.astype(np.int64) % num_samples
 
 
+def within_one_shard(ids: range | Int64Array, spans: Spans) -> tuple[int, Rows] | None:
+    """Give the shard and the rows if all ids lie in one shard, which then needs no sorting out."""
+    if not len(ids):
+        return None
+    if isinstance(ids, range):
+        low, high = sorted((ids[0], ids[-1]))
+    else:
+        low, high = int(ids.min()), int(ids.max())
+    shard = spans.shard_of(low)
+    start = int(spans.starts[shard])
+    if high >= spans.starts[shard + 1]:
+        return None
+    return shard, range(ids.start - start, ids.stop - start, ids.step) if isinstance(ids, range) else ids - start
+
+
 def group_by_shard(ids: Int64Array, spans: Spans) -> Iterator[tuple[int, Int64Array, Int64Array]]:
     """Give for each shard that holds some of the ids: its number, the rows, and their places among the ids."""
     shards, rows = spans.locate(ids)
-    if len(ids) and (shards == shards[0]).all():
-        yield int(shards[0]), rows, np.arange(len(ids), dtype=np.int64)
-        return
     order = np.argsort(shards, kind="stable")
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
     for places in np.split(order, cuts):

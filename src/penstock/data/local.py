@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
 from penstock.data.columnar import join_batches
-from penstock.data.getitem import group_by_shard, resolve_ids
+from penstock.data.getitem import group_by_shard, resolve_ids, within_one_shard
 from penstock.data.readers import OpenShards
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, SampleIndexError, SampleKeyError
 from penstock.files import open_file
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    import numpy as np
     from typing_extensions import Self
 
     from penstock.formats.base import ShardReader
@@ -112,7 +113,7 @@ class LocalDataset:
         """Give one sample by its number, counted from 0."""
         if not 0 <= sample_id < self._spans.num_samples:
             raise SampleIndexError(f"sample {sample_id} is out of range: the dataset has {len(self)}", sample=sample_id)
-        shard = int(self._spans.starts.searchsorted(sample_id, side="right")) - 1
+        shard = self._spans.shard_of(sample_id)
         return self._readers.get(shard).read([sample_id - int(self._spans.starts[shard])])[0]
 
     def read_columns(self, key: Numbers) -> Columns:
@@ -120,9 +121,13 @@ class LocalDataset:
         ids = resolve_ids(key, self._spans.num_samples)
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
+        alone = within_one_shard(ids, self._spans)
+        if alone is not None:
+            shard, rows = alone
+            return self._readers.get(shard).read_columns(rows)
         batches = [
             (places, self._readers.get(shard).read_columns(rows))
-            for shard, rows, places in group_by_shard(ids, self._spans)
+            for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans)
         ]
         return join_batches(batches, len(ids))
 
@@ -163,11 +168,13 @@ class LocalDataset:
             unpack_dir=self._unpack_dir,
         )
 
-    def _read(self, ids: Int64Array) -> list[Sample]:
+    def _read(self, ids: range | Int64Array) -> list[Sample]:
+        alone = within_one_shard(ids, self._spans)
+        if alone is not None:
+            shard, rows = alone
+            return self._readers.get(shard).read(rows)
         samples: list[Sample] = [{}] * len(ids)
-        for shard, rows, places in group_by_shard(ids, self._spans):
-            if len(rows) == len(ids):  # all in one shard, so already in the order asked for
-                return self._readers.get(shard).read(rows)
+        for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
             for place, sample in zip(places.tolist(), self._readers.get(shard).read(rows), strict=True):
                 samples[place] = sample
         return samples

@@ -26,10 +26,10 @@ def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
             numbers = np.asarray(rows, dtype=np.int64)
     except OverflowError as error:
         raise SampleIndexError(f"{shard} has rows 0 to {num_samples - 1}, and no such numbers", shard=shard) from error
-    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_samples:
+    # As unsigned numbers, negative ones are too large as well: one comparison does.
+    if len(numbers) and numbers.view(np.uint64).max() >= num_samples:
         raise SampleIndexError(
-            f"{shard} has rows 0 to {num_samples - 1}, asked for {numbers.min()} to {numbers.max()}",
-            shard=shard,
+            f"{shard} has rows 0 to {num_samples - 1}, asked for {numbers.min()} to {numbers.max()}", shard=shard
         )
     return numbers
 
