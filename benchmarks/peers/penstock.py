@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.peers.common import (
@@ -17,6 +18,11 @@ from benchmarks.peers.common import (
     timed_warm,
     timed_writing,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.formats.base import ShardReader
 
 
 def write(directory: str, kind: str, count: int, compression: str | None = None) -> Result:
@@ -47,45 +53,36 @@ def read_rows_by_index(directory: str, shuffled: bool) -> Result:
 
 def read_rows_by_shard(directory: str, shuffled: bool) -> Result:
     """What the parts above the shard reader get: one shard after the other, its rows in any order."""
-    from penstock import LocalDataset
-    from penstock.formats.parts import open_shard
-
-    shards = LocalDataset(directory).index.shards
-    orders = shard_orders([shard.num_samples for shard in shards], shuffled)
-
-    def work() -> int:
-        samples = 0
-        for shard, order in zip(shards, orders, strict=True):
-            reader = open_shard(Path(directory), shard)
-            for begin in range(0, len(order), BATCH):
-                samples += len(reader.read(order[begin : begin + BATCH]))
-            reader.close()
-        return samples
-
-    return timed_warm(work)
+    return timed_by_shard(directory, shuffled, lambda reader, rows: len(reader.read(rows)))
 
 
 def read_tokens(directory: str, shuffled: bool) -> Result:
     """Columnar batches, shard by shard."""
     from penstock import LocalDataset
+
+    dataset = LocalDataset(directory)
+    rows = shard_orders(dataset.index.lengths.tolist(), shuffled)[0][:BATCH]
+    check_tokens(np.asarray(dataset.read_columns(rows)["tokens"]), rows, len(dataset))
+    return timed_by_shard(directory, shuffled, lambda reader, rows: len(reader.read_columns(rows)["tokens"]))
+
+
+def timed_by_shard(directory: str, shuffled: bool, read: Callable[[ShardReader, Any], int]) -> Result:
+    """Opens one shard after the other and reads it in batches."""
+    from penstock import LocalDataset
     from penstock.formats.parts import open_shard
 
-    shards = LocalDataset(directory).index.shards
-    orders = shard_orders([shard.num_samples for shard in shards], shuffled)
+    index = LocalDataset(directory).index
+    orders = shard_orders(index.lengths.tolist(), shuffled)
 
     def work() -> int:
         samples = 0
-        for shard, order in zip(shards, orders, strict=True):
+        for shard, order in zip(index.shards, orders, strict=True):
             reader = open_shard(Path(directory), shard)
             for begin in range(0, len(order), BATCH):
-                samples += len(reader.read_columns(order[begin : begin + BATCH])["tokens"])
+                samples += read(reader, order[begin : begin + BATCH])
             reader.close()
         return samples
 
-    reader = open_shard(Path(directory), shards[0])
-    rows = orders[0][:BATCH]
-    check_tokens(np.asarray(reader.read_columns(rows)["tokens"]), rows, sum(len(order) for order in orders))
-    reader.close()
     return timed_warm(work)
 
 

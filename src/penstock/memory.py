@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 
 def new_memory(num_bytes: int) -> mmap.mmap:
@@ -13,5 +14,6 @@ def new_memory(num_bytes: int) -> mmap.mmap:
     """
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # it is advice: a kernel without large pages refuses it, and all goes on
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

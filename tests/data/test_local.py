@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,6 +236,32 @@ def test_a_wrong_digest_is_never_read(tmp_path: Path, compression: str | None) -
         LocalDataset(tmp_path / "data", validate_hash="md5")[0]
     with pytest.raises(ConfigError, match="unknown hash"):
         LocalDataset(tmp_path / "data", validate_hash="nope")
+
+
+WITHOUT_PILLOW = """
+import sys
+sys.modules["PIL"] = None  # as if it were not installed
+from penstock import LocalDataset, MDSWriter
+from penstock.errors import MissingExtraError
+with MDSWriter(out=sys.argv[1], columns={"photo": "jpeg"}) as writer:
+    writer.write({"photo": b"stored as it is"})
+    try:
+        writer.write({"photo": object()})
+    except MissingExtraError as error:
+        print(error)
+assert LocalDataset(sys.argv[1], image_decoder="raw")[0] == {"photo": b"stored as it is"}
+try:
+    LocalDataset(sys.argv[1])[0]
+except MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_images_without_their_extra_name_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_PILLOW, str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(shown) == 2
+    assert all("an image column needs PIL" in line and "pip install 'penstock[images]'" in line for line in shown)
 
 
 def test_a_missing_shard_is_named(tmp_path: Path, folder: Path) -> None:
