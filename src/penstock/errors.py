@@ -145,6 +145,10 @@ class ObjectNotFoundError(StoreError, FileNotFoundError):
     """There is nothing under that name."""
 
 
+class ObjectChangedError(StoreError):
+    """An object was replaced while it was being read, or is not the one that its index describes."""
+
+
 class AccessDeniedError(StoreError, PermissionError):
     """The store knows us and says no."""
 
@@ -162,6 +166,14 @@ class CacheError(PenstockError):
 
 class CacheTooSmallError(CacheError, ValueError):
     """The cache limit is below what has to be open at once."""
+
+
+class LockTimeoutError(CacheError, TimeoutError):
+    """Somebody else held a lock for too long."""
+
+
+class FetcherError(CacheError, RuntimeError):
+    """The process that fetches for this node could not be started, or does not answer."""
 
 
 class ResumeError(PenstockError, ValueError):

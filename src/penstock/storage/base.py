@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import ConfigError, UnknownSchemeError
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from typing_extensions import Buffer
 
     from penstock.types import Span
 
@@ -36,6 +38,14 @@ class Store(Protocol):
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
+        ...
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
+        """Give a range of an object, and what the whole object is.
+
+        With `etag`, an object that is no longer that version is an `ObjectChangedError`: pieces of two versions never
+        make one file. The span must lie within the object.
+        """
         ...
 
     def upload(self, path: Path, key: str) -> None:
@@ -71,8 +81,25 @@ def url_scheme(url: str) -> str | None:
     return match.group(1).lower() if match else None
 
 
-def open_store(url: str) -> Store:
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """All that it takes to open a store in another process of the same user: plain JSON values.
+
+    `options` may hold secrets: they travel over the fetcher's socket, and are never shown or kept.
+    """
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+
+def resolve_store(url: str, options: Mapping[str, Any] | None = None) -> StoreSettings:
+    """Gather what the environment of this process says about a store, for whoever opens it elsewhere."""
+    return StoreSettings(url, dict(options or {}))
+
+
+def open_store(url: str | StoreSettings) -> Store:
     """Find the store of a URL or of a plain path. Nothing is read or connected to yet."""
+    url = url.url if isinstance(url, StoreSettings) else url
     scheme = url_scheme(url)
     if scheme is None:
         scheme = "file"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
+from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.files import PART_SUFFIX, appearing, open_file, translated
 from penstock.storage.base import ObjectInfo, check_key, url_scheme
 
@@ -58,6 +58,18 @@ class LocalStore:
             else:
                 out.write(self.read(key, span))
 
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
+        """Give a range of a file, and what the file is."""
+        path = self._path(key)
+        with translated(path), open_file(path) as file:
+            info = _describe(key, os.fstat(file.fileno()))
+            if etag is not None and etag != info.etag:
+                raise ObjectChangedError(f"{path} was replaced while it was being read: fetch it again", key=key)
+            data = os.pread(file.fileno(), len(span), span.begin)
+        if len(data) != len(span):
+            raise StoreError(f"{path} ends before byte {span.end}", key=key)
+        return data, info
+
     def upload(self, path: Path, key: str) -> None:
         """Copy a file into the directory."""
         target = self._path(key)
@@ -71,7 +83,7 @@ class LocalStore:
             status = path.stat()
         if not path.is_file():
             raise ObjectNotFoundError(f"{path} is not a file", key=key)
-        return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}")
+        return _describe(key, status)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files whose paths below the directory begin with a prefix, sorted."""
@@ -89,3 +101,7 @@ class LocalStore:
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
+
+
+def _describe(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}")

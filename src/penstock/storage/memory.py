@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
+from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.files import appearing
 from penstock.storage.base import ObjectInfo, check_key
+from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from penstock.types import Span
 
 # By full name: stores are settings only, so the objects live here and last as long as the process.
 _objects: dict[str, bytes] = {}
@@ -53,6 +53,14 @@ class MemoryStore:
         with appearing(path) as part:
             part.write_bytes(data)
 
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
+        """Give a range of an object, and what the object is."""
+        data = self.read(key)
+        info = ObjectInfo(key, len(data), f"{zlib.crc32(data):x}")
+        if etag is not None and etag != info.etag:
+            raise ObjectChangedError(f"memory://{self._name(key)} was replaced while it was being read", key=key)
+        return self.read(key, span), info
+
     def upload(self, path: Path, key: str) -> None:
         """Keep the content of a file."""
         data = path.read_bytes()
@@ -61,7 +69,7 @@ class MemoryStore:
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
-        return ObjectInfo(key, len(self.read(key)))
+        return self.read_piece(key, Span(0, 0))[1]
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys begin with a prefix, sorted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
+from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -57,6 +57,17 @@ class StoreContract:
             store.download("x", tmp_path / "part", Span(begin, end))
             assert (tmp_path / "part").read_bytes() == b"0123456789"[begin:end]
         self.check_raises(StoreError, lambda: store.read("x", Span(5, 11)))
+
+    def test_pieces_of_one_version(self, tmp_path: Path) -> None:
+        """A piece says what the whole object is; after a change, a piece of the old version is an error."""
+        store = self.make_store(tmp_path / "store")
+        self.put(store, tmp_path, "x", b"0123456789")
+        data, info = store.read_piece("x", Span(2, 5))
+        assert (bytes(data), info.key, info.num_bytes) == (b"234", "x", 10)
+        assert bytes(store.read_piece("x", Span(5, 10), info.etag)[0]) == b"56789"
+        self.put(store, tmp_path, "x", b"abcdefghijk")
+        if info.etag is not None:
+            self.check_raises(ObjectChangedError, lambda: store.read_piece("x", Span(5, 10), info.etag))
 
     def test_empty_objects(self, tmp_path: Path) -> None:
         """An object may have no bytes."""
