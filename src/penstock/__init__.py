@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__
 
 if TYPE_CHECKING:
+    from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
+    from penstock.data.stream import Stream
     from penstock.errors import PenstockError
+    from penstock.loaders.torch import StreamingDataLoader
     from penstock.write.merge import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
@@ -22,6 +25,9 @@ _HOMES = {
     "LocalDataset": "penstock.data.local",
     "MDSWriter": "penstock.write.writer",
     "PenstockError": "penstock.errors",
+    "Stream": "penstock.data.stream",
+    "StreamingDataLoader": "penstock.loaders.torch",
+    "StreamingDataset": "penstock.data.dataset",
     "TSVWriter": "penstock.write.writer",
     "XSVWriter": "penstock.write.writer",
     "merge_index": "penstock.write.merge",
@@ -33,6 +39,9 @@ __all__ = [
     "LocalDataset",
     "MDSWriter",
     "PenstockError",
+    "Stream",
+    "StreamingDataLoader",
+    "StreamingDataset",
     "TSVWriter",
     "XSVWriter",
     "__version__",

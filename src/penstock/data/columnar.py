@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     import numpy.typing as npt
 
+    from penstock.formats.base import Rows, ShardReader
+    from penstock.formats.encodings.base import FixedEncoding
     from penstock.types import Columns, Int64Array
+
+
+@runtime_checkable
+class FillsColumns(Protocol):
+    """A shard reader that can put values of fixed size where they belong, without a copy in between."""
+
+    def fixed_columns(self) -> dict[str, FixedEncoding]:
+        """Name the columns whose values always have as many bytes."""
+        ...
+
+    def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
+        """Put the stored values of such a column at their places in an array of void items."""
+        ...
+
+    def read_columns(self, rows: Rows, names: Container[str] | None = None) -> Columns:
+        """Read some columns only."""
+        ...
+
+
+class ColumnCollector:
+    """Puts together the columns of so many rows, shard by shard.
+
+    Values of fixed size go straight to their places; the others are decoded shard by shard and joined in the end.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+        self._encodings: dict[str, FixedEncoding] = {}
+        self._blank: dict[str, npt.NDArray[Any]] = {}
+        self._names: list[str] | None = None
+        self._batches: list[tuple[Int64Array, Columns]] = []
+
+    def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard."""
+        fixed = reader.fixed_columns() if isinstance(reader, FillsColumns) else {}
+        if self._names is None:
+            self._names = list(reader.read_columns(rows[:0]))
+            self._encodings = fixed
+            self._blank = {name: np.empty(self._num_rows, f"V{each.num_bytes}") for name, each in fixed.items()}
+        if fixed.keys() != self._encodings.keys() or any(fixed[name] is not self._encodings[name] for name in fixed):
+            self._give_up_filling()
+        if not self._blank or not isinstance(reader, FillsColumns):
+            self._batches.append((places, reader.read_columns(rows)))
+            return
+        for name, out in self._blank.items():
+            reader.fill(name, rows, places, out)
+        others = [name for name in self._names if name not in self._blank]
+        self._batches.append((places, reader.read_columns(rows, others)))
+
+    def columns(self) -> Columns:
+        """Give the columns of all rows."""
+        joined = join_batches(self._batches, self._num_rows)
+        filled = {name: self._encodings[name].to_array(out) for name, out in self._blank.items()}
+        return {name: filled[name] if name in filled else joined[name] for name in self._names or joined}
+
+    def _give_up_filling(self) -> None:
+        """Shards that are laid out differently are joined as far as their values allow."""
+        for places, columns in self._batches:
+            for name, out in self._blank.items():
+                columns[name] = self._encodings[name].to_array(out[places])
+        self._blank, self._names = {}, None
 
 
 def join_batches(batches: Sequence[tuple[Int64Array, Columns]], num_rows: int) -> Columns:

@@ -63,10 +63,22 @@ def within_one_shard(ids: range | Int64Array, spans: Spans) -> tuple[int, Rows] 
 
 
 def group_by_shard(ids: Int64Array, spans: Spans) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-    """Give for each shard that holds some of the ids: its number, the rows, and their places among the ids."""
-    shards, rows = spans.locate(ids)
-    order = np.argsort(shards, kind="stable")
-    cuts = np.flatnonzero(np.diff(shards[order])) + 1
-    for places in np.split(order, cuts):
-        if len(places):
-            yield int(shards[places[0]]), rows[places], places
+    """Give for each shard that holds some of the ids: its number, the rows, and their places among the ids.
+
+    Rows come in rising order: memory is read faster forwards.
+    """
+    if not len(ids):
+        return
+    order = np.argsort(ids)
+    sorted_ids = ids[order]
+    # Of all shards, only the few between the smallest and the largest id are searched for where they begin.
+    first, last = spans.shard_of(int(sorted_ids[0])), spans.shard_of(int(sorted_ids[-1]))
+    if last - first < len(ids):
+        shards = np.arange(first, last + 1)
+        cuts = np.searchsorted(sorted_ids, spans.starts[first : last + 2]).tolist()
+    else:
+        shards = np.unique(spans.locate(sorted_ids)[0])
+        cuts = [*np.searchsorted(sorted_ids, spans.starts[shards]).tolist(), len(ids)]
+    for shard, begin, end in zip(shards.tolist(), cuts, cuts[1:], strict=False):
+        if begin < end:
+            yield shard, sorted_ids[begin:end] - spans.starts[shard], order[begin:end]

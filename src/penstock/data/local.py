@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
-from penstock.data.columnar import join_batches
-from penstock.data.getitem import group_by_shard, resolve_ids, within_one_shard
-from penstock.data.readers import OpenShards
+from penstock.data.feed import Feed
+from penstock.data.getitem import resolve_ids
+from penstock.data.readers import OpenShard, OpenShards
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, SampleIndexError, SampleKeyError
 from penstock.files import open_file
 from penstock.formats.base import ReadOptions, get_format
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    import numpy as np
     from typing_extensions import Self
 
-    from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.index.model import Index
     from penstock.types import Columns, Int64Array, Sample
@@ -77,7 +75,7 @@ class LocalDataset:
         self._validate_hash = None if validate_hash is None else check_hashes(validate_hash)[0]
         self._unpack_dir = None if unpack_dir is None else Path(unpack_dir).expanduser()
         self._memory_limit = parse_bytes(memory_limit)
-        self._check_layouts()
+        check_layouts(self.index, self._options)
         self._spans = Spans(self.index.lengths)
         if not self._spans.num_samples:
             raise EmptyDatasetError(f"Stream contains no samples: {self.local}", path=str(self.local))
@@ -102,34 +100,24 @@ class LocalDataset:
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
         ids = resolve_ids(key, self._spans.num_samples)
-        return self.get_item(ids) if isinstance(ids, int) else self._read(ids)
+        return self.get_item(ids) if isinstance(ids, int) else self._feed.read(ids)
 
     def __iter__(self) -> Iterator[Sample]:
-        for shard, length in enumerate(self.index.lengths.tolist()):
-            for begin in range(0, length, _ITER_ROWS):
-                yield from self._readers.get(shard).read(range(begin, min(begin + _ITER_ROWS, length)))
+        for begin in range(0, self.num_samples, _ITER_ROWS):
+            yield from self._feed.read(range(begin, min(begin + _ITER_ROWS, self.num_samples)))
 
     def get_item(self, sample_id: int) -> Sample:
         """Give one sample by its number, counted from 0."""
         if not 0 <= sample_id < self._spans.num_samples:
             raise SampleIndexError(f"sample {sample_id} is out of range: the dataset has {len(self)}", sample=sample_id)
-        shard = self._spans.shard_of(sample_id)
-        return self._readers.get(shard).read([sample_id - int(self._spans.starts[shard])])[0]
+        return self._feed.read_one(sample_id)
 
     def read_columns(self, key: Numbers) -> Columns:
         """Give samples by column, in the order asked for: an array a column where the values allow it, else a list."""
         ids = resolve_ids(key, self._spans.num_samples)
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
-        alone = within_one_shard(ids, self._spans)
-        if alone is not None:
-            shard, rows = alone
-            return self._readers.get(shard).read_columns(rows)
-        batches = [
-            (places, self._readers.get(shard).read_columns(rows))
-            for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans)
-        ]
-        return join_batches(batches, len(ids))
+        return self._feed.read_columns(ids)
 
     def close(self) -> None:
         """Close the open shards; using the dataset again opens them anew."""
@@ -145,7 +133,7 @@ class LocalDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_readers"]  # open files stay in their process
+        del state["_readers"], state["_feed"]  # open files stay in their process
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -158,33 +146,17 @@ class LocalDataset:
             sum(part.raw.num_bytes for part in shard.parts if part.packed and in_memory) for shard in self.index.shards
         ]
         self._readers = OpenShards(self._open_shard, sizes, self._memory_limit)
+        self._feed = Feed(self._spans, self._readers)
 
-    def _open_shard(self, shard: int) -> ShardReader:
-        return open_shard(
+    def _open_shard(self, shard: int) -> OpenShard:
+        reader = open_shard(
             self.local,
             self.index.shards[shard],
             self._options,
             validate_hash=self._validate_hash,
             unpack_dir=self._unpack_dir,
         )
-
-    def _read(self, ids: range | Int64Array) -> list[Sample]:
-        alone = within_one_shard(ids, self._spans)
-        if alone is not None:
-            shard, rows = alone
-            return self._readers.get(shard).read(rows)
-        samples: list[Sample] = [{}] * len(ids)
-        for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
-            for place, sample in zip(places.tolist(), self._readers.get(shard).read(rows), strict=True):
-                samples[place] = sample
-        return samples
-
-    def _check_layouts(self) -> None:
-        """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
-        for layout in {shard.layout for shard in self.index.shards}:
-            get_format(layout.format).check(layout, self._options)
-            if layout.compression is not None:
-                parse_compression(layout.compression)
+        return OpenShard(reader)
 
 
 _ITER_ROWS = 256
@@ -197,3 +169,11 @@ def read_local_index(folder: Path) -> Index:
         raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
     with open_file(path) as file:
         return parse_index(file.read(), str(path))
+
+
+def check_layouts(index: Index, options: ReadOptions) -> None:
+    """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
+    for layout in {shard.layout for shard in index.shards}:
+        get_format(layout.format).check(layout, options)
+        if layout.compression is not None:
+            parse_compression(layout.compression)

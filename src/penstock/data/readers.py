@@ -2,51 +2,131 @@
 
 from __future__ import annotations
 
+import resource
+import threading
+import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from penstock.formats.base import ShardReader
 
-# Mapped files cost a descriptor and address space, not memory.
-_MOST_OPEN = 64
+# A mapped file costs up to two descriptors, and address space, but hardly memory. All datasets of a process together
+# take no more than half of the descriptors that it may have.
+_MOST_OPEN = 1024
+_DESCRIPTORS_PER_SHARD = 2
+
+_all_open: weakref.WeakSet[OpenShards] = weakref.WeakSet()
+
+
+class Closable(Protocol):
+    """What is let go of."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class OpenShard(NamedTuple):
+    """A reader, and what keeps its files where they are for as long as it is open."""
+
+    reader: ShardReader
+    lease: Closable | None = None
 
 
 class OpenShards:
-    """The shards used last. Those that were unpacked into memory count their bytes against a limit."""
+    """The shards used last. Those that were unpacked into memory count their bytes against a limit.
 
-    def __init__(self, open_shard: Callable[[int], ShardReader], memory_bytes: list[int], max_bytes: int) -> None:
+    What is being read stays open: `with open_shards:` around each use keeps others in the process from closing it.
+    """
+
+    def __init__(
+        self,
+        open_shard: Callable[[int], OpenShard],
+        memory_bytes: Sequence[int] | None = None,
+        max_bytes: int = 0,
+    ) -> None:
         self._open = open_shard
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self._used_bytes = 0
-        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._readers: OrderedDict[int, OpenShard] = OrderedDict()
+        self._in_use = threading.Lock()
+        _all_open.add(self)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def __enter__(self) -> None:
+        self._in_use.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._in_use.release()
 
     def get(self, shard: int) -> ShardReader:
         """Give an open shard; it stays open at least until the next call."""
-        if shard in self._readers:
+        found = self._readers.get(shard)
+        if found is not None:
             self._readers.move_to_end(shard)
-            return self._readers[shard]
-        self._make_room(self._memory_bytes[shard])
-        reader = self._open(shard)
-        self._readers[shard] = reader
-        self._used_bytes += self._memory_bytes[shard]
-        return reader
+            return found.reader
+        self._make_room(self._size(shard))
+        opened = self._open(shard)
+        self._readers[shard] = opened
+        self._used_bytes += self._size(shard)
+        return opened.reader
+
+    def keep_only(self, shards: set[int]) -> None:
+        """Close all others."""
+        for shard in [shard for shard in self._readers if shard not in shards]:
+            self._close(shard)
 
     def close(self) -> None:
         """Close all."""
-        while self._readers:
-            self._close_oldest()
+        self.keep_only(set())
+
+    def _size(self, shard: int) -> int:
+        return 0 if self._memory_bytes is None else self._memory_bytes[shard]
 
     def _make_room(self, num_bytes: int) -> None:
-        while self._readers and (
-            len(self._readers) >= _MOST_OPEN or (self._used_bytes + num_bytes > self._max_bytes and self._used_bytes)
-        ):
+        while self._used_bytes and self._used_bytes + num_bytes > self._max_bytes:
             self._close_oldest()
+        most_open = _most_open()
+        others = [shelf for shelf in list(_all_open) if shelf is not self]
+        while len(self) + sum(map(len, others)) >= most_open:
+            if len(self) > most_open // (len(others) + 1) or not _close_elsewhere(others):
+                if not self._readers:
+                    return
+                self._close_oldest()
 
     def _close_oldest(self) -> None:
-        shard, reader = self._readers.popitem(last=False)
-        self._used_bytes -= self._memory_bytes[shard]
-        reader.close()
+        self._close(next(iter(self._readers)))
+
+    def _close(self, shard: int) -> None:
+        opened = self._readers.pop(shard)
+        self._used_bytes -= self._size(shard)
+        opened.reader.close()
+        if opened.lease is not None:
+            opened.lease.close()
+
+
+def _close_elsewhere(others: list[OpenShards]) -> bool:
+    """Close a shard of whoever holds most and is not reading just now; tell whether there was one."""
+    for shelf in sorted(others, key=len, reverse=True):
+        if len(shelf) and shelf._in_use.acquire(blocking=False):
+            try:
+                shelf._close_oldest()
+            finally:
+                shelf._in_use.release()
+            return True
+    return False
+
+
+def _most_open() -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return _MOST_OPEN
+    return max(1, min(_MOST_OPEN, allowed // 2 // _DESCRIPTORS_PER_SHARD))

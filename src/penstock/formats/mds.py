@@ -25,7 +25,7 @@ from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     import numpy.typing as npt
     from typing_extensions import Buffer
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
+
+_LARGE_VALUE_BYTES = 2048
 
 
 class MDSFormat:
@@ -92,9 +94,12 @@ class _FixedColumn:
     items: npt.NDArray[Any]  # item k: the `num_bytes` bytes that begin at byte k of the shard, wherever that is
 
     def gather(self, rows: Int64Array) -> npt.NDArray[Any]:
+        return self.encoding.to_array(self.items[self.begins(rows)])
+
+    def begins(self, rows: Int64Array) -> npt.NDArray[np.intp]:
         begins = self.bases[rows].astype(np.intp)
         begins += self.offset
-        return self.encoding.to_array(self.items[begins])
+        return begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +140,30 @@ class MDSReader:
         values = [self._values(column, numbers) for column in self._columns]
         return join_columns(self._names, values, len(numbers))
 
-    def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column: an array where all values allow it, else a list."""
+    def read_columns(self, rows: Rows, names: Container[str] | None = None) -> Columns:
+        """Give the same by column, or some of the columns: an array where all values allow it, else a list."""
         numbers = check_rows(rows, self._num_samples, self._name)
-        return {column.name: self._column(column, numbers) for column in self._columns}
+        return {
+            column.name: self._column(column, numbers)
+            for column in self._columns
+            if names is None or column.name in names
+        }
+
+    def fixed_columns(self) -> dict[str, FixedEncoding]:
+        """Name the columns whose values always have as many bytes."""
+        return {column.name: column.encoding for column in self._columns if isinstance(column, _FixedColumn)}
+
+    def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
+        """Put the stored values of a column of fixed size at their places in an array, copying them once."""
+        [column] = (column for column in self._columns if column.name == name and isinstance(column, _FixedColumn))
+        begins, num_bytes = column.begins(rows), column.encoding.num_bytes
+        if num_bytes < _LARGE_VALUE_BYTES:
+            out[places] = column.items[begins]
+            return
+        # For values this large a step of Python each costs less than an array of them in between.
+        source, target = memoryview(self._data), memoryview(out.view(np.uint8).reshape(-1))
+        for begin, place in zip(begins.tolist(), (places * num_bytes).tolist(), strict=True):
+            target[place : place + num_bytes] = source[begin : begin + num_bytes]
 
     def close(self) -> None:
         """Unmap the shard."""

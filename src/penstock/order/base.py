@@ -28,6 +28,12 @@ class Order(Protocol):
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
         """Give the ids at evenly spaced positions of one pass over the samples in an epoch."""
 
+    def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
+        """Give the shards that such positions need and about where each is first needed, soonest first.
+
+        An order that does not have it is asked for the ids instead, which costs more the farther one looks.
+        """
+
 
 class OrderFactory(Protocol):
     """Makes an order from shard lengths and the settings that a state carries."""

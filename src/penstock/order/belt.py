@@ -199,3 +199,18 @@ class Lane:
             middle = (low + high) // 2
             low, high = (middle, high) if self.start(middle) <= place else (low, middle)
         return low
+
+    def opened(self, begin: int, end: int) -> tuple[Int64Array, Int64Array]:
+        """Give the shards that the places from `begin` to `end` need, and about where each is first needed."""
+        window, last = self.find(begin), self.find(end)
+        open_now = self.slices(window).shards
+        entered = np.array([window + self.lead, last + self.lead]) // self.pace.rate
+        low, high = (np.minimum(self.first + (entered + 1) * self.pace.bundle, self.stop)).tolist()
+        numbers = np.arange(low, high, dtype=np.int64)
+        entry = (numbers - self.first) // self.pace.bundle * self.pace.rate - self.lead
+        pace = (end - begin) / max(1, last - window)
+        places = begin + ((entry - window) * pace).astype(np.int64)
+        return (
+            np.concatenate([open_now, self.layout.shards[numbers]]),
+            np.concatenate([np.full(len(open_now), begin, dtype=np.int64), np.clip(places, begin, end)]),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -148,6 +149,11 @@ class MixedOrder:
         self._epochs: Recent[EpochMix] = Recent(2)
         self._chunks: Recent[Chunk] = Recent(2 * num_lanes + 2)
 
+    @property
+    def orders(self) -> list[Order]:
+        """The order of each stream."""
+        return [stream.order for stream in self._streams.values()]
+
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch."""
         return self.mix(epoch).size
@@ -173,6 +179,28 @@ class MixedOrder:
             )
 
         return read_lanes(positions, self._num_lanes, chunk_at)
+
+    def shards(self, epoch: int, positions: range) -> list[tuple[str, Int64Array, Int64Array]]:
+        """Give, for each stream, the shards that evenly spaced positions need and about where each is first needed."""
+        mix = self.mix(epoch)
+        if not positions:
+            return []
+        before, after = self._fronts(mix, positions.start), self._fronts(mix, min(positions[-1] + 1, mix.size))
+        step = math.gcd(self._num_lanes, positions.step)
+        found = []
+        for name, stream in self._streams.items():
+            if name not in after or not (after[name] > before[name]).any():
+                continue
+            low = int(before[name].min()) * self._num_lanes
+            numbers = range(low + (positions.start - low) % step, int(after[name].max()) * self._num_lanes, step)
+            shards, firsts = _shards_of(stream.order, epoch, numbers)
+            pace = (positions[-1] + 1 - positions.start) / max(1, numbers.stop - numbers.start)
+            found.append((name, shards, positions.start + ((firsts - numbers.start) * pace).astype(np.int64)))
+        return found
+
+    def _fronts(self, mix: EpochMix, position: int) -> dict[str, Int64Array]:
+        run = mix.runs[max(0, bisect_right(mix.runs, position, key=lambda run: run.segment.start) - 1)]
+        return mix.fronts_at(run, min(position, run.stop))
 
     def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
         """Count the samples that each stream gives before a position, if an epoch is planned like this."""
@@ -243,3 +271,19 @@ class MixedOrder:
 def _is_run(numbers: Int64Array, step: int) -> bool:
     """Tell whether numbers that grow by at least `step` grow by no more."""
     return int(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)
+
+
+def _shards_of(order: Order, epoch: int, numbers: range) -> tuple[Int64Array, Int64Array]:
+    """Ask a stream's order for the shards of some of its samples, numbered pass after pass."""
+    shards, firsts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    size = order.num_samples
+    while numbers:
+        pass_id = numbers.start // size
+        begin = pass_id * size
+        num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
+        here = numbers[:num_here]
+        found, needed = order.shards(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
+        shards.append(found)
+        firsts.append(needed + begin)
+        numbers = numbers[num_here:]
+    return np.concatenate(shards), np.concatenate(firsts)

@@ -13,6 +13,8 @@ from penstock.order.cursor import STATE_VERSION
 from penstock.order.defaults import default_lanes, default_window, window_of_block
 from penstock.order.keys import fold
 from penstock.order.layout import EpochOrder, History, MixSpec, make_order, plan_versions, units_of
+from penstock.order.mixed import MixedOrder
+from penstock.order.plan import first_uses
 from penstock.order.reading import ReadAhead
 from penstock.order.spans import Spans
 from penstock.order.weights import count_samples
@@ -132,6 +134,30 @@ class StreamPlan:
         shards, _ = self.spans.locate(ids)
         found, first_use = np.unique(shards, return_index=True)
         return found[np.argsort(first_use)]
+
+    def expected_shards(
+        self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """Guess the shards that the rank needs in the next steps, and in how many steps each is first used."""
+        begin = at.position + step * global_batch_size
+        end = min(begin + num_steps * global_batch_size, self.epoch_size(at.epoch))
+        modulus = seat.world.num_ranks
+        positions = range(begin + (seat.residue - begin) % modulus, end, modulus)
+        if not positions:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if isinstance(self.order, MixedOrder) and all(hasattr(each, "shards") for each in self.order.orders):
+            firsts = dict(
+                zip(self.windows, np.cumsum([0, *(len(each.lengths) for each in self.streams)]), strict=False)
+            )
+            found = self.order.shards(at.epoch, positions)
+            shards = np.concatenate([np.zeros(0, np.int64), *(local + firsts[name] for name, local, _ in found)])
+            places = np.concatenate([np.zeros(0, np.int64), *(places for _, _, places in found)])
+            by_place = np.argsort(places, kind="stable")
+            shards, places = shards[by_place], places[by_place]
+        else:
+            shards, _ = self.spans.locate(self.order.ids(at.epoch, positions))
+            places = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+        return first_uses(shards, (places - begin) // global_batch_size)
 
     def state_dict(self, at: Cursor) -> dict[str, Any]:
         """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""

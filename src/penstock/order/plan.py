@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
     from penstock.order.cursor import Cursor
     from penstock.order.world import Seat, World
@@ -49,6 +51,14 @@ class Plan(Protocol):
     ) -> Int64Array:
         """List the shards that the rank or its node touches in the next steps, in order of first use."""
 
+    def expected_shards(
+        self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """Guess the same for the rank, fast and far ahead: the shards, and in how many steps each is first used.
+
+        It may name a shard too many, or a step too early or too late; nothing but waiting time depends on it.
+        """
+
     def state_dict(self, at: Cursor) -> dict[str, Any]:
         """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""
 
@@ -56,3 +66,10 @@ class Plan(Protocol):
 def worker_batch(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_size: int) -> Int64Array:
     """Give the ids of a worker's batch number `turn`: the workers of a rank take its steps in turn."""
     return plan.batch(at, seat.step_of(turn), seat, global_batch_size)
+
+
+def first_uses(shards: Int64Array, steps: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Of shards used at steps, the later the farther down the list, keep the first use of each."""
+    found, at = np.unique(shards, return_index=True)
+    by_use = np.argsort(at)
+    return found[by_use], steps[at[by_use]]

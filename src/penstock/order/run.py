@@ -11,10 +11,11 @@ from penstock.order.cursor import Cursor, check_fingerprint, read_state
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions, MosaicVersion, SamplingMethod
 from penstock.order.mosaic.state import MosaicState, resume_at
+from penstock.order.mosaic.weights import share_out
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
 from penstock.order.resume import resume
-from penstock.order.weights import read_epoch_size
+from penstock.order.weights import count_samples, read_epoch_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,6 +77,19 @@ def make_plan(
     if state is None:
         return plan, Cursor()
     return resume(plan, dict(state), allow_mix_change=allow_mix_change)
+
+
+def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[int]:
+    """Say how many samples each stream gives to an epoch, whatever the world."""
+    weights, sizes = [stream.weight for stream in streams], [stream.num_samples for stream in streams]
+    epoch_size = read_epoch_size(settings.epoch_size)
+    if choose_order(settings) != MOSAIC:
+        return count_samples(weights, sizes, epoch_size)
+    is_release_0_5 = settings.mosaic_version == "0.5"
+    shares = share_out(
+        sizes, weights, epoch_size=epoch_size, seed=settings.shuffle_seed, may_cut_unweighted=not is_release_0_5
+    )
+    return [share.choose for share in shares]
 
 
 def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) -> str:

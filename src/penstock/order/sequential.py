@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,6 +13,7 @@ import numpy as np
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, fold
 from penstock.order.lanes import Chunk, lane_length, lane_start, read_lanes
+from penstock.order.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +31,8 @@ class Sequential:
         self, lengths: Int64Array, *, seed: int = 0, stream: str = "", num_lanes: int = 1, window: int = 1
     ) -> None:
         del seed, stream, window  # what shuffling orders need
-        self.num_samples = int(np.sum(lengths, dtype=np.int64))
+        self._spans = Spans(lengths)
+        self.num_samples = self._spans.num_samples
         self.num_lanes = num_lanes
 
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
@@ -41,6 +44,23 @@ class Sequential:
         places, lanes = np.divmod(numbers, self.num_lanes)
         share, rest = divmod(self.num_samples, self.num_lanes)
         return lanes * share + np.minimum(lanes, rest) + places
+
+    def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
+        """Give the shards that evenly spaced positions need, and where each is first needed, soonest first."""
+        del epoch, pass_id
+        turns = self.num_lanes // math.gcd(self.num_lanes, positions.step)
+        shards, firsts = [], []
+        for first in positions[:turns]:
+            place, lane = divmod(first, self.num_lanes)
+            start = lane_start(self.num_samples, self.num_lanes, lane)
+            end = start + min(positions[-1] // self.num_lanes + 1, lane_length(self.num_samples, self.num_lanes, lane))
+            here = np.arange(self._spans.shard_of(start + place), self._spans.shard_of(end - 1) + 1, dtype=np.int64)
+            places = np.maximum(self._spans.starts[here] - start, place)
+            shards.append(here)
+            firsts.append(places * self.num_lanes + lane)
+        joined, needed = np.concatenate(shards), np.concatenate(firsts)
+        order = np.argsort(needed, kind="stable")
+        return joined[order], needed[order]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

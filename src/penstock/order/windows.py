@@ -7,6 +7,7 @@ samples.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,25 @@ class Conveyor:
             return found.start, found.ids
 
         return read_lanes(positions, self.num_lanes, chunk_at)
+
+    def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
+        """Give the shards that evenly spaced positions need, and about where each is first needed, soonest first.
+
+        It looks at the windows at both ends only, however far apart they are.
+        """
+        layout = self._layouts((epoch, pass_id), lambda: self._lay_out(epoch, pass_id))
+        turns = self.num_lanes // math.gcd(self.num_lanes, positions.step)
+        shards, firsts = [], []
+        for first in positions[:turns]:
+            lane = layout.lane(first % self.num_lanes, self.pace)
+            begin = first // self.num_lanes
+            end = max(begin, min(positions[-1] // self.num_lanes, lane.end - lane.begin - 1))
+            opened, places = lane.opened(begin, end)
+            shards.append(opened)
+            firsts.append(np.maximum(places * self.num_lanes, first))
+        joined, needed = np.concatenate(shards), np.concatenate(firsts)
+        order = np.argsort(needed, kind="stable")
+        return joined[order], needed[order]
 
     def _lay_out(self, epoch: int, pass_id: int) -> Layout:
         key = fold("layout", self._seed, epoch, self._stream, pass_id)

@@ -19,6 +19,7 @@ from penstock.order.mosaic.partition import Cluster, EpochBatches, check_dropped
 from penstock.order.mosaic.sampling import lay_shards
 from penstock.order.mosaic.state import MosaicState
 from penstock.order.mosaic.weights import share_out
+from penstock.order.plan import first_uses
 from penstock.order.spans import Spans
 from penstock.order.weights import StreamWeight
 
@@ -149,6 +150,20 @@ class MosaicPlan:
         shard_ids, _ = self._shards.locate(_without_empty(np.concatenate(wanted)))
         distinct, first_uses = np.unique(shard_ids, return_index=True)
         return distinct[np.argsort(first_uses)]
+
+    def expected_shards(
+        self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """Give the shards that the rank needs in the next steps, and in how many steps each is first used."""
+        batches = self.epoch_batches(at, seat.world, global_batch_size)
+        wanted = [
+            _without_empty(batches.by_rank(batch_id)[seat.node, seat.local_rank])
+            for batch_id in range(step, min(step + num_steps, len(batches)))
+        ]
+        if not wanted:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        shards, _ = self._shards.locate(np.concatenate(wanted))
+        return first_uses(shards, np.repeat(np.arange(len(wanted)), [len(ids) for ids in wanted]))
 
     def state_dict(self, at: Cursor) -> dict[str, Any]:
         """Describe the cursor and what a plan must adopt to go on from it.

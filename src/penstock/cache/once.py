@@ -1,0 +1,64 @@
+"""Large arrays computed once on each node: one process writes the file, the others map it."""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.cache.layout import user_cache_dir
+from penstock.files import appearing, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+# Smaller arrays are quicker computed than found.
+_MIN_VALUES = 1 << 20
+# The epochs of a few jobs at once; who comes back to an older one computes it again.
+_MAX_FILES = 16
+
+
+def keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Give the array of a name, from its file if there is one; computed by one process while others wait for it."""
+    folder = user_cache_dir() / "arrays"
+    path = folder / f"{name}.npy"
+    with translated(path):
+        if path.exists():
+            return _map(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / f"{name}.lock"):
+            if path.exists():
+                return _map(path)
+            values = compute()
+            if len(values) < _MIN_VALUES:
+                return values
+            with appearing(path) as part, part.open("wb") as file:
+                np.save(file, values, allow_pickle=False)
+            _remove_old(folder)
+            return _map(path)
+
+
+def _map(path: Path) -> npt.NDArray[Any]:
+    # The file may be removed at once by whoever makes room: what is mapped stays.
+    mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return mapped
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Wait for whoever computes the same; the kernel frees the lock if that process dies."""
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        path.unlink(missing_ok=True)
+
+
+def _remove_old(folder: Path) -> None:
+    files = sorted(folder.glob("*.npy"), key=lambda path: path.stat().st_mtime)
+    for path in files[:-_MAX_FILES]:
+        path.unlink(missing_ok=True)

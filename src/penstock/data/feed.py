@@ -1,0 +1,59 @@
+"""Ids → samples: whatever lies in one shard is read together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.data.columnar import ColumnCollector
+from penstock.data.getitem import group_by_shard, within_one_shard
+
+if TYPE_CHECKING:
+    from penstock.data.readers import OpenShards
+    from penstock.order.spans import Spans
+    from penstock.types import Columns, Int64Array, Sample
+
+
+class Feed:
+    """Reads samples by id, in the order asked for, from the shards that hold them."""
+
+    def __init__(self, spans: Spans, shards: OpenShards) -> None:
+        self._spans = spans
+        self._shards = shards
+
+    def read_one(self, sample_id: int) -> Sample:
+        """Give one sample, whose id is in range."""
+        shard = self._spans.shard_of(sample_id)
+        with self._shards:
+            return self._shards.get(shard).read([sample_id - int(self._spans.starts[shard])])[0]
+
+    def read(self, ids: range | Int64Array) -> list[Sample]:
+        """Give many samples."""
+        alone = within_one_shard(ids, self._spans)
+        with self._shards:
+            if alone is not None:
+                shard, rows = alone
+                return self._shards.get(shard).read(rows)
+            samples: list[Sample] = []
+            placed: list[Int64Array] = []
+            for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
+                samples += self._shards.get(shard).read(rows)
+                placed.append(places)
+        if not samples:
+            return samples
+        numbers = np.empty(len(samples), dtype=np.int64)
+        numbers[np.concatenate(placed)] = np.arange(len(samples))
+        return list(map(samples.__getitem__, numbers.tolist()))
+
+    def read_columns(self, ids: range | Int64Array) -> Columns:
+        """Give many samples by column: an array where the values allow it, else a list."""
+        alone = within_one_shard(ids, self._spans)
+        with self._shards:
+            if alone is not None:
+                shard, rows = alone
+                return self._shards.get(shard).read_columns(rows)
+            collector = ColumnCollector(len(ids))
+            for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
+                collector.add(self._shards.get(shard), rows, places)
+        return collector.columns()

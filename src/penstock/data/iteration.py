@@ -1,0 +1,103 @@
+"""One pass of one worker: its steps, read in blocks of several batches, with the shards of later steps on their way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.order.plan import worker_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.data.shards import ShardTable
+    from penstock.order.cursor import Cursor
+    from penstock.order.plan import Plan
+    from penstock.order.world import Seat
+    from penstock.types import Int64Array
+
+# Rows of one shard are decoded together, so a block should have many of each; but not so many that the first batches
+# wait, or that decoded samples fill the memory.
+_MAX_BLOCK_SAMPLES = 1 << 14
+_MAX_BLOCK_BYTES = 16 << 20
+_ENOUGH_ROWS_PER_SHARD = 1024
+# Shards that are fetched before they are needed, by default.
+_AHEAD_BYTES = 512 << 20
+_MIN_BATCHES_AHEAD = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Where one worker of one rank goes in one pass: everything here is arithmetic."""
+
+    plan: Plan
+    at: Cursor
+    seat: Seat
+    global_batch_size: int
+
+    def ids(self, turn: int) -> Int64Array:
+        """Give the ids of the worker's batch number `turn`; empty past the end."""
+        return worker_batch(self.plan, self.at, turn, self.seat, self.global_batch_size)
+
+    def num_turns(self) -> int:
+        """Count the batches of this worker."""
+        num_steps = self.plan.num_batches(self.at, self.seat, self.global_batch_size)
+        workers = self.seat.world.workers_per_rank
+        return max(0, -(-(num_steps - self.seat.worker) // workers))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of this rank in a whole batch."""
+        return max(1, self.global_batch_size // self.seat.world.num_ranks)
+
+    def blocks(self, first_turn: int, sample_bytes: float, table: ShardTable) -> Iterator[list[Int64Array]]:
+        """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
+        num_turns = self.num_turns()
+        most = max(1, min(_MAX_BLOCK_SAMPLES, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
+        turn, size = first_turn, 1
+        while turn < num_turns:
+            block = [self.ids(number) for number in range(turn, min(turn + size, num_turns))]
+            turn += len(block)
+            if size < most and not _has_enough_rows(block, table):
+                size = min(2 * size, most)
+            yield block
+
+
+def _has_enough_rows(block: list[Int64Array], table: ShardTable) -> bool:
+    ids = np.concatenate(block)
+    shards, _ = table.spans.locate(ids)
+    return len(ids) >= _ENOUGH_ROWS_PER_SHARD * len(np.unique(shards))
+
+
+class Outlook:
+    """Tells the cache, every now and then, which shards the rank's next steps need."""
+
+    def __init__(self, course: Course, table: ShardTable, batches_ahead: int) -> None:
+        self._course = course
+        self._table = table
+        self._batches_ahead = max(1, batches_ahead)
+        self._next_step = -1
+
+    def look(self, step: int) -> Int64Array | None:
+        """Look ahead from a step of the rank, if the last look is not recent; give the shards that are in sight."""
+        if step < self._next_step:
+            return None
+        self._next_step = step + max(1, self._batches_ahead // 4)
+        course = self._course
+        shards, first_steps = course.plan.expected_shards(
+            course.at, step, self._batches_ahead, course.seat, course.global_batch_size
+        )
+        self._table.expect(shards, first_steps)
+        return shards
+
+
+def batches_ahead(
+    *, predownload: int | None, batch_size: int, sample_bytes: float, limit_bytes: int | None, ranks_per_node: int
+) -> int:
+    """Choose how far to look ahead: as the user says in samples, else by bytes, and within the limit of the cache."""
+    if predownload is not None:
+        return max(1, -(-predownload // batch_size))
+    num_bytes = _AHEAD_BYTES if limit_bytes is None else min(_AHEAD_BYTES, limit_bytes // (4 * ranks_per_node))
+    return max(_MIN_BATCHES_AHEAD, int(num_bytes / max(1.0, sample_bytes * batch_size)))

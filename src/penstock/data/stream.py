@@ -1,0 +1,142 @@
+"""`Stream`: one dataset among those that are mixed, with its weight."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from penstock.codecs.digest import check_hashes
+from penstock.errors import ConfigError
+from penstock.order.weights import StreamWeight
+from penstock.registry import Registry
+from penstock.storage.base import url_scheme
+from penstock.storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+streams: Registry[Any] = Registry("stream", group="penstock.streams", builtin={"stream": "penstock.data.stream:Stream"})
+
+_SHARED = ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+
+
+class Stream:
+    """A dataset in a store, on this machine, or both, and how much of it an epoch takes.
+
+    What is left out comes from the `StreamingDataset` that the stream is given to. After that, `proportion`, `repeat`
+    and `choose` all say what the stream gives to an epoch.
+
+    Args:
+        remote: Where the dataset is kept: a URL or a path.
+        local: The folder to keep fetched shards in. Without a remote: where the dataset is. Left out: a folder of the
+            user's cache, the same for every job, that jobs share.
+        split: A folder below both.
+        proportion: Share of an epoch, relative to the other streams' proportions.
+        repeat: How often an epoch takes the whole stream: 0.5 is every other sample, 2 is all of them twice.
+        choose: How many samples an epoch takes.
+        download_retry: How often to try again what failed for a passing reason.
+        download_timeout: Seconds in which a piece of at most 8 MB has to arrive, tries included.
+        validate_hash: Name of a digest to check on each file that is fetched.
+        keep_zip: Keep the compressed form of shards beside the raw one.
+        name: What states call the stream; by default, the end of its path.
+        storage_options: Credentials and settings of the store, as fsspec calls them.
+        samples: The old name of `choose`.
+    """
+
+    def __init__(
+        self,
+        *,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        split: str | None = None,
+        proportion: float | None = None,
+        repeat: float | None = None,
+        choose: int | float | str | None = None,
+        download_retry: int | None = None,
+        download_timeout: float | None = None,
+        validate_hash: str | None = None,
+        keep_zip: bool | None = None,
+        name: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        samples: int | float | str | None = None,
+    ) -> None:
+        self.remote = None if remote is None else os.fspath(remote)
+        self.local = None if local is None else os.fspath(local)
+        if not self.remote and not self.local:
+            raise ConfigError("a stream needs a remote, a local folder, or both")
+        self.split = split
+        self.weight = StreamWeight.of(proportion=proportion, repeat=repeat, choose=choose, samples=samples)
+        self.proportion = self.weight.proportion
+        self.repeat = self.weight.repeat
+        self.choose = self.weight.choose
+        self.download_retry = download_retry
+        self.download_timeout = download_timeout
+        self.validate_hash = None if validate_hash is None else check_hashes(validate_hash)[0]
+        self.keep_zip = keep_zip
+        self.name = name
+        self.storage_options = storage_options
+
+    def __repr__(self) -> str:
+        shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
+        values = ((name, getattr(self, name)) for name in shown)
+        return f"Stream({', '.join(f'{name}={value!r}' for name, value in values if value is not None)})"
+
+    def apply_default(self, defaults: Mapping[str, Any]) -> None:
+        """Take from the dataset what was left out here."""
+        for name in _SHARED:
+            if getattr(self, name) is None:
+                setattr(self, name, defaults[name])
+
+    def fill_weight(self, count: int, num_samples: int, epoch_size: int) -> None:
+        """Say in every way how much of the stream an epoch takes."""
+        self.choose = count
+        self.repeat = count / num_samples if num_samples else 0.0
+        self.proportion = count / epoch_size if epoch_size else 0.0
+
+    @property
+    def url(self) -> str | None:
+        """The remote, with the split."""
+        return None if self.remote is None else _join(self.remote, self.split)
+
+    @property
+    def folder(self) -> Path | None:
+        """The local folder, with the split."""
+        return None if self.local is None else Path(self.local).expanduser() / (self.split or "")
+
+    @property
+    def in_place(self) -> Path | None:
+        """Where the dataset can be read as it lies: without a remote, or with one of this machine and no local."""
+        if self.remote is None:
+            return self.folder
+        if url_scheme(self.remote) not in (None, "file"):
+            return None
+        there = LocalStore.from_url(str(self.url)).root
+        if self.folder is None or self.folder.absolute() == there.absolute():
+            return there
+        return None
+
+    @property
+    def default_name(self) -> str:
+        """The end of the path, which stays when the data move elsewhere."""
+        path = urlsplit(self.remote).path if self.remote is not None else str(self.local)
+        return "/".join([PurePosixPath(path).name, *([self.split] if self.split else [])])
+
+
+def _join(remote: str, split: str | None) -> str:
+    return f"{remote.rstrip('/')}/{split.strip('/')}" if split else remote
+
+
+def name_streams(given: list[Stream]) -> list[str]:
+    """Give every stream a name of its own: the one it has, or the end of its path, numbered where two are alike."""
+    names: list[str] = []
+    for stream in given:
+        base = stream.name or stream.default_name or "stream"
+        if stream.name is not None and stream.name in names:
+            raise ConfigError(f"two streams are called {stream.name!r}: give each a name of its own")
+        name, number = base, 2
+        while name in names:
+            name, number = f"{base}-{number}", number + 1
+        names.append(name)
+    return names

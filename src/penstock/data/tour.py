@@ -1,0 +1,134 @@
+"""A pass under way in one process: ids in blocks, samples or columns out."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.data.feed import Feed
+from penstock.data.progress import Progress
+from penstock.data.readers import OpenShards
+from penstock.data.skip import SKIPPED, read_around
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.data.dataset import StreamingDataset
+    from penstock.data.iteration import Course, Outlook
+    from penstock.data.shards import ShardTable
+    from penstock.types import Columns, Int64Array
+
+
+class Here:
+    """The part of a dataset that stays in its process, or thread. Nothing in it is carried over a fork."""
+
+    def __init__(self, table: ShardTable) -> None:
+        self.pid = os.getpid()
+        self.open_shards = OpenShards(table.open)
+        self.feed = Feed(table.spans, self.open_shards)
+        self.progress = Progress()
+        self.tour: Tour | None = None
+        # Samples that were read with others and that `get_item` will be asked for next.
+        self.at_hand: dict[int, Any] = {}
+
+
+class Tour:
+    """One worker's way through a pass."""
+
+    def __init__(
+        self, dataset: StreamingDataset, course: Course, here: Here, *, yielded: int, outlook: Outlook | None
+    ) -> None:
+        self._dataset, self._here, self._outlook = dataset, here, outlook
+        self.course = course
+        self._handed_over = yielded
+        self._left: Iterator[Any] = iter(())
+
+    @property
+    def yielded(self) -> int:
+        """Count the samples that were taken since the pass began."""
+        return self._handed_over - length_hint(self._left)
+
+    def samples(self) -> Iterator[Any]:
+        """Give sample after sample."""
+        # No Python code runs between two samples of a block: what is left of it tells how many were taken.
+        return chain.from_iterable(self._lists())
+
+    def _lists(self) -> Iterator[Iterator[Any]]:
+        for block, skipped in self._blocks():
+            samples = self._read(block)[skipped:]
+            self._left = iter(samples)
+            self._handed_over += len(samples)
+            yield self._left
+
+    def columns(self) -> Iterator[Columns]:
+        """Give batch after batch, by column."""
+        dataset = self._dataset
+        if dataset.is_overridden:
+            raise ConfigError(
+                "columnar=True reads whole columns and would not call your get_item: leave one of the two out"
+            )
+        for block, skipped in self._blocks():
+            sizes = [len(ids) for ids in block]
+            columns = self._read_columns(block)
+            for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True):
+                begin, skipped = end - size + min(skipped, size), max(0, skipped - size)
+                if begin < end:
+                    self._handed_over += end - begin
+                    yield {name: values[begin:end] for name, values in columns.items()}
+
+    def _blocks(self) -> Iterator[tuple[list[Int64Array], int]]:
+        """Give the ids of several batches at a time, and how many samples of the first one were yielded before."""
+        course, dataset = self.course, self._dataset
+        turn, skipped = divmod(self.yielded, course.batch_size)
+        for block in course.blocks(turn, dataset.mean_sample_bytes, dataset.table):
+            if self._outlook is not None:
+                in_sight = self._outlook.look(course.seat.step_of(turn))
+                if in_sight is not None and dataset.cache_limit is not None:
+                    self._here.open_shards.keep_only(set(in_sight.tolist()))
+            turn += len(block)
+            yield block, skipped
+            skipped = 0
+
+    def _read(self, block: list[Int64Array]) -> list[Any]:
+        here, dataset, ids = self._here, self._dataset, np.concatenate(block)
+        with here.progress.reading(ids, dataset.table.first_ids):
+            try:
+                samples: list[Any] = here.feed.read(ids)
+            except SKIPPED:
+                if dataset.on_error == "raise":
+                    raise
+                return self._read_around(block)
+            if not dataset.is_overridden:
+                return samples
+            here.at_hand = dict(zip(ids.tolist(), samples, strict=True))
+            if dataset.on_error == "skip":
+                return self._read_around(block)
+            return [dataset[number] for number in ids.tolist()]
+
+    def _read_columns(self, block: list[Int64Array]) -> Columns:
+        here, dataset, ids = self._here, self._dataset, np.concatenate(block)
+        with here.progress.reading(ids, dataset.table.first_ids):
+            try:
+                return here.feed.read_columns(ids)
+            except SKIPPED:
+                if dataset.on_error == "raise":
+                    raise
+            good = []
+            for batch in block:
+                numbers, num_bad = read_around(batch, lambda number: here.feed.read_one(number) and number)
+                here.progress.skipped += num_bad
+                good += numbers
+            return here.feed.read_columns(np.array(good, dtype=np.int64))
+
+    def _read_around(self, block: list[Int64Array]) -> list[Any]:
+        samples: list[Any] = []
+        for ids in block:
+            read, num_bad = read_around(ids, self._dataset.__getitem__)
+            self._here.progress.skipped += num_bad
+            samples += read
+        return samples

@@ -1,0 +1,147 @@
+"""`StreamingDataLoader`: torch's loader, which also counts what it delivered, so that its state is exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.data.dataset import StreamingDataset
+from penstock.errors import ConfigError
+from penstock.extras import require
+from penstock.loaders.threads import in_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+    from torch.utils.data import DataLoader
+
+    from penstock.data.passes import Pass
+    from penstock.types import Columns
+else:
+    torch = require("torch", extra="torch", purpose="StreamingDataLoader")
+    from torch.utils.data import DataLoader
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A `DataLoader` for a `StreamingDataset`: the same arguments, and a state that any number of ranks can go on from.
+
+    It tells the dataset its batch size, and counts the batches that the training loop got, not those that workers have
+    read ahead. Hugging Face Accelerate leaves it as it is: the dataset gives each rank its own samples already.
+
+    Args:
+        dataset: The dataset.
+        batch_size: Samples of each rank in a batch; left out, what the dataset says.
+        columnar: Give batches as dicts of tensors, made from whole columns without samples in between. Then
+            `num_workers` are threads of this process, and what is no array comes as a list.
+        **options: What torch's loader takes.
+    """
+
+    # What Accelerate looks at before it divides the batches of a loader among the ranks.
+    _is_accelerate_prepared = True
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        batch_size: int | None = None,
+        *,
+        columnar: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(dataset, StreamingDataset):
+            raise ConfigError(f"a StreamingDataLoader takes a StreamingDataset, not a {type(dataset).__name__}")
+        for name in ("shuffle", "sampler", "batch_sampler"):
+            if options.get(name):
+                raise ConfigError(f"{name}= is the dataset's business: set the order there, with shuffle=True")
+        _agree_on_batch_size(dataset, batch_size)
+        self._columnar = dataset.columnar if columnar is None else columnar
+        self._num_threads = 0
+        self._begun: Pass | None = None
+        self._num_steps = 0
+        if self._columnar:
+            self._num_threads = int(options.pop("num_workers", 0))
+            options = {name: value for name, value in options.items() if name not in _FOR_PROCESSES}
+            options["batch_size"] = None
+        else:
+            options["batch_size"] = dataset.batch_size
+        super().__init__(dataset, **options)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Begin the next pass."""
+        dataset = self._streaming
+        self._begun = dataset.begin_pass(0 if self._columnar else self.num_workers)
+        self._num_steps = 0
+        batches = self._columns(self._begun) if self._columnar else super().__iter__()
+        return self._count(self._begun, batches)
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return self._streaming.num_batches(drop_last=self.drop_last and not self._columnar)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
+        if self._begun is None:
+            return self._streaming.state_dict()
+        return self._streaming.state_after(self._begun, self._num_steps)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next pass, on as many ranks and workers as there are now."""
+        self._streaming.load_state_dict(state)
+        self._begun = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make this epoch the one that the next pass goes through."""
+        self._streaming.set_epoch(epoch)
+
+    @property
+    def _streaming(self) -> StreamingDataset:
+        dataset: StreamingDataset = self.dataset  # type: ignore[assignment]
+        return dataset
+
+    def _count(self, begun: Pass, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if self._begun is begun:  # a pass that was left for another one no longer counts
+                self._num_steps += 1
+            yield batch
+
+    def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
+        dataset = self._streaming
+        tours = dataset.tours(begun, max(1, self._num_threads))
+        if self._num_threads == 0:
+            batches: Iterator[Columns] = tours[0].columns()
+        else:
+            batches = in_threads([tour.columns for tour in tours], ahead=self.prefetch_factor or _BATCHES_AHEAD)
+        for columns in batches:
+            batch = {name: _to_tensor(values) for name, values in columns.items()}
+            yield self._pin(batch) if self.pin_memory else batch
+
+    def _pin(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+# What only concerns worker processes.
+_FOR_PROCESSES = {
+    "collate_fn",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "persistent_workers",
+    "timeout",
+    "drop_last",
+}
+_BATCHES_AHEAD = 4
+
+
+def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:
+    if batch_size is None:
+        if dataset.batch_size is None:
+            raise ConfigError("neither loader nor dataset has a batch size: pass batch_size= to the loader")
+    elif dataset.batch_size is None:
+        dataset.batch_size = batch_size
+    elif dataset.batch_size != batch_size:
+        raise ConfigError(
+            f"the loader has batch_size={batch_size} and its dataset {dataset.batch_size}: give it to one of them only"
+        )
+
+
+def _to_tensor(values: Any) -> Any:
+    is_number = getattr(values, "dtype", None) is not None and values.dtype.kind in "biufc"
+    return torch.from_numpy(values) if is_number else values
