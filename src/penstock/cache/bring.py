@@ -12,11 +12,11 @@ from penstock.cache.failpoints import reach
 from penstock.cache.layout import new_part_path, stripe_of
 from penstock.cache.partfile import PartFile
 from penstock.cache.pool import PIECE_BYTES
+from penstock.cache.source import Source, try_again
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import CacheError, CorruptShardError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.index.paths import resolve_inside
-from penstock.storage.retry import with_retry
 from penstock.types import Span
 from penstock.units import format_bytes
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.cache.item import Item, ItemPart, StoredFile
     from penstock.cache.pool import Owner, Piece, PiecePool
-    from penstock.storage.base import ObjectInfo, Store
+    from penstock.storage.base import ObjectInfo
 
 T = TypeVar("T")
 
@@ -46,30 +46,6 @@ def has_size(path: Path, num_bytes: int | None) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return stat.S_ISREG(status.st_mode) and num_bytes in (None, status.st_size)
-
-
-def try_again(action: Callable[[], T], retry: int, on_retry: Callable[[], None]) -> T:
-    """Ask a store, and again if it fails for a passing reason. The one place that knows of retries."""
-    attempts = 0
-
-    def attempt() -> T:
-        nonlocal attempts
-        attempts += 1
-        if attempts > 1:
-            on_retry()
-        return action()
-
-    return with_retry(attempt, attempts=retry + 1, base_s=0.5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A store and how patiently it is asked."""
-
-    store: Store
-    url: str
-    retry: int = 2
-    timeout_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +96,7 @@ class Bring:
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
-        where = self._where(part.stored.key)
+        where = self.source.where(part.stored.key)
         with self.unpacking:
             data = map_file(packed)
             try:
@@ -140,7 +116,7 @@ class Bring:
                 self.on_retry()
         name = (file.digest or "").partition(":")[0]
         raise CorruptShardError(
-            f"{self._where(file.key)} does not have the {name} digest that the index says, in"
+            f"{self.source.where(file.key)} does not have the {name} digest that the index says, in"
             f" {self.source.retry + 1} attempts: the object is damaged, write it again",
             key=file.key,
             digest=file.digest,
@@ -169,7 +145,7 @@ class Bring:
             if len(spans) > 1:
                 reach("download.half")
             pieces = [
-                self._submit(len(span), lambda span=span: self._copy(file, span, info.etag, out))  # type: ignore[misc]
+                self._submit(file.key, len(span), lambda span=span: self._copy(file, span, info.etag, out))  # type: ignore[misc]
                 for span in spans[1:]
             ]
             self.pool.wait(pieces)
@@ -186,13 +162,13 @@ class Bring:
         if file.num_bytes is not None:
             return file.num_bytes
         store = self.source.store
-        (info,) = self.pool.wait([self._submit(0, lambda: self._again(lambda: store.stat(file.key)))])
+        (info,) = self.pool.wait([self._submit(file.key, 0, lambda: self._again(lambda: store.stat(file.key)))])
         return int(info.num_bytes)
 
     def _first_piece(self, file: StoredFile, span: Span, num_bytes: int, out: PartFile) -> ObjectInfo:
         """Read the beginning, which tells the version that the rest must be of, and whether it is the right object."""
         try:
-            (info,) = self.pool.wait([self._submit(len(span), lambda: self._copy(file, span, None, out))])
+            (info,) = self.pool.wait([self._submit(file.key, len(span), lambda: self._copy(file, span, None, out))])
         except ObjectNotFoundError:
             raise
         except StoreError as error:
@@ -205,7 +181,9 @@ class Bring:
     def _copy(self, file: StoredFile, span: Span, etag: str | None, out: PartFile) -> ObjectInfo:
         data, info = self._again(lambda: self.source.store.read_piece(file.key, span, etag))
         if memoryview(data).nbytes != len(span):
-            raise StoreError(f"{self._where(file.key)}: {len(span)} bytes were asked for, and another number came")
+            raise StoreError(
+                f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+            )
         out.write(data, span.begin)
         self.on_bytes(len(span))
         return info
@@ -213,8 +191,8 @@ class Bring:
     def _again(self, action: Callable[[], T]) -> T:
         return try_again(action, self.source.retry, self.on_retry)
 
-    def _submit(self, num_bytes: int, action: Callable[[], object]) -> Piece:
-        return self.pool.submit(self.owner, num_bytes, self.source.timeout_s, action)
+    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
+        return self.pool.submit(self.owner, num_bytes, self.source, key, action)
 
     def _explain(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
         """A read beyond the end fails in the words of each store: see whether the object has another size."""
@@ -229,8 +207,8 @@ class Bring:
     ) -> None:
         if info.num_bytes != num_bytes:
             raise ObjectChangedError(
-                f"{self._where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}: it was changed or"
-                " cut after the index was written",
+                f"{self.source.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
+                " it was changed or cut after the index was written",
                 key=file.key,
                 num_bytes=info.num_bytes,
                 expected=num_bytes,
@@ -259,9 +237,6 @@ class Bring:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.append(path)
         return path
-
-    def _where(self, key: str) -> str:
-        return f"{self.source.url.rstrip('/')}/{key}"
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:

@@ -7,53 +7,32 @@ process run it in that process.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections import Counter
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.bring import Bring, Source, split, try_again
-from penstock.cache.folder import is_complete
+from penstock.cache.counts import Counts
+from penstock.cache.haul import Haul, NoLongerWanted
 from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, Ticket, Want
-from penstock.cache.layout import stripe_of
 from penstock.cache.lock import Stripes
-from penstock.cache.pool import Owner, PiecePool
-from penstock.cache.room import Reservation, Room
+from penstock.cache.pool import PiecePool
+from penstock.cache.room import Room
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
-from penstock.files import translated
-from penstock.storage.base import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.cache.item import Item
     from penstock.cache.settings import CachedStream
-    from penstock.storage.base import Store
     from penstock.types import Span
 
 _log = logging.getLogger("penstock.cache")
 _MOST_DRIVERS = 32
 _MOST_URGENT_DRIVERS = 64
 _FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
-_DELETED_TRIES = 5  # how often a directory may be deleted under one download
 _TICK_S = 1.0
-
-
-class _Cancelled(Exception):  # noqa: N818  no error: nobody wants it any more
-    pass
-
-
-class _Reader(Owner):
-    """On whose behalf ranges are read that go straight to whoever asks."""
-
-    def __init__(self) -> None:
-        self._rank = (0.0, time.monotonic())
-
-    def rank(self) -> tuple[float, ...]:
-        return self._rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +49,16 @@ class Engine:
         self._queue = JobQueue()
         self._plans = Plans()
         self._groups: dict[GroupKey, _Group] = {}
-        self._stripes = Stripes()
-        self._room = Room(self._stripes)
+        stripes = Stripes()
+        self._room = Room(stripes)
         self._pool = PiecePool()
-        self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
-        self._stores: dict[str, Store] = {}
+        self._counts = Counts()
+        self._haul = Haul(stripes=stripes, room=self._room, pool=self._pool, counts=self._counts)
         self._failed: dict[JobKey, float] = {}
         self._num_drivers = 0
         self._num_idle = 0
         self._clock: threading.Thread | None = None
         self._is_closed = False
-        self._counts: Counter[str] = Counter()
-        self._caused: dict[GroupKey, dict[int, list[int]]] = {}
-        self._rate = _Rate()
 
     # --- Clients --------------------------------------------------------------------------------------------
 
@@ -91,7 +67,7 @@ class Engine:
         warnings = self._room.open(group, [stream.directory for stream in streams], limit_bytes)
         with self._changed:
             self._groups[group] = _Group(tuple(streams), limit_bytes)
-            self._caused.setdefault(group, {})
+            self._counts.open(group)
         return warnings
 
     def unregister(self, group: GroupKey) -> None:
@@ -106,11 +82,12 @@ class Engine:
                     for ticket in gone:
                         ticket.future.cancel()
             self._groups.pop(group, None)
-            self._caused.pop(group, None)
+            self._counts.close(group)
             left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
             for job in self._queue.jobs.values():
                 if job.key[0] not in left:
                     job.is_cancelled = True
+                    self._pool.cancel_all_of(job)
         self._room.close(group)
         self.released()
 
@@ -156,6 +133,7 @@ class Engine:
             for key in self._plans.replace(group, plan):
                 self._unplan(group, key)
             now = time.monotonic()
+            self._failed = {key: until for key, until in self._failed.items() if until > now}
             for want in wants:
                 if not want.is_present:
                     self._prefetch(group, want, streams[want.stream], now)
@@ -180,7 +158,7 @@ class Engine:
 
         def run() -> None:
             try:
-                future.set_result(self._read(settings, key, spans))
+                future.set_result(self._haul.read(settings, key, spans))
             except BaseException as error:  # noqa: BLE001  raised where it is waited for
                 future.set_exception(error)
 
@@ -198,7 +176,7 @@ class Engine:
                         "name": job.item.name,
                         "bytes": job.num_bytes_done,
                         "of": job.item.packed_bytes or job.item.raw_bytes,
-                        "rate": self._rate.now(),
+                        "rate": self._counts.rate(),
                         "position": self._queue.position(job),
                         "wanted": len(self._queue),
                         "state": job.state.name.lower(),
@@ -207,24 +185,20 @@ class Engine:
 
     def caused(self, group: GroupKey) -> dict[int, list[int]]:
         """Give the downloads and bytes that each stream of a group caused."""
-        with self._changed:
-            return {stream: list(counts) for stream, counts in self._caused.get(group, {}).items()}
+        return self._counts.caused(group)
 
     def stats(self) -> dict[str, Any]:
         """Give counts since the start, and what goes on now."""
         with self._changed:
             return {
-                "downloads": self._counts["downloads"],
-                "bytes": self._counts["bytes"],
-                "retries": self._counts["retries"],
-                "errors": self._counts["errors"],
+                **self._counts.totals(),
                 "evictions": self._room.num_evictions,
                 "evicted_bytes": self._room.evicted_bytes,
                 "in_flight": sum(job.state is State.RUNNING for job in self._queue.jobs.values()),
                 "queued": sum(job.state is not State.RUNNING for job in self._queue.jobs.values()),
                 "pieces_in_flight": self._pool.num_running,
                 "concurrency": self._pool.limit,
-                "bytes_per_s": self._rate.now(),
+                "bytes_per_s": self._counts.rate(),
                 "directories": self._room.usage(),
                 "groups": len(self._groups),
             }
@@ -235,6 +209,7 @@ class Engine:
             self._is_closed = True
             for job in self._queue.jobs.values():
                 job.is_cancelled = True
+                self._pool.cancel_all_of(job)
                 for ticket in job.tickets:
                     ticket.future.cancel()
             self._changed.notify_all()
@@ -322,8 +297,8 @@ class Engine:
             error: BaseException | None = None
             result: dict[str, Any] | None = None
             try:
-                result = self._drive(job)
-            except _Cancelled:
+                result = self._haul.bring(job)
+            except NoLongerWanted:
                 if self._is_wanted_again(job):
                     continue
                 error = CacheError(f"{job.item.name} is no longer wanted")
@@ -367,7 +342,7 @@ class Engine:
             tickets, job.tickets = job.tickets, []
             self._queue.remove(job)
             if error is not None and not job.is_cancelled:
-                self._counts["errors"] += 1
+                self._counts.add("errors")
                 self._failed[job.key] = time.monotonic() + _FAILED_FOR_S
                 if not tickets:
                     _log.warning("prefetching %s failed: %s", job.item.name, error)
@@ -390,7 +365,8 @@ class Engine:
         for ticket in job.tickets:
             ticket.parked_at = ticket.parked_at or now
         self._queue.park(job)
-        self._queue.stalled |= self._room.bound_with(job.directory) | {job.key[0]}
+        job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
+        self._queue.stalled |= job.competes_in
         if self._clock is None:
             self._clock = threading.Thread(target=self._tick, name="penstock-clock", daemon=True)
             self._clock.start()
@@ -430,163 +406,3 @@ class Engine:
             " shards open at once",
             needed=job.item.raw_bytes,
         )
-
-    # --- One job --------------------------------------------------------------------------------------------
-
-    def _drive(self, job: Job) -> dict[str, Any] | None:
-        """Bring an item; None: there is no room for it now."""
-        for _ in range(_DELETED_TRIES - 1):
-            try:
-                return self._bring(job)
-            except FileNotFoundError as error:
-                if isinstance(error, PenstockError):
-                    raise
-                _log.info("%s was deleted while %s was on its way: again", job.directory, job.item.name)
-        with translated(job.directory):
-            return self._bring(job)
-
-    def _bring(self, job: Job) -> dict[str, Any] | None:
-        if job.is_cancelled:
-            raise _Cancelled
-        item = self._sized(job)
-        if not item.refresh and is_complete(job.directory, item):
-            self._room.found(job.directory, item)
-            return {"downloaded": 0}
-        reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=job.is_urgent)
-        if reservation is None:
-            return None
-        return self._bring_into(job, item, reservation)
-
-    def _bring_into(self, job: Job, item: Item, reservation: Reservation) -> dict[str, Any]:
-        arrived: Item | None = None
-        try:
-            stripe = self._stripes.take(
-                job.directory, stripe_of(item.name), job.stream.timeout_s, should_stop=lambda: job.is_cancelled
-            )
-            try:
-                if not item.refresh and is_complete(job.directory, item):
-                    arrived = item  # another fetcher was quicker
-                    return {"downloaded": 0}
-                credit = job.credit()
-                self._download(job, item)
-                arrived = item
-            finally:
-                self._stripes.leave(stripe)
-            num_bytes = item.packed_bytes or item.raw_bytes
-            self._count_download(credit, num_bytes)
-            return {"downloaded": num_bytes}
-        finally:
-            self._room.settle(reservation, arrived, hand_over=bool(job.tickets))
-
-    def _download(self, job: Job, item: Item) -> None:
-        job.num_bytes_done = 0
-        try:
-            Bring(
-                item=item,
-                directory=job.directory,
-                source=self._source(job.stream),
-                keep_zip=job.stream.keep_zip,
-                pool=self._pool,
-                owner=job,
-                unpacking=self._unpacking,
-                on_bytes=lambda num_bytes: self._on_bytes(job, num_bytes),
-                on_retry=self._on_retry,
-            ).run()
-        except CancelledError as error:
-            raise _Cancelled from error
-
-    def _sized(self, job: Job) -> Item:
-        """Learn the size of an object that came without one: room cannot be made for the unknown."""
-        item = job.item
-        if item.raw_bytes or any(part.raw.num_bytes is not None for part in item.parts):
-            return item
-        if not item.refresh and is_complete(job.directory, item):
-            return item
-        (part,) = item.parts
-        source = self._source(job.stream)
-        ask = self._pool.submit(
-            job,
-            0,
-            source.timeout_s,
-            lambda: try_again(lambda: source.store.stat(part.raw.key), source.retry, self._on_retry),
-        )
-        (info,) = self._pool.wait([ask])
-        return replace(item, parts=(replace(part, raw=replace(part.raw, num_bytes=info.num_bytes)),))
-
-    def _read(self, settings: CachedStream, key: str, spans: Sequence[Span] | None) -> list[Any]:
-        source = self._source(settings)
-        owner = _Reader()
-
-        def submit(num_bytes: int, action: Callable[[], Any]) -> Any:
-            return self._pool.submit(
-                owner, num_bytes, source.timeout_s, lambda: try_again(action, source.retry, self._on_retry)
-            )
-
-        if spans is not None:
-            etag = None
-        else:
-            (info,) = self._pool.wait([submit(0, lambda: source.store.stat(key))])
-            spans, etag = split(info.num_bytes), info.etag
-        pieces = [
-            submit(len(span), lambda span=span: source.store.read_piece(key, span, etag)[0])  # type: ignore[misc]
-            for span in spans
-        ]
-        try:
-            found = self._pool.wait(pieces)
-        except CancelledError as error:
-            raise CacheError("the fetcher is closing") from error
-        with self._changed:
-            self._counts["bytes"] += sum(len(span) for span in spans)
-        return found
-
-    def _source(self, settings: CachedStream) -> Source:
-        with self._changed:
-            known = f"{settings.store.url} {sorted(settings.store.options.items(), key=str)!r}"
-            store = self._stores.get(known)
-            if store is None:
-                store = self._stores[known] = open_store(settings.store)
-        return Source(store=store, url=settings.store.url, retry=settings.retry, timeout_s=settings.timeout_s)
-
-    def _on_bytes(self, job: Job, num_bytes: int) -> None:
-        if job.is_cancelled:
-            raise CancelledError
-        with self._changed:
-            job.num_bytes_done += num_bytes
-            self._rate.add(num_bytes)
-
-    def _on_retry(self) -> None:
-        with self._changed:
-            self._counts["retries"] += 1
-
-    def _count_download(self, credit: tuple[GroupKey, int] | None, num_bytes: int) -> None:
-        with self._changed:
-            self._counts["downloads"] += 1
-            self._counts["bytes"] += num_bytes
-            if credit is not None and credit[0] in self._caused:
-                counts = self._caused[credit[0]].setdefault(credit[1], [0, 0])
-                counts[0] += 1
-                counts[1] += num_bytes
-
-
-class _Rate:
-    """Bytes per second, over about the last two seconds."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._num_bytes = 0
-        self._last = 0.0
-
-    def add(self, num_bytes: int) -> None:
-        self._num_bytes += num_bytes
-        self._roll()
-
-    def now(self) -> float:
-        self._roll()
-        passed = time.monotonic() - self._begin
-        return self._last if passed < 0.5 else self._num_bytes / passed
-
-    def _roll(self) -> None:
-        passed = time.monotonic() - self._begin
-        if passed >= 2.0:
-            self._last = self._num_bytes / passed
-            self._begin, self._num_bytes = time.monotonic(), 0

@@ -60,6 +60,7 @@ class Job(Owner):
     num_bytes_done: int = 0
     started_at: float | None = None
     is_cancelled: bool = False
+    competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
 
     @property
     def key(self) -> JobKey:
@@ -146,9 +147,10 @@ class JobQueue:
         self._urgent.pop(job.key, None)
 
     def unpark(self) -> None:
-        """Let every parked job and every stalled directory try again."""
-        self.stalled.clear()
-        for job in self.parked():
+        """Let every parked job try again; prefetches stay back where somebody waits for the same room."""
+        parked = self.parked()
+        self.stalled &= {directory for job in parked if job.is_urgent for directory in job.competes_in}
+        for job in parked:
             job.state = State.QUEUED
             self.update(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from penstock.errors import StoreTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from penstock.cache.source import Source
 
 PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
@@ -37,6 +39,7 @@ class Piece:
     num_bytes: int
     action: Callable[[], Any]
     timeout_s: float
+    where: str
     future: Future[Any] = field(default_factory=Future)
     started_at: float | None = None
     is_given_up: bool = False
@@ -53,7 +56,7 @@ class PiecePool:
         self._changed = threading.Condition()
         self._pending: dict[Owner, deque[Piece]] = {}
         self._climb = Climb()
-        self._running = 0
+        self._started: set[Piece] = set()
         self._running_bytes = 0
         self._num_threads = 0
         self._num_idle = 0
@@ -71,14 +74,14 @@ class PiecePool:
     @property
     def num_running(self) -> int:
         """The number of pieces being read now."""
-        return self._running
+        return len(self._started)
 
-    def submit(self, owner: Owner, num_bytes: int, timeout_s: float, action: Callable[[], Any]) -> Piece:
-        """Queue a read."""
-        piece = Piece(owner, num_bytes, action, timeout_s)
+    def submit(self, owner: Owner, num_bytes: int, source: Source, key: str, action: Callable[[], Any]) -> Piece:
+        """Queue a read of an object of a store."""
+        piece = Piece(owner, num_bytes, action, source.timeout_s, source.where(key))
         with self._changed:
             if self._is_closed:
-                piece.future.cancel()
+                _tell_cancelled(piece.future)
                 return piece
             self._pending.setdefault(owner, deque()).append(piece)
             self._staff()
@@ -110,11 +113,25 @@ class PiecePool:
                     if not queue:
                         del self._pending[piece.owner]
                 piece.future.cancel()
-                if piece.started_at is not None and not piece.future.done() and not piece.is_given_up:
-                    piece.is_given_up = True
-                    self._num_stuck += 1
-                    self._leave(piece)
+                self._give_up(piece)
             self._changed.notify_all()
+
+    def cancel_all_of(self, owner: Owner) -> None:
+        """Cancel whatever is read on somebody's behalf; whoever waits for it hears of it at once."""
+        with self._changed:
+            pieces = [*self._pending.pop(owner, ()), *(piece for piece in self._started if piece.owner is owner)]
+            for piece in pieces:
+                self._give_up(piece)
+            self._changed.notify_all()
+        for piece in pieces:
+            _tell_cancelled(piece.future)
+
+    def _give_up(self, piece: Piece) -> None:
+        """Count a running piece as gone; its thread comes back when the store lets it."""
+        if piece in self._started:
+            piece.is_given_up = True
+            self._num_stuck += 1
+            self._leave(piece)
 
     def close(self) -> None:
         """End the threads as they come to rest, and cancel what has not begun."""
@@ -124,11 +141,11 @@ class PiecePool:
             self._pending.clear()
             self._changed.notify_all()
         for piece in pieces:
-            piece.future.cancel()
+            _tell_cancelled(piece.future)
 
     def _staff(self) -> None:
         """Have a thread for each piece that may run now."""
-        wanted = min(self._climb.limit, self._running + sum(map(len, self._pending.values()))) + self._num_stuck
+        wanted = min(self._climb.limit, len(self._started) + sum(map(len, self._pending.values()))) + self._num_stuck
         if not self._num_idle and self._num_threads < min(wanted, _MOST_THREADS):
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
@@ -138,8 +155,8 @@ class PiecePool:
             left = piece.left_s()
             if left is not None and left <= 0 and not piece.future.done():
                 raise StoreTimeoutError(
-                    f"the store did not give {piece.num_bytes} bytes within {piece.timeout_s:g} s, retries included:"
-                    " see whether it can be reached, or raise download_timeout"
+                    f"{piece.where}: {piece.num_bytes} bytes did not come within {piece.timeout_s:g} s, retries"
+                    " included: see whether the store can be reached, or raise download_timeout"
                 )
 
     def _work(self) -> None:
@@ -147,31 +164,34 @@ class PiecePool:
             piece = self._next()
             if piece is None:
                 return
+            result, error = None, None
             try:
                 result = piece.action()
-            except BaseException as error:  # noqa: BLE001  raised where the piece is waited for
-                if not piece.is_given_up:
-                    piece.future.set_exception(error)
-            else:
-                if not piece.is_given_up:
-                    piece.future.set_result(result)
-                del result
-            with self._changed:
-                if piece.is_given_up:
-                    self._num_stuck -= 1
-                else:
-                    self._measure(piece.num_bytes)
-                    self._leave(piece)
-                    self._staff()
-                self._changed.notify()
-            del piece
+            except BaseException as failure:  # noqa: BLE001  raised where the piece is waited for
+                error = failure
+            self._end(piece, result, error)
+            del piece, result, error
+
+    def _end(self, piece: Piece, result: Any, error: BaseException | None) -> None:
+        with self._changed:
+            if piece.is_given_up:
+                self._num_stuck -= 1
+                return
+            self._measure(piece.num_bytes)
+            self._leave(piece)
+            self._staff()
+            self._changed.notify()
+        if error is not None:
+            piece.future.set_exception(error)
+        else:
+            piece.future.set_result(result)
 
     def _next(self) -> Piece | None:
         with self._changed:
             while not self._is_closed:
                 piece = self._best()
                 if piece is not None:
-                    self._running += 1
+                    self._started.add(piece)
                     self._running_bytes += piece.num_bytes
                     if not piece.future.set_running_or_notify_cancel():
                         self._leave(piece)
@@ -198,12 +218,12 @@ class PiecePool:
         return piece
 
     def _may_run(self, num_bytes: int) -> bool:
-        if not self._running:
+        if not self._started:
             return True
-        return self._running < self._climb.limit and self._running_bytes + num_bytes <= _MAX_BYTES
+        return len(self._started) < self._climb.limit and self._running_bytes + num_bytes <= _MAX_BYTES
 
     def _leave(self, piece: Piece) -> None:
-        self._running -= 1
+        self._started.discard(piece)
         self._running_bytes -= piece.num_bytes
 
     def _measure(self, num_bytes: int) -> None:
@@ -214,3 +234,11 @@ class PiecePool:
         if passed < 3 * _STRETCH_S:  # a longer stretch held idle time
             self._climb = next_climb(self._climb, self._stretch_bytes / passed, is_full=self._was_full)
         self._stretch_begin, self._stretch_bytes, self._was_full = time.monotonic(), 0, False
+
+
+def _tell_cancelled(future: Future[Any]) -> None:
+    """Cancel a read whether it has begun or not, so that its waiter wakes up."""
+    if future.cancel():
+        future.set_running_or_notify_cancel()
+    elif not future.done():
+        future.set_exception(CancelledError())

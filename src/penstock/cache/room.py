@@ -117,13 +117,14 @@ class Room:
                 if hand_over:
                     folder.hand_over(item.name)
 
-    def found(self, directory: Path, item: Item) -> None:
-        """Count an item that was there already and is about to be read."""
+    def found(self, directory: Path, item: Item, *, hand_over: bool) -> None:
+        """Count an item that was there already."""
         with self._lock:
             folder = self._folders[str(directory)]
             if item.name not in folder.shelf:
                 folder.add(item)
-            folder.hand_over(item.name)
+            if hand_over:
+                folder.hand_over(item.name)
 
     def taken(self, directory: Path, name: str) -> None:
         """Note that a reader holds its own lock now."""

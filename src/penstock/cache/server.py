@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.cache")
 PROGRESS_S = 1.0
-FIRST_CLIENT_S = 20.0
+FIRST_CLIENT_S = 5.0
 GRACE_S = 0.5
 
 
