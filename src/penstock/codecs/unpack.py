@@ -55,12 +55,12 @@ def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, w
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)
             return
-        _take_space(file.fileno(), num_bytes)
+        take_space(file.fileno(), num_bytes)
         with mmap.mmap(file.fileno(), num_bytes) as out:
             codec.decompress_into(data, out, where)
 
 
-def _take_space(descriptor: int, num_bytes: int) -> None:
+def take_space(descriptor: int, num_bytes: int) -> None:
     """Make a file this long on the disk: writing to a mapping of a full disk is a signal, not an error."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, num_bytes)

@@ -1,0 +1,250 @@
+"""Who does the fetching for a cache: the node's fetcher, or a thread of this process for stores that live in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.cache.client import Client
+from penstock.cache.item import Item, dump_item
+from penstock.cache.lock import close_in_children
+from penstock.cache.settings import dump_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.cache.engine import Engine
+    from penstock.cache.jobs import Want
+    from penstock.cache.settings import CachedStream
+    from penstock.cache.wire import Header
+    from penstock.types import Span
+
+_PROGRESS_S = 1.0
+
+
+class Backend(Protocol):
+    """What a cache asks of its fetcher. All calls are for one group of directories."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anybody is there to hear a note; asking starts somebody."""
+        ...
+
+    def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
+        """Bring an item and wait until it is there."""
+        ...
+
+    def read(self, stream: int, key: str, spans: Sequence[Span] | None) -> list[bytes]:
+        """Give bytes of an object."""
+        ...
+
+    def expect(self, wants: Sequence[Want]) -> None:
+        """Say what will be wanted."""
+        ...
+
+    def released(self) -> None:
+        """Say that a lease was closed."""
+        ...
+
+    def taken(self, stream: int, name: str) -> None:
+        """Say that a lease was taken."""
+        ...
+
+    def caused(self) -> dict[int, list[int]]:
+        """Give downloads and bytes by stream."""
+        ...
+
+    def node_stats(self) -> Header:
+        """Give the fetcher's own counts."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+# --- The node's fetcher -------------------------------------------------------------------------------------
+
+_group_numbers = itertools.count()
+_client: Client | None = None
+_sharing = threading.Lock()
+
+
+class _Fresh:
+    """After a fork, locks may be held by threads that the child does not have, and its parent's line is not its own."""
+
+    def abandon(self) -> None:
+        global _sharing, _client, _engines_lock, _engine
+        _sharing = threading.Lock()
+        _client = None
+        _engines_lock = threading.Lock()
+        _engine = None
+        close_in_children(self)
+
+
+class FetcherBackend:
+    """Asks the fetcher over this process's one line to it."""
+
+    def __init__(
+        self, streams: Sequence[CachedStream], limit_bytes: int | None, on_warnings: Callable[[list[str]], None]
+    ) -> None:
+        self._streams = streams
+        self._limit_bytes = limit_bytes
+        self._group = next(_group_numbers)
+        self._plan: list[Any] = []
+        global _client
+        with _sharing:
+            if _client is None:
+                _client = Client()
+            self._client = _client
+        self._client.join(self._group, self._introduction, on_warnings)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this process has a line."""
+        return self._client.is_connected
+
+    def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
+        """Bring an item and wait until it is there."""
+        header = {"op": "fetch", "group": self._group, "stream": stream, "item": dump_item(item), "urgent": is_urgent}
+        return self._client.request(header, on_progress=on_progress)[0]
+
+    def read(self, stream: int, key: str, spans: Sequence[Span] | None) -> list[bytes]:
+        """Give bytes of an object."""
+        plain = None if spans is None else [[span.begin, span.end] for span in spans]
+        header = {"op": "read", "group": self._group, "stream": stream, "key": key, "spans": plain}
+        answer, payload = self._client.request(header)
+        if len(answer["sizes"]) == 1:
+            return [payload]
+        ends = list(itertools.accumulate(answer["sizes"]))
+        return [payload[end - size : end] for end, size in zip(ends, answer["sizes"], strict=True)]
+
+    def expect(self, wants: Sequence[Want]) -> None:
+        """Say what will be wanted."""
+        self._plan = [[want.stream, dump_item(want.item), want.ahead, want.is_present] for want in wants]
+        if self._client.is_connected:
+            self._client.note({"op": "expect", "group": self._group, "wants": self._plan})
+        elif not all(want.is_present for want in wants):
+            self._client.request({"op": "expect", "group": self._group, "wants": self._plan})
+
+    def released(self) -> None:
+        """Say that a lease was closed."""
+        self._client.note({"op": "released"})
+
+    def taken(self, stream: int, name: str) -> None:
+        """Say that a lease was taken."""
+        self._client.note({"op": "taken", "group": self._group, "stream": stream, "name": name})
+
+    def caused(self) -> dict[int, list[int]]:
+        """Give downloads and bytes by stream."""
+        if not self._client.is_connected:
+            return {}
+        answer, _ = self._client.request({"op": "stats", "group": self._group})
+        return {int(stream): counts for stream, counts in answer.items()}
+
+    def node_stats(self) -> Header:
+        """Give the fetcher's own counts."""
+        return self._client.request({"op": "stats"})[0] if self._client.is_connected else {}
+
+    def close(self) -> None:
+        """Leave; the last cache of the process hangs up."""
+        with _sharing:
+            self._client.leave(self._group)
+
+    def _introduction(self) -> list[Header]:
+        streams = [dump_stream(stream) for stream in self._streams]
+        messages: list[Header] = [
+            {"op": "register", "group": self._group, "streams": streams, "limit": self._limit_bytes}
+        ]
+        if self._plan:
+            messages.append({"op": "expect", "group": self._group, "wants": self._plan})
+        return messages
+
+
+# --- A store in the memory of this process ------------------------------------------------------------------
+
+_engine: Engine | None = None
+_engine_users: set[int] = set()
+_engines_lock = threading.Lock()
+
+
+class LocalBackend:
+    """Runs the same engine in this process."""
+
+    def __init__(
+        self, streams: Sequence[CachedStream], limit_bytes: int | None, on_warnings: Callable[[list[str]], None]
+    ) -> None:
+        global _engine
+        from penstock.cache.engine import Engine
+
+        self._key = os.getpid(), next(_group_numbers)
+        with _engines_lock:
+            if _engine is None:
+                _engine = Engine()
+                _engine_users.clear()
+            self._engine = _engine
+            _engine_users.add(self._key[1])
+        warnings = self._engine.register(self._key, streams, limit_bytes)
+        if warnings:
+            on_warnings(warnings)
+
+    @property
+    def is_running(self) -> bool:
+        """It always is."""
+        return True
+
+    def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
+        """Bring an item and wait until it is there."""
+        ticket = self._engine.ask(self._key, stream, item, is_urgent=is_urgent)
+        try:
+            while True:
+                with suppress(FutureTimeoutError):
+                    return ticket.future.result(_PROGRESS_S)
+                if ticket.future.done():
+                    return ticket.future.result()
+                on_progress(self._engine.progress(ticket))
+        finally:
+            self._engine.withdraw(ticket)
+
+    def read(self, stream: int, key: str, spans: Sequence[Span] | None) -> list[bytes]:
+        """Give bytes of an object."""
+        found = [bytes(data) for data in self._engine.read(self._key, stream, key, spans).result()]
+        return [b"".join(found)] if spans is None else found
+
+    def expect(self, wants: Sequence[Want]) -> None:
+        """Say what will be wanted."""
+        self._engine.expect(self._key, wants)
+
+    def released(self) -> None:
+        """Say that a lease was closed."""
+        self._engine.released()
+
+    def taken(self, stream: int, name: str) -> None:
+        """Say that a lease was taken."""
+        self._engine.taken(self._key, stream, name)
+
+    def caused(self) -> dict[int, list[int]]:
+        """Give downloads and bytes by stream."""
+        return self._engine.caused(self._key)
+
+    def node_stats(self) -> Header:
+        """Give the engine's counts."""
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """Leave; the engine ends with its last user."""
+        global _engine
+        self._engine.unregister(self._key)
+        with _engines_lock:
+            _engine_users.discard(self._key[1])
+            if not _engine_users and _engine is self._engine:
+                _engine = None
+                self._engine.close()
+
+
+_fresh = _Fresh()
+close_in_children(_fresh)

@@ -1,0 +1,262 @@
+"""Brings one item to its directory: fetched in pieces, checked, unpacked, and only then given its name."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.cache.failpoints import reach
+from penstock.cache.layout import new_part_path, stripe_of
+from penstock.cache.partfile import PartFile
+from penstock.cache.pool import PIECE_BYTES
+from penstock.cache.source import Source, try_again
+from penstock.codecs.digest import digest
+from penstock.codecs.unpack import map_file, release, unpack_to_file
+from penstock.errors import CacheError, CorruptShardError, ObjectChangedError, ObjectNotFoundError, StoreError
+from penstock.index.paths import resolve_inside
+from penstock.types import Span
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from penstock.cache.item import Item, ItemPart, StoredFile
+    from penstock.cache.pool import Owner, Piece, PiecePool
+    from penstock.storage.base import ObjectInfo
+
+T = TypeVar("T")
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def split(num_bytes: int) -> list[Span]:
+    """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
+    return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, max(num_bytes, 1), PIECE_BYTES)]
+
+
+def has_size(path: Path, num_bytes: int | None) -> bool:
+    """Tell whether a plain file of that size is there; None: of any size."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISREG(status.st_mode) and num_bytes in (None, status.st_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bring:
+    """One item on its way to one directory. Whoever calls holds the item's stripe."""
+
+    item: Item
+    directory: Path
+    source: Source
+    keep_zip: bool
+    pool: PiecePool
+    owner: Owner
+    unpacking: threading.Semaphore
+    on_bytes: Callable[[int], None]
+    on_retry: Callable[[], None]
+
+    def run(self) -> None:
+        """Fetch what is missing, unpack it, publish it: the first part last, since its name stands for all."""
+        temporary: list[Path] = []
+        try:
+            with self._disk_errors():
+                ready = [self._prepare(part, temporary) for part in self.item.parts]
+                self._publish([move for moves in reversed(ready) for move in moves])
+                self._drop_packed()
+        finally:
+            for path in temporary:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+    # --- One part -------------------------------------------------------------------------------------------
+
+    def _prepare(self, part: ItemPart, temporary: list[Path]) -> list[tuple[Path, Path]]:
+        """Make a part ready under temporary names, and say which name each of them is to get, in order."""
+        if part.packed is None:
+            return [(self._fetch_checked(part.raw, temporary), self._path(part.raw.name))]
+        kept = self._path(part.packed.name)
+        moves = []
+        packed = kept
+        if not has_size(kept, part.packed.num_bytes) or not self._is_intact(kept, part.packed):
+            packed = self._fetch_checked(part.packed, temporary)
+            if self.keep_zip:
+                moves.append((packed, kept))
+        raw = self._new_part(temporary)
+        self._unpack(packed, raw, part)
+        if not self.keep_zip and packed is not kept:
+            packed.unlink()
+        return [*moves, (raw, self._path(part.raw.name))]
+
+    def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
+        reach("unpack.started")
+        where = self.source.where(part.stored.key)
+        with self.unpacking:
+            data = map_file(packed)
+            try:
+                unpack_to_file(data, self.item.compression or "", part.raw.num_bytes or 0, raw, where)
+            finally:
+                release(data)
+        reach("unpack.done")
+
+    def _fetch_checked(self, file: StoredFile, temporary: list[Path]) -> Path:
+        """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
+        for attempt in range(self.source.retry + 1):
+            path = self._fetch(file, temporary)
+            if self._is_intact(path, file):
+                return path
+            path.unlink()
+            if attempt < self.source.retry:
+                self.on_retry()
+        name = (file.digest or "").partition(":")[0]
+        raise CorruptShardError(
+            f"{self.source.where(file.key)} does not have the {name} digest that the index says, in"
+            f" {self.source.retry + 1} attempts: the object is damaged, write it again",
+            key=file.key,
+            digest=file.digest,
+        )
+
+    def _is_intact(self, path: Path, file: StoredFile) -> bool:
+        if file.digest is None:
+            return True
+        name, _, expected = file.digest.partition(":")
+        with self.unpacking:
+            data = map_file(path)
+            try:
+                return digest([data], [name])[name] == expected
+            finally:
+                release(data)
+
+    # --- One object -----------------------------------------------------------------------------------------
+
+    def _fetch(self, file: StoredFile, temporary: list[Path]) -> Path:
+        reach("download.started")
+        num_bytes = self._size(file)
+        out = PartFile(self._new_part(temporary), num_bytes)
+        try:
+            spans = split(num_bytes)
+            info = self._first_piece(file, spans[0], num_bytes, out)
+            if len(spans) > 1:
+                reach("download.half")
+            pieces = [
+                self._submit(file.key, len(span), lambda span=span: self._copy(file, span, info.etag, out))  # type: ignore[misc]
+                for span in spans[1:]
+            ]
+            self.pool.wait(pieces)
+            if len(spans) == 1:
+                reach("download.half")
+        except BaseException:
+            out.discard()
+            raise
+        out.close()
+        reach("download.done")
+        return out.path
+
+    def _size(self, file: StoredFile) -> int:
+        if file.num_bytes is not None:
+            return file.num_bytes
+        store = self.source.store
+        (info,) = self.pool.wait([self._submit(file.key, 0, lambda: self._again(lambda: store.stat(file.key)))])
+        return int(info.num_bytes)
+
+    def _first_piece(self, file: StoredFile, span: Span, num_bytes: int, out: PartFile) -> ObjectInfo:
+        """Read the beginning, which tells the version that the rest must be of, and whether it is the right object."""
+        try:
+            (info,) = self.pool.wait([self._submit(file.key, len(span), lambda: self._copy(file, span, None, out))])
+        except ObjectNotFoundError:
+            raise
+        except StoreError as error:
+            self._explain(file, num_bytes, error)
+            raise
+        self._check_size(file, info, num_bytes)
+        found: ObjectInfo = info
+        return found
+
+    def _copy(self, file: StoredFile, span: Span, etag: str | None, out: PartFile) -> ObjectInfo:
+        data, info = self._again(lambda: self.source.store.read_piece(file.key, span, etag))
+        if memoryview(data).nbytes != len(span):
+            raise StoreError(
+                f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+            )
+        out.write(data, span.begin)
+        self.on_bytes(len(span))
+        return info
+
+    def _again(self, action: Callable[[], T]) -> T:
+        return try_again(action, self.source.retry, self.on_retry)
+
+    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
+        return self.pool.submit(self.owner, num_bytes, self.source, key, action)
+
+    def _explain(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
+        """A read beyond the end fails in the words of each store: see whether the object has another size."""
+        try:
+            info = self.source.store.stat(file.key)
+        except StoreError:
+            return
+        self._check_size(file, info, num_bytes, error)
+
+    def _check_size(
+        self, file: StoredFile, info: ObjectInfo, num_bytes: int, cause: BaseException | None = None
+    ) -> None:
+        if info.num_bytes != num_bytes:
+            raise ObjectChangedError(
+                f"{self.source.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
+                " it was changed or cut after the index was written",
+                key=file.key,
+                num_bytes=info.num_bytes,
+                expected=num_bytes,
+            ) from cause
+
+    # --- Names ----------------------------------------------------------------------------------------------
+
+    def _publish(self, moves: list[tuple[Path, Path]]) -> None:
+        for number, (temporary, path) in enumerate(moves):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            reach("publish.between_parts" if number else "publish.before")
+            temporary.replace(path)
+        reach("publish.after")
+
+    def _drop_packed(self) -> None:
+        """Remove compressed files that were there before, and are not wanted beside the raw ones."""
+        for part in self.item.parts:
+            if part.packed is not None and not self.keep_zip:
+                self._path(part.packed.name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return resolve_inside(self.directory, name)
+
+    def _new_part(self, temporary: list[Path]) -> Path:
+        path = new_part_path(self.directory, stripe_of(self.item.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.append(path)
+        return path
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise self._no_space(error) from error
+            raise
+        except StoreError as error:  # an unpacked file translates its own
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+                raise self._no_space(cause) from cause
+            raise
+
+    def _no_space(self, error: OSError) -> CacheError:
+        needed = self.item.raw_bytes + self.item.packed_bytes
+        return CacheError(
+            f"no space in {self.directory} for the {format_bytes(needed)} of {self.item.name} ({error.strerror}): free"
+            " some, or set a cache_limit that leaves room",
+            path=str(self.directory),
+            num_bytes=needed,
+        )

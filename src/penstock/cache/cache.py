@@ -1,0 +1,298 @@
+"""The cache as a dataset sees it: lease a shard, say what comes next, read a few bytes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
+from penstock.cache.item import Item, item_of_object, item_of_shard
+from penstock.cache.jobs import Want
+from penstock.cache.layout import default_directory, pin_path
+from penstock.cache.lease import Lease, Paths, is_present, try_lease
+from penstock.cache.lock import close_in_children
+from penstock.cache.progress import WaitLine
+from penstock.cache.settings import CachedStream, settled
+from penstock.errors import CacheError, CacheTooSmallError, ConfigError
+from penstock.files import appearing, translated
+from penstock.storage.base import url_scheme
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.index.model import ShardInfo
+    from penstock.types import Span
+
+__all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "default_directory"]
+
+_MOST_TRIES = 50  # a shard that vanishes each time it was brought: somebody else deletes it
+
+
+@dataclass(slots=True)
+class StreamStats:
+    """What one stream of one cache did in this process."""
+
+    leases: int = 0
+    hits: int = 0  # leases of what was there
+    waits: int = 0  # leases that had to wait
+    seconds_waited: float = 0.0
+    downloads: int = 0  # caused by this cache, prefetches included
+    num_bytes: int = 0  # fetched for them
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What one cache did in this process, by stream."""
+
+    streams: tuple[StreamStats, ...]
+
+    @property
+    def total(self) -> StreamStats:
+        """The sum over all streams."""
+        sums = StreamStats()
+        for stream in self.streams:
+            for name in StreamStats.__slots__:
+                setattr(sums, name, getattr(sums, name) + getattr(stream, name))
+        return sums
+
+
+@dataclass
+class _Live:
+    """What belongs to one process: born on first use, never inherited."""
+
+    paths: list[Paths]
+    stats: list[StreamStats]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    backends: dict[bool, Backend] = field(default_factory=dict)
+
+
+class Cache:
+    """The local copies of some streams, shared with every process of the node.
+
+    It pickles as its settings and may be used in forked children: each process makes its own connection on first use.
+    Safe for threads.
+    """
+
+    def __init__(self, streams: Sequence[CachedStream], *, limit_bytes: int | None = None) -> None:
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise ConfigError(f"a cache limit of {limit_bytes} bytes holds nothing")
+        self.streams = tuple(settled(stream) for stream in streams)
+        self.limit_bytes = limit_bytes
+        self._start()
+
+    # --- Shards ---------------------------------------------------------------------------------------------
+
+    def lease(self, stream: int, shard: ShardInfo) -> Lease:
+        """Give a shard that stays while the lease is open, waiting for it if it is not here yet."""
+        live = self._live
+        files = _files(shard)
+        on_close = self._released if self.limit_bytes is not None else None
+        lease = try_lease(live.paths[stream], files, on_close)
+        stats = live.stats[stream]
+        stats.leases += 1
+        if lease is not None:
+            stats.hits += 1
+            return lease
+        begin = time.monotonic()
+        try:
+            return self._wait_for(stream, item_of_shard(shard, self.streams[stream].validate_hash), files)
+        finally:
+            stats.waits += 1
+            stats.seconds_waited += time.monotonic() - begin
+
+    def is_present(self, stream: int, shard: ShardInfo) -> bool:
+        """Tell whether a shard is here now. Only a lease keeps it here."""
+        return is_present(self._live.paths[stream], _files(shard)[:1])
+
+    def expect(self, wanted: Sequence[tuple[int, ShardInfo, int]]) -> None:
+        """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
+
+        Replaces what was said before. Absent shards are fetched meanwhile, and none of them is evicted before its
+        time if that can be avoided. Never waits for a download.
+        """
+        plans: dict[bool, list[Want]] = {}
+        for stream, shard, ahead in wanted:
+            item = item_of_shard(shard, self.streams[stream].validate_hash)
+            want = Want(stream, item, ahead, self.is_present(stream, shard))
+            plans.setdefault(self._is_local(stream), []).append(want)
+        for is_local in {*plans, *self._live.backends}:
+            wants = plans.get(is_local, [])
+            is_all_there = all(want.is_present for want in wants)
+            backend = self._live.backends.get(is_local)
+            if is_all_there and (backend is None or not backend.is_running):
+                continue
+            self._backend_of(is_local=is_local).expect(wants)
+
+    def warm(self, stream: int, shards: Sequence[ShardInfo]) -> None:
+        """Fetch shards now and wait until all are here together."""
+        needed = sum(part.raw.num_bytes for shard in shards for part in shard.parts)
+        if self.limit_bytes is not None and needed > self.limit_bytes:
+            raise CacheTooSmallError(
+                f"{len(shards)} shards of {format_bytes(needed)} do not fit in the cache limit of"
+                f" {format_bytes(self.limit_bytes)}: raise cache_limit, or warm fewer",
+                needed=needed,
+                limit=self.limit_bytes,
+            )
+        self.expect([(stream, shard, 0) for shard in shards])
+        for shard in shards:
+            if not self.is_present(stream, shard):
+                item = item_of_shard(shard, self.streams[stream].validate_hash)
+                self._fetch(stream, item, is_urgent=False)
+
+    def pin(self, stream: int, shards: Sequence[ShardInfo]) -> None:
+        """Keep shards from being evicted, in this job and in later ones, until they are unpinned."""
+        directory = self.streams[stream].directory
+        for shard in shards:
+            path = pin_path(directory, shard.name)
+            with translated(path), appearing(path) as part:
+                part.write_text(json.dumps(shard.name))
+
+    def unpin(self, stream: int, shards: Sequence[ShardInfo]) -> None:
+        """Let shards be evicted again."""
+        directory = self.streams[stream].directory
+        for shard in shards:
+            path = pin_path(directory, shard.name)
+            with translated(path):
+                path.unlink(missing_ok=True)
+        self._released()
+
+    # --- Other objects --------------------------------------------------------------------------------------
+
+    def fetch_object(
+        self, stream: int, key: str, name: str | None = None, *, refresh: bool = False, num_bytes: int | None = None
+    ) -> Path:
+        """Bring an object that is no shard to the directory, and give its path.
+
+        It is counted and evicted like a shard, all but the index. With `refresh` it is fetched even if it is here.
+        """
+        name = key if name is None else name
+        path = self._live.paths[stream](name)
+        files = [(name, num_bytes)]
+        if not refresh:
+            lease = try_lease(self._live.paths[stream], files, None)
+            if lease is not None:
+                lease.close()
+                return path
+        self._fetch(stream, item_of_object(key, name, num_bytes, refresh=refresh), is_urgent=True)
+        return path
+
+    def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
+        """Give an object, or a range of it, without touching the disk."""
+        return self._backend(stream).read(stream, key, None if span is None else [span])[0]
+
+    def read_many(self, stream: int, key: str, spans: Sequence[Span]) -> list[bytes]:
+        """Give several ranges of an object, read at the same time."""
+        return self._backend(stream).read(stream, key, spans) if spans else []
+
+    # --- Looking in -----------------------------------------------------------------------------------------
+
+    def stats(self) -> CacheStats:
+        """Give the counts of this cache in this process."""
+        for backend in list(self._live.backends.values()):
+            for stream, (downloads, num_bytes) in backend.caused().items():
+                self._live.stats[stream].downloads = downloads
+                self._live.stats[stream].num_bytes = num_bytes
+        return CacheStats(tuple(StreamStats(*(getattr(s, n) for n in s.__slots__)) for s in self._live.stats))
+
+    def node_stats(self) -> dict[str, Any]:
+        """Give the counts of the fetcher, which serves all processes of this user; empty if none runs."""
+        backend = self._live.backends.get(False)
+        backend = backend if backend is not None and backend.is_running else self._live.backends.get(True)
+        return backend.node_stats() if backend is not None else {}
+
+    def close(self) -> None:
+        """Hang up. Leases stay; using the cache again connects anew."""
+        with self._live.lock:
+            backends = list(self._live.backends.values())
+            self._live.backends.clear()
+        for backend in backends:
+            backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_live", None) is not None and self._live.backends:
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"streams": self.streams, "limit_bytes": self.limit_bytes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def abandon(self) -> None:
+        """Start afresh in a forked child: connections and locks belong to the parent."""
+        self._start()
+
+    # --- Inside ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._live = _Live([Paths(stream.directory) for stream in self.streams], [StreamStats() for _ in self.streams])
+        close_in_children(self)
+
+    def _wait_for(self, stream: int, item: Item, files: list[tuple[str, int]]) -> Lease:
+        on_close = self._released if self.limit_bytes is not None else None
+        for _ in range(_MOST_TRIES):
+            self._fetch(stream, item, is_urgent=True)
+            lease = try_lease(self._live.paths[stream], files, on_close)
+            if lease is not None:
+                self._backend(stream).taken(stream, item.name)
+                return lease
+        raise CacheError(
+            f"{item.name} vanished from {self.streams[stream].directory} {_MOST_TRIES} times as soon as it had come:"
+            " see what else deletes files there",
+            name=item.name,
+        )
+
+    def _fetch(self, stream: int, item: Item, *, is_urgent: bool) -> None:
+        line = WaitLine()
+        try:
+            self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
+        finally:
+            line.clear()
+
+    def _released(self) -> None:
+        for backend in list(self._live.backends.values()):
+            backend.released()
+
+    def _is_local(self, stream: int) -> bool:
+        return url_scheme(self.streams[stream].store.url) == "memory"
+
+    def _backend(self, stream: int) -> Backend:
+        return self._backend_of(is_local=self._is_local(stream))
+
+    def _backend_of(self, *, is_local: bool) -> Backend:
+        live = self._live
+        backend = live.backends.get(is_local)
+        if backend is None:
+            with live.lock:
+                backend = live.backends.get(is_local)
+                if backend is None:
+                    kind = LocalBackend if is_local else FetcherBackend
+                    backend = live.backends[is_local] = kind(self.streams, self.limit_bytes, _warn)
+        return backend
+
+
+def _files(shard: ShardInfo) -> list[tuple[str, int]]:
+    return [(part.raw.basename, part.raw.num_bytes) for part in shard.parts]
+
+
+def _warn(texts: list[str]) -> None:
+    for text in texts:
+        warnings.warn(text, UserWarning, stacklevel=4)

@@ -1,0 +1,408 @@
+"""The fetching itself: takes everybody's wishes, and brings them to their directories with a bounded set of threads.
+
+It knows nothing of sockets: the fetcher process serves it to others, and stores that live in the memory of one
+process run it in that process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.counts import Counts
+from penstock.cache.haul import Haul, NoLongerWanted
+from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, Ticket, Want
+from penstock.cache.lock import Stripes
+from penstock.cache.pool import PiecePool
+from penstock.cache.room import Room
+from penstock.errors import CacheError, CacheTooSmallError, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.cache.item import Item
+    from penstock.cache.settings import CachedStream
+    from penstock.types import Span
+
+_log = logging.getLogger("penstock.cache")
+_MOST_DRIVERS = 32
+_MOST_URGENT_DRIVERS = 64
+_FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
+_TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    streams: tuple[CachedStream, ...]
+    limit_bytes: int | None
+
+
+class Engine:
+    """Safe for threads. Every wish ends: with the item, with an error, or with the client that made it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue = JobQueue()
+        self._plans = Plans()
+        self._groups: dict[GroupKey, _Group] = {}
+        stripes = Stripes()
+        self._room = Room(stripes)
+        self._pool = PiecePool()
+        self._counts = Counts()
+        self._haul = Haul(stripes=stripes, room=self._room, pool=self._pool, counts=self._counts)
+        self._failed: dict[JobKey, float] = {}
+        self._num_drivers = 0
+        self._num_idle = 0
+        self._clock: threading.Thread | None = None
+        self._is_closed = False
+
+    # --- Clients --------------------------------------------------------------------------------------------
+
+    def register(self, group: GroupKey, streams: Sequence[CachedStream], limit_bytes: int | None) -> list[str]:
+        """Learn of a group of directories; gives warnings to show to its user."""
+        warnings = self._room.open(group, [stream.directory for stream in streams], limit_bytes)
+        with self._changed:
+            self._groups[group] = _Group(tuple(streams), limit_bytes)
+            self._counts.open(group)
+        return warnings
+
+    def unregister(self, group: GroupKey) -> None:
+        """Forget a group, its plan and its requests."""
+        with self._changed:
+            self._forget_plan(group)
+            for job in list(self._queue.jobs.values()):
+                gone = [ticket for ticket in job.tickets if ticket.group == group]
+                if gone:
+                    job.tickets = [ticket for ticket in job.tickets if ticket.group != group]
+                    self._reconsider(job)
+                    for ticket in gone:
+                        ticket.future.cancel()
+            self._groups.pop(group, None)
+            self._counts.close(group)
+            left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
+            for job in self._queue.jobs.values():
+                if job.key[0] not in left:
+                    job.is_cancelled = True
+                    self._pool.cancel_all_of(job)
+        self._room.close(group)
+        self.released()
+
+    def drop_client(self, client: int) -> None:
+        """Forget all groups of a client that left."""
+        with self._changed:
+            groups = [group for group in self._groups if group[0] == client]
+        for group in groups:
+            self.unregister(group)
+
+    # --- Wishes ---------------------------------------------------------------------------------------------
+
+    def ask(self, group: GroupKey, stream: int, item: Item, *, is_urgent: bool = True) -> Ticket:
+        """Request an item; the ticket's future gives what was done, or the error."""
+        settings = self._stream(group, stream)
+        ticket = Ticket(group, stream, is_urgent, settings.timeout_s)
+        with self._changed:
+            job = self._job(settings, item)
+            if item.refresh and not job.item.refresh:
+                job.item = item
+            job.tickets.append(ticket)
+            self._queue.update(job)
+            self._staff()
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take a request back."""
+        with self._changed:
+            for job in list(self._queue.jobs.values()):
+                if ticket in job.tickets:
+                    job.tickets.remove(ticket)
+                    self._reconsider(job)
+        ticket.future.cancel()
+
+    def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
+        """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
+        with self._changed:
+            streams = self._groups[group].streams
+            plan: dict[JobKey, int] = {}
+            for want in wants:
+                key = str(streams[want.stream].directory), want.item.name
+                plan[key] = min(want.ahead, plan.get(key, want.ahead))
+            for key in self._plans.replace(group, plan):
+                self._unplan(group, key)
+            now = time.monotonic()
+            self._failed = {key: until for key, until in self._failed.items() if until > now}
+            for want in wants:
+                if not want.is_present:
+                    self._prefetch(group, want, streams[want.stream], now)
+            self._staff()
+        self._protect(group)
+        self.released()
+
+    def released(self) -> None:
+        """Note that there may be room now where there was none."""
+        with self._changed:
+            self._queue.unpark()
+            self._staff()
+
+    def taken(self, group: GroupKey, stream: int, name: str) -> None:
+        """Note that the reader of an item has locked it itself."""
+        self._room.taken(self._stream(group, stream).directory, name)
+
+    def read(self, group: GroupKey, stream: int, key: str, spans: Sequence[Span] | None) -> Future[list[Any]]:
+        """Read ranges of an object, or all of it, without touching the disk."""
+        settings = self._stream(group, stream)
+        future: Future[list[Any]] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(self._haul.read(settings, key, spans))
+            except BaseException as error:  # noqa: BLE001  raised where it is waited for
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="penstock-read", daemon=True).start()
+        return future
+
+    # --- Looking in -----------------------------------------------------------------------------------------
+
+    def progress(self, ticket: Ticket) -> dict[str, Any]:
+        """Say how far the request is that somebody waits for."""
+        with self._changed:
+            for job in self._queue.jobs.values():
+                if ticket in job.tickets:
+                    return {
+                        "name": job.item.name,
+                        "bytes": job.num_bytes_done,
+                        "of": job.item.packed_bytes or job.item.raw_bytes,
+                        "rate": self._counts.rate(),
+                        "position": self._queue.position(job),
+                        "wanted": len(self._queue),
+                        "state": job.state.name.lower(),
+                    }
+        return {}
+
+    def caused(self, group: GroupKey) -> dict[int, list[int]]:
+        """Give the downloads and bytes that each stream of a group caused."""
+        return self._counts.caused(group)
+
+    def stats(self) -> dict[str, Any]:
+        """Give counts since the start, and what goes on now."""
+        with self._changed:
+            return {
+                **self._counts.totals(),
+                "evictions": self._room.num_evictions,
+                "evicted_bytes": self._room.evicted_bytes,
+                "in_flight": sum(job.state is State.RUNNING for job in self._queue.jobs.values()),
+                "queued": sum(job.state is not State.RUNNING for job in self._queue.jobs.values()),
+                "pieces_in_flight": self._pool.num_running,
+                "concurrency": self._pool.limit,
+                "bytes_per_s": self._counts.rate(),
+                "directories": self._room.usage(),
+                "groups": len(self._groups),
+            }
+
+    def close(self) -> None:
+        """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
+        with self._changed:
+            self._is_closed = True
+            for job in self._queue.jobs.values():
+                job.is_cancelled = True
+                self._pool.cancel_all_of(job)
+                for ticket in job.tickets:
+                    ticket.future.cancel()
+            self._changed.notify_all()
+        self._pool.close()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no thread works on an item any more."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while any(job.state is State.RUNNING for job in self._queue.jobs.values()):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    # --- Keeping the books (under the lock) -----------------------------------------------------------------
+
+    def _stream(self, group: GroupKey, stream: int) -> CachedStream:
+        with self._changed:
+            try:
+                return self._groups[group].streams[stream]
+            except (KeyError, IndexError) as error:
+                raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
+
+    def _job(self, settings: CachedStream, item: Item) -> Job:
+        key = str(settings.directory), item.name
+        return self._queue.get(key, lambda: Job(settings.directory, item, settings))
+
+    def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream, now: float) -> None:
+        key = str(settings.directory), want.item.name
+        if self._failed.get(key, 0.0) > now:
+            return
+        job = self._job(settings, want.item)
+        before = job.soonest()
+        is_new = not job.is_wanted
+        job.ahead[group, want.stream] = want.ahead
+        if is_new or job.soonest() != before:
+            self._queue.update(job)
+
+    def _unplan(self, group: GroupKey, key: JobKey) -> None:
+        job = self._queue.jobs.get(key)
+        if job is not None:
+            job.ahead = {whose: ahead for whose, ahead in job.ahead.items() if whose[0] != group}
+            self._reconsider(job)
+
+    def _forget_plan(self, group: GroupKey) -> None:
+        for key in self._plans.drop(group):
+            self._unplan(group, key)
+
+    def _reconsider(self, job: Job) -> None:
+        """After somebody lost interest: a running download goes on, since most of its cost is paid."""
+        if job.state is State.PARKED and not job.is_wanted:
+            self._queue.remove(job)
+        else:
+            self._queue.update(job)
+
+    def _protect(self, group: GroupKey) -> None:
+        """Tell the directories of a limit what is expected of them."""
+        with self._changed:
+            streams = self._groups[group].streams if group in self._groups else ()
+        bound = [stream.directory for stream in streams if self._room.bound_with(stream.directory)]
+        if not bound:
+            return
+        with self._changed:
+            merged = self._plans.ahead_in({str(directory) for directory in bound})
+        for directory in {str(directory): directory for directory in bound}.values():
+            self._room.expect(directory, merged[str(directory)])
+
+    def _staff(self) -> None:
+        if self._is_closed:
+            return
+        if self._num_idle == 0 and self._num_drivers < _MOST_URGENT_DRIVERS and len(self._queue) > self._num_drivers:
+            self._num_drivers += 1
+            threading.Thread(target=self._drive_all, name="penstock-driver", daemon=True).start()
+        self._changed.notify()
+
+    # --- Driving one job after the other --------------------------------------------------------------------
+
+    def _drive_all(self) -> None:
+        while True:
+            job = self._next()
+            if job is None:
+                return
+            error: BaseException | None = None
+            result: dict[str, Any] | None = None
+            try:
+                result = self._haul.bring(job)
+            except NoLongerWanted:
+                if self._is_wanted_again(job):
+                    continue
+                error = CacheError(f"{job.item.name} is no longer wanted")
+            except PenstockError as failure:
+                error = failure
+            except Exception as failure:  # noqa: BLE001  it goes to whoever asked
+                _log.exception("fetching %s failed", job.item.name)
+                error = failure
+            self._finish(job, result, error)
+
+    def _is_wanted_again(self, job: Job) -> bool:
+        """Queue a job anew that was cancelled and meanwhile found somebody who wants it."""
+        with self._changed:
+            if self._is_closed or not job.is_wanted:
+                return False
+            job.is_cancelled = False
+            job.state = State.QUEUED
+            self._queue.update(job)
+            return True
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            while not self._is_closed:
+                num_busy = self._num_drivers - self._num_idle
+                job = self._queue.pop(only_urgent=num_busy > _MOST_DRIVERS)
+                if job is not None:
+                    job.started_at = time.monotonic()
+                    self._staff()
+                    return job
+                self._num_idle += 1
+                self._changed.wait()
+                self._num_idle -= 1
+            self._num_drivers -= 1
+            return None
+
+    def _finish(self, job: Job, result: dict[str, Any] | None, error: BaseException | None) -> None:
+        with self._changed:
+            if result is None and error is None:
+                self._park(job)
+                return
+            tickets, job.tickets = job.tickets, []
+            self._queue.remove(job)
+            if error is not None and not job.is_cancelled:
+                self._counts.add("errors")
+                self._failed[job.key] = time.monotonic() + _FAILED_FOR_S
+                if not tickets:
+                    _log.warning("prefetching %s failed: %s", job.item.name, error)
+            else:
+                self._failed.pop(job.key, None)
+            self._queue.unpark()
+            self._staff()
+            self._changed.notify_all()
+        for ticket in tickets:
+            if not ticket.future.set_running_or_notify_cancel():
+                continue
+            if error is not None:
+                ticket.future.set_exception(error)
+            else:
+                ticket.future.set_result(result or {})
+
+    def _park(self, job: Job) -> None:
+        """Put a job aside for want of room; prefetches that would compete for it stay back too."""
+        now = time.monotonic()
+        for ticket in job.tickets:
+            ticket.parked_at = ticket.parked_at or now
+        self._queue.park(job)
+        job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
+        self._queue.stalled |= job.competes_in
+        if self._clock is None:
+            self._clock = threading.Thread(target=self._tick, name="penstock-clock", daemon=True)
+            self._clock.start()
+
+    def _tick(self) -> None:
+        """While anything is parked, let it try again now and then, and end what has waited too long."""
+        while True:
+            with self._changed:
+                late = [
+                    (job, ticket)
+                    for job in self._queue.parked()
+                    for ticket in job.tickets
+                    if ticket.parked_at is not None and time.monotonic() > ticket.parked_at + ticket.timeout_s
+                ]
+                for job, ticket in late:
+                    job.tickets.remove(ticket)
+                    self._reconsider(job)
+                if self._is_closed or not (self._queue.parked() or self._queue.stalled):
+                    self._clock = None
+                    done = True
+                else:
+                    self._queue.unpark()
+                    self._staff()
+                    self._changed.notify_all()
+                    done = False
+            for job, ticket in late:
+                if ticket.future.set_running_or_notify_cancel():
+                    ticket.future.set_exception(self._too_small(job, ticket))
+            if done:
+                return
+            time.sleep(_TICK_S)
+
+    def _too_small(self, job: Job, ticket: Ticket) -> CacheTooSmallError:
+        return CacheTooSmallError(
+            f"no room for {job.item.name} in {job.directory} within {ticket.timeout_s:g} s:"
+            f" {self._room.describe(job.directory)}, all of it in use or pinned. Raise cache_limit, or keep fewer"
+            " shards open at once",
+            needed=job.item.raw_bytes,
+        )

@@ -1,0 +1,48 @@
+"""Named places where a test may kill the process, so that every moment of a crash can be tried on purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+VARIABLE = "PENSTOCK_FAILPOINT"
+
+POINTS = (
+    "download.started",
+    "download.half",
+    "download.done",
+    "unpack.started",
+    "unpack.done",
+    "publish.before",
+    "publish.between_parts",
+    "publish.after",
+    "evict.before",
+    "evict.between_parts",
+    "evict.after",
+)
+
+
+def reach(point: str) -> None:
+    """Kill this process as `kill -9` would if the environment names this point.
+
+    `point:once=/path` does so only if it can create that file, so that the successor of the killed process goes on.
+    """
+    wanted = os.environ.get(VARIABLE)
+    if not wanted:
+        return
+    name, _, option = wanted.partition(":")
+    if name != point:
+        return
+    marker = option.removeprefix("once=")
+    if option and not _is_first(Path(marker)):
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_first(marker: Path) -> bool:
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

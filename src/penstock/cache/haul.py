@@ -1,0 +1,192 @@
+"""One job from the wish to the file: room, lock, download. Runs in the engine's threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.bring import Bring, split
+from penstock.cache.folder import is_complete
+from penstock.cache.layout import stripe_of
+from penstock.cache.pool import Owner
+from penstock.cache.source import Source, try_again
+from penstock.errors import CacheError, PenstockError
+from penstock.files import translated
+from penstock.storage.base import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from penstock.cache.counts import Counts
+    from penstock.cache.item import Item
+    from penstock.cache.jobs import Job
+    from penstock.cache.lock import Stripes
+    from penstock.cache.pool import PiecePool
+    from penstock.cache.room import Reservation, Room
+    from penstock.cache.settings import CachedStream
+    from penstock.storage.base import Store
+    from penstock.types import Span
+
+_log = logging.getLogger("penstock.cache")
+_DELETED_TRIES = 5  # how often a directory may be deleted under one download
+
+
+class NoLongerWanted(Exception):  # noqa: N818  no error: whoever wanted it has left
+    """A job was given up."""
+
+
+class _Reader(Owner):
+    """On whose behalf ranges are read that go straight to whoever asks."""
+
+    def __init__(self) -> None:
+        self._rank = (0.0, time.monotonic())
+
+    def rank(self) -> tuple[float, ...]:
+        return self._rank
+
+
+class Haul:
+    """Brings items with the means that all jobs share. Safe for threads."""
+
+    def __init__(self, *, stripes: Stripes, room: Room, pool: PiecePool, counts: Counts) -> None:
+        self._stripes = stripes
+        self._room = room
+        self._pool = pool
+        self._counts = counts
+        self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
+        self._stores: dict[str, Store] = {}
+        self._opening = threading.Lock()
+
+    def bring(self, job: Job) -> dict[str, Any] | None:
+        """Bring an item; None: there is no room for it now."""
+        for _ in range(_DELETED_TRIES - 1):
+            try:
+                return self._bring(job)
+            except FileNotFoundError as error:
+                if isinstance(error, PenstockError) and not _is_below(job.directory, error):
+                    raise
+                _log.info("%s was deleted while %s was on its way: again", job.directory, job.item.name)
+        with translated(job.directory):
+            return self._bring(job)
+
+    def _bring(self, job: Job) -> dict[str, Any] | None:
+        if job.is_cancelled:
+            raise NoLongerWanted
+        item = self._sized(job)
+        if not item.refresh and is_complete(job.directory, item):
+            self._room.found(job.directory, item, hand_over=bool(job.tickets))
+            return {"downloaded": 0}
+        reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=job.is_urgent)
+        if reservation is None:
+            return None
+        return self._bring_into(job, item, reservation)
+
+    def _bring_into(self, job: Job, item: Item, reservation: Reservation) -> dict[str, Any]:
+        arrived: Item | None = None
+        try:
+            stripe = self._stripes.take(
+                job.directory, stripe_of(item.name), job.stream.timeout_s, should_stop=lambda: job.is_cancelled
+            )
+            try:
+                if not item.refresh and is_complete(job.directory, item):
+                    arrived = item  # another fetcher was quicker
+                    return {"downloaded": 0}
+                credit = job.credit()
+                self._download(job, item)
+                arrived = item
+            finally:
+                self._stripes.leave(stripe)
+            num_bytes = item.packed_bytes or item.raw_bytes
+            self._counts.add_download(credit, num_bytes)
+            return {"downloaded": num_bytes}
+        finally:
+            self._room.settle(reservation, arrived, hand_over=bool(job.tickets))
+
+    def _download(self, job: Job, item: Item) -> None:
+        job.num_bytes_done = 0
+        try:
+            Bring(
+                item=item,
+                directory=job.directory,
+                source=self._source(job.stream),
+                keep_zip=job.stream.keep_zip,
+                pool=self._pool,
+                owner=job,
+                unpacking=self._unpacking,
+                on_bytes=lambda num_bytes: self._on_bytes(job, num_bytes),
+                on_retry=self._on_retry,
+            ).run()
+        except CancelledError as error:
+            raise NoLongerWanted from error
+
+    def _sized(self, job: Job) -> Item:
+        """Learn the size of an object that came without one: room cannot be made for the unknown."""
+        item = job.item
+        if item.raw_bytes or any(part.raw.num_bytes is not None for part in item.parts):
+            return item
+        if not item.refresh and is_complete(job.directory, item):
+            return item
+        (part,) = item.parts
+        source = self._source(job.stream)
+        ask = self._pool.submit(
+            job,
+            0,
+            source,
+            part.raw.key,
+            lambda: try_again(lambda: source.store.stat(part.raw.key), source.retry, self._on_retry),
+        )
+        (info,) = self._pool.wait([ask])
+        return replace(item, parts=(replace(part, raw=replace(part.raw, num_bytes=info.num_bytes)),))
+
+    def read(self, settings: CachedStream, key: str, spans: Sequence[Span] | None) -> list[Any]:
+        source = self._source(settings)
+        owner = _Reader()
+
+        def submit(num_bytes: int, action: Callable[[], Any]) -> Any:
+            return self._pool.submit(
+                owner, num_bytes, source, key, lambda: try_again(action, source.retry, self._on_retry)
+            )
+
+        if spans is not None:
+            etag = None
+        else:
+            (info,) = self._pool.wait([submit(0, lambda: source.store.stat(key))])
+            spans, etag = split(info.num_bytes), info.etag
+        pieces = [
+            submit(len(span), lambda span=span: source.store.read_piece(key, span, etag)[0])  # type: ignore[misc]
+            for span in spans
+        ]
+        try:
+            found = self._pool.wait(pieces)
+        except CancelledError as error:
+            raise CacheError("the fetcher is closing") from error
+        self._counts.add("bytes", sum(len(span) for span in spans))
+        return found
+
+    def _source(self, settings: CachedStream) -> Source:
+        with self._opening:
+            known = f"{settings.store.url} {sorted(settings.store.options.items(), key=str)!r}"
+            store = self._stores.get(known)
+            if store is None:
+                store = self._stores[known] = open_store(settings.store)
+        return Source(store=store, url=settings.store.url, retry=settings.retry, timeout_s=settings.timeout_s)
+
+    def _on_bytes(self, job: Job, num_bytes: int) -> None:
+        if job.is_cancelled:
+            raise CancelledError
+        job.num_bytes_done += num_bytes
+        self._counts.add_arrived(num_bytes)
+
+    def _on_retry(self) -> None:
+        self._counts.add("retries")
+
+
+def _is_below(directory: Path, error: PenstockError) -> bool:
+    """Tell whether it is one of our own files that is missing, not an object of the store."""
+    return str(error.facts.get("path", "")).startswith(f"{directory}{os.sep}")

@@ -1,0 +1,82 @@
+"""Names on disk: where a cache lies, and what penstock keeps in it besides the shards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.storage.base import url_scheme
+
+NUM_STRIPES = 64
+PART_SUFFIX = ".part"
+_CONTROL = ".penstock"
+_READABLE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def default_directory(url: str, split: str | None) -> Path:
+    """Give the folder that caches a dataset when the user names none: the same for the same URL, in every job.
+
+    It carries no secret of the URL: user names, passwords and queries are left out.
+    """
+    place = _without_secrets(url)
+    if split:
+        place = f"{place}/{split}"
+    tail = _READABLE.sub("-", "-".join(part for part in place.split("/") if part)[-60:]).strip("-.") or "data"
+    return user_cache_dir() / f"{tail}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+
+
+def user_cache_dir() -> Path:
+    """Give the folder under which default caches lie."""
+    ours = os.environ.get("PENSTOCK_CACHE_DIR")
+    if ours:
+        return Path(ours).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "penstock"
+
+
+def _without_secrets(url: str) -> str:
+    if url_scheme(url) is None:
+        return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111  links stay as the user wrote them
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme.lower()}://{host}{parts.path}".rstrip("/")
+
+
+def control_folder(directory: Path) -> Path:
+    """Give the folder of locks, pins and files on their way."""
+    return directory / _CONTROL
+
+
+def stripe_of(name: str) -> int:
+    """Give the number of the lock file that a shard shares with a fixed part of all others."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % NUM_STRIPES
+
+
+def stripe_path(directory: Path, stripe: int) -> Path:
+    """Give a lock file. Lock files are never deleted: a lock on a deleted file excludes nobody."""
+    return control_folder(directory) / f"stripe-{stripe:02}.lock"
+
+
+def new_part_path(directory: Path, stripe: int) -> Path:
+    """Give a fresh name for a file on its way; it says whose lock must be free before others may remove it."""
+    return control_folder(directory) / f"{stripe:02}-{secrets.token_hex(8)}{PART_SUFFIX}"
+
+
+def stripe_of_part(path: Path) -> int | None:
+    """Give the stripe of a file on its way, or None if the name is not one of ours."""
+    digits = path.name.lstrip(".").partition("-")[0]
+    return int(digits) if digits.isdigit() and int(digits) < NUM_STRIPES else None
+
+
+def pin_path(directory: Path, name: str) -> Path:
+    """Give the marker that keeps a shard from being evicted, in this job and in later ones."""
+    return control_folder(directory) / "pins" / hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def fetched_log(directory: Path) -> Path:
+    """Give the list of what was fetched besides the shards of the index: only what we brought is ever evicted."""
+    return control_folder(directory) / "fetched.jsonl"

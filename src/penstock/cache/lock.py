@@ -1,0 +1,177 @@
+"""Locks of the operating system, which the kernel frees when their holder dies; descriptors that survive no fork."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.cache.layout import stripe_path
+from penstock.errors import CacheError, LockTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = TypeVar("T")
+
+_NOT_ON_THIS_DISK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_LONGEST_PAUSE_S = 0.2
+
+
+class Inherited(Protocol):
+    """Something that must not go on living in a forked child."""
+
+    def abandon(self) -> None:
+        """Let go in the child without a word to anybody, and without unlocking: the parent still holds it."""
+        ...
+
+
+_alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def close_in_children(resource: Inherited) -> None:
+    """Have a resource abandoned in every child that this process forks."""
+    _alive.add(resource)
+
+
+def _abandon_all() -> None:
+    inherited = list(_alive)
+    _alive.clear()
+    for resource in inherited:
+        resource.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+class Descriptor:
+    """An open file whose lock lasts until it is closed, here or by the death of the process.
+
+    Closing is the only way to unlock: LOCK_UN in a forked child would free the lock of its parent.
+    """
+
+    __slots__ = ("__weakref__", "_number")
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        close_in_children(self)
+
+    @property
+    def number(self) -> int:
+        """The file descriptor, or -1 once closed."""
+        return self._number
+
+    def close(self) -> None:
+        """Close, and unlock by it. Closing again does nothing."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            os.close(number)
+
+    abandon = close
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.close()
+
+
+def try_lock(number: int, kind: int, path: Path) -> bool:
+    """Take a shared or exclusive lock at once, or say that somebody else is in the way."""
+    try:
+        fcntl.flock(number, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NOT_ON_THIS_DISK:
+            raise CacheError(
+                f"{path} cannot be locked ({error.strerror}): put the cache on a local disk, not on a network one",
+                path=str(path),
+            ) from error
+        raise
+    return True
+
+
+def lock_within(path: Path, timeout_s: float) -> Descriptor:
+    """Create a lock file if need be and hold it alone, waiting for other processes at most so long."""
+    return _within(lambda: try_hold(path), path, timeout_s, lambda: False)
+
+
+def _within(attempt: Callable[[], T | None], path: Path, timeout_s: float, should_stop: Callable[[], bool]) -> T:
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.005
+    while True:
+        taken = attempt()
+        if taken is not None:
+            return taken
+        if time.monotonic() >= deadline or should_stop():
+            raise LockTimeoutError(
+                f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it",
+                path=str(path),
+            )
+        time.sleep(pause_s)  # the kernel offers no wait for a lock that ends by itself
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def try_hold(path: Path) -> Descriptor | None:
+    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    holder = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    if try_lock(holder.number, fcntl.LOCK_EX, path) and _is_at(holder, path):
+        return holder
+    holder.close()
+    return None
+
+
+def _is_at(holder: Descriptor, path: Path) -> bool:
+    """A lock counts only if its file still has its name: the folder may have been deleted and made anew."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(holder.number)
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+class Stripes:
+    """The stripe locks that this process holds. Its own threads share one: they agree among themselves elsewhere."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[Path, tuple[Descriptor, int]] = {}
+
+    def take(
+        self, directory: Path, stripe: int, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Path:
+        """Hold a stripe, waiting for other processes; give the name to `leave` it by."""
+        path = stripe_path(directory, stripe)
+        return _within(lambda: self.try_take(directory, stripe), path, timeout_s, should_stop)
+
+    def try_take(self, directory: Path, stripe: int) -> Path | None:
+        """Hold a stripe if no other process does."""
+        path = stripe_path(directory, stripe)
+        with self._lock:
+            old, count = self._held.get(path, (None, 0))
+            if old is None or not _is_at(old, path):
+                holder = try_hold(path)
+                if holder is None:
+                    return None
+                if old is not None:
+                    old.close()
+                old = holder
+            self._held[path] = old, count + 1
+        return path
+
+    def leave(self, path: Path) -> None:
+        """Give back what was taken; the last of this process unlocks."""
+        with self._lock:
+            holder, count = self._held[path]
+            if count > 1:
+                self._held[path] = holder, count - 1
+                return
+            del self._held[path]
+        holder.close()

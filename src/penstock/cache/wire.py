@@ -1,0 +1,65 @@
+"""Messages between a process and its fetcher: a small JSON header, and bytes if there are any."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from penstock import errors
+from penstock.errors import FetcherError, PenstockError
+
+PROTOCOL = 1
+MAX_HEADER_BYTES = 256 << 20  # a plan over 10⁶ shards
+MAX_PAYLOAD_BYTES = 4 << 30
+_PREFIX = struct.Struct("!IQ")
+PREFIX_BYTES = _PREFIX.size
+
+Header = dict[str, Any]
+
+
+def pack_message(header: Header, num_payload: int = 0) -> bytes:
+    """Give what goes on the wire before the payload."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    if len(text) > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
+        raise FetcherError(f"a message of {len(text)} + {num_payload} bytes is too long: ask for less at once")
+    return _PREFIX.pack(len(text), num_payload) + text
+
+
+def unpack_prefix(data: bytes | bytearray) -> tuple[int, int]:
+    """Give the sizes of header and payload, checked before anybody allocates them."""
+    num_header, num_payload = _PREFIX.unpack_from(data)
+    if num_header > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
+        raise FetcherError("the other end of the fetcher's socket does not speak our protocol")
+    return num_header, num_payload
+
+
+def unpack_header(data: bytes | bytearray) -> Header:
+    """Read a header."""
+    try:
+        header = json.loads(data)
+    except ValueError as error:
+        raise FetcherError(f"a message that is not JSON came over the fetcher's socket: {error}") from error
+    if not isinstance(header, dict):
+        raise FetcherError("a message that is not an object came over the fetcher's socket")
+    return header
+
+
+def dump_error(error: BaseException) -> Header:
+    """Give an error as plain values: its class, its message with the cause, its facts."""
+    if not isinstance(error, PenstockError):
+        error = errors.CacheError(f"the fetcher failed: {type(error).__name__}: {error}")
+    message = error.message
+    cause = error.__cause__
+    if cause is not None and str(cause) and str(cause) not in message:
+        message = f"{message} (cause: {type(cause).__name__}: {cause})"
+    facts = {name: value for name, value in error.facts.items() if isinstance(value, (str, int, float, type(None)))}
+    return {"class": type(error).__name__, "message": message, "facts": facts}
+
+
+def load_error(value: Header) -> PenstockError:
+    """Rebuild an error of our tree."""
+    kind = getattr(errors, str(value.get("class")), None)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        kind = errors.CacheError
+    return kind(str(value.get("message")), **dict(value.get("facts") or {}))
