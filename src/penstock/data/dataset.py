@@ -12,7 +12,7 @@ import numpy as np
 from penstock.codecs.digest import check_hashes
 from penstock.data.detect import find_seat, is_worker, pass_key, worker_of
 from penstock.data.getitem import resolve_ids
-from penstock.data.iteration import Course, Outlook, batches_ahead
+from penstock.data.iteration import Course, Outlook, batches_ahead, max_open_shards
 from penstock.data.passes import NO_WORKER, PassBook
 from penstock.data.resharding import refuse_resharding
 from penstock.data.run import Runs
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _READ_AT_ONCE = 256
 
 
-class StreamingDataset(IterableDataset):
+class StreamingDataset(IterableDataset[Any]):
     """Iterates over the samples of one or more streams, and gives any of them by number.
 
     Give it to a `StreamingDataLoader`, to a torch `DataLoader` with any number of workers, or iterate it. Each pass is
@@ -169,7 +169,7 @@ class StreamingDataset(IterableDataset):
         self.replication = replication
         self.on_error = on_error
         self.columnar = columnar
-        self._place = {"rank": rank, "world_size": world_size, "num_nodes": num_nodes}
+        self._rank, self._world_size, self._num_nodes = rank, world_size, num_nodes
         self._settings = RunSettings(
             order=order,
             shuffle=shuffle,
@@ -438,8 +438,10 @@ class StreamingDataset(IterableDataset):
 
     def stats(self) -> dict[str, Any]:
         """Count what this process read, fetched and waited for, and what the fetcher of this node did."""
-        own = {**self._here().progress.describe(), **self.table.cache.stats().describe()}
-        return {"process": own, "node": self.table.cache.node_stats()}
+        return {
+            "process": {**self._here().progress.describe(), **self.table.describe_cache()},
+            "node": self.table.cache.node_stats(),
+        }
 
     def close(self) -> None:
         """Close open shards and the connection to the fetcher; using the dataset again opens them anew."""
@@ -473,7 +475,7 @@ class StreamingDataset(IterableDataset):
         """Find this rank in its job, as it is now; a worker that was spawned is told by its parent."""
         if is_worker() and self._carried_seat is not None:
             return self._carried_seat
-        seat = find_seat(**self._place)
+        seat = find_seat(rank=self._rank, world_size=self._world_size, num_nodes=self._num_nodes)
         return seat if self.replication is None else replicate(seat, self.replication)
 
     def _read_batch_size(self) -> int:
@@ -484,6 +486,15 @@ class StreamingDataset(IterableDataset):
 
     def _global_batch_size(self, seat: Seat) -> int:
         return self._read_batch_size() * seat.world.num_ranks
+
+    def max_open_shards(self, course: Course) -> int | None:
+        """Say how many shards this worker may hold open, so that the cache can still make room."""
+        world = course.seat.world
+        return max_open_shards(
+            limit_bytes=self.cache_limit if self.table.needs_cache else None,
+            shard_bytes=self.mean_sample_bytes * self.num_samples / max(1, self.num_shards),
+            num_readers=world.ranks_per_node * world.workers_per_rank,
+        )
 
     def _batches_ahead(self, course: Course) -> int:
         return batches_ahead(

@@ -80,17 +80,24 @@ class Outlook:
         self._batches_ahead = max(1, batches_ahead)
         self._next_step = -1
 
-    def look(self, step: int) -> Int64Array | None:
-        """Look ahead from a step of the rank, if the last look is not recent; give the shards that are in sight."""
+    def look(self, step: int) -> None:
+        """Look ahead from a step of the rank, if the last look is not recent."""
         if step < self._next_step:
-            return None
+            return
         self._next_step = step + max(1, self._batches_ahead // 4)
         course = self._course
         shards, first_steps = course.plan.expected_shards(
             course.at, step, self._batches_ahead, course.seat, course.global_batch_size
         )
         self._table.expect(shards, first_steps)
-        return shards
+
+
+def max_open_shards(*, limit_bytes: int | None, shard_bytes: float, num_readers: int) -> int | None:
+    """Say how many shards each of the readers of a node may hold open: together, half of what the cache may hold.
+
+    Closing one does not remove it: it stays for as long as the plan needs it, and opening it again is quick.
+    """
+    return None if limit_bytes is None else max(1, int(limit_bytes / (2 * num_readers * max(1.0, shard_bytes))))
 
 
 def batches_ahead(

@@ -52,6 +52,7 @@ class OpenShards:
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self._used_bytes = 0
+        self.max_open: int | None = None  # besides what the process as a whole may have open
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._in_use = threading.Lock()
         _all_open.add(self)
@@ -79,20 +80,19 @@ class OpenShards:
         self._used_bytes += self._size(shard)
         return opened.reader
 
-    def keep_only(self, shards: set[int]) -> None:
-        """Close all others."""
-        for shard in [shard for shard in self._readers if shard not in shards]:
-            self._close(shard)
-
     def close(self) -> None:
         """Close all."""
-        self.keep_only(set())
+        while self._readers:
+            self._close_oldest()
 
     def _size(self, shard: int) -> int:
         return 0 if self._memory_bytes is None else self._memory_bytes[shard]
 
     def _make_room(self, num_bytes: int) -> None:
-        while self._used_bytes and self._used_bytes + num_bytes > self._max_bytes:
+        while self._readers and (
+            (self.max_open is not None and len(self) >= self.max_open)
+            or (self._used_bytes and self._used_bytes + num_bytes > self._max_bytes)
+        ):
             self._close_oldest()
         most_open = _most_open()
         others = [shelf for shelf in list(_all_open) if shelf is not self]
@@ -103,10 +103,7 @@ class OpenShards:
                 self._close_oldest()
 
     def _close_oldest(self) -> None:
-        self._close(next(iter(self._readers)))
-
-    def _close(self, shard: int) -> None:
-        opened = self._readers.pop(shard)
+        shard, opened = self._readers.popitem(last=False)
         self._used_bytes -= self._size(shard)
         opened.reader.close()
         if opened.lease is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,6 +108,12 @@ class ShardTable:
             if place.cached is not None:
                 return self.cache.fetch_object(place.cached, key, local)
         raise ConfigError(f"{url} is not below the remote of any stream: give the key of an object beside the shards")
+
+    def describe_cache(self) -> dict[str, Any]:
+        """Count what this process leased, waited for and caused to be fetched, in all and by stream."""
+        counts = self.cache.stats()
+        by_stream = [{} if place.cached is None else asdict(counts.streams[place.cached]) for place in self.places]
+        return {**asdict(counts.total), "streams": by_stream}
 
     @property
     def needs_cache(self) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+__all__ = ["IterableDataset"]
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
-
-    class IterableDataset:
-        """What the type checker sees, with torch and without."""
-
-
+    from torch.utils.data import IterableDataset
 else:
     if find_spec("torch") is None:
 
-        class IterableDataset:
+        class IterableDataset(Generic[T]):
             """Stands in where there is no torch."""
 
     else:
-        from torch.utils.data import IterableDataset  # noqa: F401
+        from torch.utils.data import IterableDataset

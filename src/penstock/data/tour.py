@@ -44,6 +44,7 @@ class Tour:
         self, dataset: StreamingDataset, course: Course, here: Here, *, yielded: int, outlook: Outlook | None
     ) -> None:
         self._dataset, self._here, self._outlook = dataset, here, outlook
+        here.open_shards.max_open = dataset.max_open_shards(course)
         self.course = course
         self._handed_over = yielded
         self._left: Iterator[Any] = iter(())
@@ -87,9 +88,7 @@ class Tour:
         turn, skipped = divmod(self.yielded, course.batch_size)
         for block in course.blocks(turn, dataset.mean_sample_bytes, dataset.table):
             if self._outlook is not None:
-                in_sight = self._outlook.look(course.seat.step_of(turn))
-                if in_sight is not None and dataset.cache_limit is not None:
-                    self._here.open_shards.keep_only(set(in_sight.tolist()))
+                self._outlook.look(course.seat.step_of(turn))
             turn += len(block)
             yield block, skipped
             skipped = 0

@@ -161,7 +161,7 @@ class MDSReader:
             out[places] = column.items[begins]
             return
         # For values this large a step of Python each costs less than an array of them in between.
-        source, target = memoryview(self._data), memoryview(out.view(np.uint8).reshape(-1))
+        source, target = memoryview(self._data), memoryview(out.view(np.uint8).reshape(-1).data)
         for begin, place in zip(begins.tolist(), (places * num_bytes).tolist(), strict=True):
             target[place : place + num_bytes] = source[begin : begin + num_bytes]
 
