@@ -108,6 +108,16 @@ stores: Registry[StoreFamily] = Registry(
         "file": "penstock.storage.local:family",
         "memory": "penstock.storage.memory:family",
         "s3": "penstock.storage.s3:family",
+        "gs": "penstock.storage.gcs:family",
+        "gcs": "penstock.storage.gcs:family",
+        "az": "penstock.storage.azure:family",
+        "azure": "penstock.storage.azure:family",
+        "azure-dl": "penstock.storage.azure:family",
+        "abfs": "penstock.storage.azure:family",
+        "abfss": "penstock.storage.azure:family",
+        "oci": "penstock.storage.oci:family",
+        "http": "penstock.storage.http:family",
+        "https": "penstock.storage.http:family",
     },
 )
 
