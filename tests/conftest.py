@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
+from tests.servers.fixtures import ministack, moto  # noqa: F401
+
 # The same examples on every run; `make soak` looks further.
 settings.register_profile(
     "penstock",
