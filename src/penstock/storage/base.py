@@ -108,6 +108,9 @@ stores: Registry[StoreFamily] = Registry(
         "file": "penstock.storage.local:family",
         "memory": "penstock.storage.memory:family",
         "s3": "penstock.storage.s3:family",
+        "sftp": "penstock.storage.sftp:family",
+        "hf": "penstock.storage.hub:family",
+        "dbfs": "penstock.storage.databricks:family",
     },
 )
 

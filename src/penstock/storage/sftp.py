@@ -13,7 +13,7 @@ from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockErro
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file, translated
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
-from penstock.storage.pieces import download_whole, read_whole
+from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.sftp_login import SftpLogin, login_of, resolve_login, root_of
@@ -77,11 +77,11 @@ class SftpStore:
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give a file or a range of it."""
-        return read_whole(self, key, span)
+        return bytes(read_pieces(self, key, span))
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Bring a file, or a range of it, to this machine."""
-        download_whole(self, key, path, span)
+        download_pieces(self, key, path, span)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
         """Give a range of a file, and what the file is."""
