@@ -62,6 +62,7 @@ class HubServer:
         self._http.hub = self
         self._http.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.elsewhere = self.endpoint.replace("127.0.0.1", "localhost")  # as files are: on another host
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,))
         self._thread.start()
 
@@ -208,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = sha256(data)
         hub.large[name] = data
         headers = {
-            "Location": f"{hub.endpoint}/large/{name}?{SIGNATURE}",
+            "Location": f"{hub.elsewhere}/large/{name}?{SIGNATURE}",
             "X-Linked-Etag": f'"{name}"',
             "X-Linked-Size": str(len(data)),
             "X-Repo-Commit": commit,
