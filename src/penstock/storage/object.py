@@ -43,6 +43,7 @@ class Cloud:
     connect: Callable[[StoreSettings, ClientTuning], Any]  # an obstore client of the bucket
     may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda _options: False
     read_only: str | None = None  # why it cannot be written to
+    no_list: str | None = None  # why it cannot be listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +66,20 @@ class ObjectStore:
         """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
         download_pieces(self, key, path, span)
 
-    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[memoryview, ObjectInfo]:
         """Give a range of an object, and what the whole object is; a body that is cut goes on where it ended."""
         check_key(key)
         if len(span) == 0:
             info = self.stat(key)
             check_version(self.shown(key), info, etag)
-            data = bytearray()
+            data = memoryview(b"")
         else:
             data, info = self._receive(key, span, etag)
         if span.end > info.num_bytes:
             raise RequestRefusedError(f"{self.shown(key)} ends at byte {info.num_bytes}, before {span.end}", key=key)
         return data, info
 
-    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
+    def read_first(self, key: str, limit: int) -> tuple[memoryview, ObjectInfo]:
         """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
         check_key(key)
         try:
@@ -89,7 +90,7 @@ class ObjectStore:
             info = self.stat(key)  # an empty object has no first byte to ask for
             if info.num_bytes:
                 raise
-            return bytearray(), info
+            return memoryview(b""), info
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
@@ -100,6 +101,8 @@ class ObjectStore:
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys begin with a prefix, sorted by key."""
+        if self.cloud.no_list:
+            raise RequestRefusedError(f"{shown_url(self.settings.url)} cannot be listed: {self.cloud.no_list}")
         return iter(sorted(self._list(prefix), key=lambda info: info.key))
 
     def upload(self, path: Path, key: str) -> None:
@@ -147,7 +150,7 @@ class ObjectStore:
             if error.facts.get("code") not in ("AccessDenied", "AuthorizationPermissionMismatch"):
                 raise
 
-    def _receive(self, key: str, span: Span, etag: str | None) -> tuple[bytearray, ObjectInfo]:
+    def _receive(self, key: str, span: Span, etag: str | None) -> tuple[memoryview, ObjectInfo]:
         return self._drive(key, Receiver(key, self.shown(key), span, etag).receive)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:

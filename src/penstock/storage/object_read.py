@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.errors import ObjectChangedError, StoreError
 from penstock.storage.base import ObjectInfo
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.storage.retry import Attempts
     from penstock.types import Span
 
+_CHUNK_BYTES = 1 << 20
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 
 
@@ -22,10 +25,11 @@ class Receiver:
         self._shown = shown
         self._span = span
         self._etag = etag
-        self._data = bytearray(len(span))
+        self._data = np.empty(len(span), np.uint8).data  # not zeroed: that would cost as much as receiving
         self._filled = 0
+        self._was_cut = False
 
-    def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[bytearray, ObjectInfo]:
+    def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[memoryview, ObjectInfo]:
         """Ask for what is missing; a body that ends early is a `StoreError`, and what came is kept."""
         import obstore
 
@@ -36,15 +40,16 @@ class Receiver:
         self._etag = info.etag
         if result.range[0] != begin:
             raise StoreError(f"{self._shown}: the server sent bytes from {result.range[0]}, not from {begin}")
-        # Chunks as they come: larger ones would be lost with the connection when it breaks.
-        for chunk in result.stream(1):
+        # Large chunks are cheaper, but an unfinished one is lost with its connection. So once the connection has
+        # proved to be bad, bytes are taken as they come.
+        chunk_bytes, self._was_cut = 1 if self._was_cut else _CHUNK_BYTES, True
+        for chunk in result.stream(chunk_bytes):
             self._keep(chunk)
             attempts.progressed()
         wanted = min(self._span.end, info.num_bytes) - self._span.begin
         if self._filled != wanted:
             raise StoreError(f"{self._shown}: {self._filled} bytes came of the {wanted} announced")
-        del self._data[wanted:]
-        return self._data, info
+        return self._data[:wanted], info
 
     def _keep(self, chunk: bytes) -> None:
         end = self._filled + len(chunk)

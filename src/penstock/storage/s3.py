@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.storage.aws_credentials import find_credentials
+from penstock.storage.aws_credentials import credential_provider, find_credentials
 from penstock.storage.base import StoreFamily
+from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
 from penstock.storage.options import first_set, is_true, take_options, without_none
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from penstock.storage.base import StoreSettings
     from penstock.storage.object_client import ClientTuning
@@ -40,8 +41,8 @@ _NAMES = {
     "requester_pays": "requester_pays",
     "acl": "acl",
     "virtual_hosted": "virtual_hosted",
-    "verify": "verify",
     "instance_credentials": "instance_credentials",
+    **CONNECTION_NAMES,
 }
 _SWITCHES = ("anonymous", "requester_pays", "virtual_hosted", "instance_credentials")
 
@@ -69,36 +70,43 @@ def resolve_s3(url: str, options: Mapping[str, Any], environ: Mapping[str, str])
             "acl": taken.get("acl") or first_set(environ, "S3_CANNED_ACL"),
             "requester_pays": taken["requester_pays"] or None,
             "virtual_hosted": taken.get("virtual_hosted"),
-            "verify": taken.get("verify"),
             **found,
             "endpoint": endpoint,
             "region": region or "us-east-1",
+            **resolve_connection(endpoint or "https://", taken, environ),
         }
     )
 
 
-def connect_s3(settings: StoreSettings, tuning: ClientTuning) -> Any:
-    """Make the client of a bucket."""
+def connect_s3(
+    settings: StoreSettings,
+    tuning: ClientTuning,
+    *,
+    bucket: str | None = None,
+    endpoint: str | None = None,
+    region: str | None = None,
+) -> Any:
+    """Make the client of a bucket, at AWS or wherever the settings say."""
     from obstore.store import S3Store
 
     options = settings.options
+    region = region or options["region"]
+    endpoint = endpoint or options.get("endpoint") or _aws_endpoint(region)
     headers = {"x-amz-acl": options["acl"]} if tuning.writes and options.get("acl") else {}
-    endpoint = options.get("endpoint") or _aws_endpoint(options["region"])
     is_anonymous = bool(tuning.is_anonymous or options.get("anonymous"))
-    signing: Any = {} if is_anonymous else {"credential_provider": _provider(options)}
+    signing: Any = {}
+    if not is_anonymous:
+        provider = credential_provider(options)
+        signing = options["role"] if provider is None else {"credential_provider": provider}
     return S3Store(
-        bucket_and_prefix(settings.url)[0],
-        # All that the client might look up in the environment of whatever process this is.
+        bucket or bucket_and_prefix(settings.url)[0],
+        # All is said that the client might else look up in the environment of whatever process this is.
         endpoint=endpoint,
-        region=options["region"],
+        region=region,
         skip_signature=is_anonymous,
         request_payer=bool(options.get("requester_pays")),
         virtual_hosted_style_request=bool(options.get("virtual_hosted")),
-        client_options=tuning.client_options(
-            allow_http=endpoint.startswith("http://"),
-            default_headers=headers,
-            allow_invalid_certificates=options.get("verify") is False,
-        ),
+        client_options=tuning.client_options(default_headers=headers, **connection_config(endpoint, options)),
         retry_config=tuning.retry_config(),
         **signing,
     )
@@ -106,18 +114,6 @@ def connect_s3(settings: StoreSettings, tuning: ClientTuning) -> Any:
 
 def _aws_endpoint(region: str) -> str:
     return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
-
-
-def _provider(options: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-    def give() -> dict[str, Any]:
-        return {
-            "access_key_id": options["access_key_id"],
-            "secret_access_key": options["secret_access_key"],
-            "token": options.get("session_token"),
-            "expires_at": None,
-        }
-
-    return give
 
 
 cloud = Cloud(
