@@ -290,7 +290,7 @@ def _connection_errors(url: str) -> Iterator[None]:
     except TimeoutError as error:
         raise StoreTimeoutError(f"{url}: the server did not answer in time", url=url) from error
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise StoreError(f"{url}: {error or 'the connection was lost'}", url=url) from error
+        raise StoreError(f"{url}: {str(error) or 'the connection was lost'}", url=url) from error
 
 
 def _login_error(paramiko: Any, url: str, error: Exception) -> StoreError:
