@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
-import socket
 import subprocess
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.servers.process import find_program, free_port, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,13 +55,6 @@ class SshServer:
             file.write(host_line(self.folder, port))
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def host_line(folder: Path, port: int) -> str:
     return f"[127.0.0.1]:{port} {' '.join((folder / 'host_key.pub').read_text().split()[:2])}\n"
 
@@ -73,41 +66,17 @@ def make_key(path: Path, passphrase: str = "") -> None:
 
 @contextmanager
 def running_sshd(folder: Path, *, read_only: bool = False) -> Iterator[SshServer]:
-    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        raise RuntimeError("the tests need sshd: scripts/setup_servers installs it")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it will not start as root without
     for name in ("host_key", "user_key"):
         make_key(folder / name)
     port = free_port()
-    (folder / "sshd_config").write_text(CONFIG.format(port=port, folder=folder, flags="-R" if read_only else ""))
+    flags = "-R" if read_only else ""
+    (folder / "sshd_config").write_text(CONFIG.format(port=port, folder=folder, flags=flags))
     (folder / "known_hosts").write_text(host_line(folder, port))
-    command = [program, "-D", "-e", "-f", str(folder / "sshd_config")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        _wait_until_it_listens(process, port, folder / "log")
+    command = [find_program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")]
+    with running(command, port, folder):
         yield SshServer(folder, port, getpass.getuser())
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    for _ in range(200):
-        if process.poll() is not None:
-            raise RuntimeError(f"sshd ended with {process.returncode}:\n{log.read_text()}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            try:
-                process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-        else:
-            return
-    raise RuntimeError(f"sshd does not listen on port {port}:\n{log.read_text()}")
 
 
 @contextmanager

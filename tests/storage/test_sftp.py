@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.servers.cutting import forwarding
-from tests.servers.sshd import SshServer, free_port, host_line, make_key, running_agent, running_sshd
+from tests.servers.process import free_port
+from tests.servers.sshd import SshServer, host_line, make_key, running_agent, running_sshd
 
 from penstock.errors import AccessDeniedError, ConfigError, StoreError
 from penstock.storage import sftp
@@ -167,6 +168,14 @@ def test_no_permission_on_the_server(tmp_path: Path) -> None:
         with pytest.raises(AccessDeniedError, match="allows no access to sftp://"):
             store.delete("x")
         sftp.connections.close()
+
+
+def test_a_range_far_into_a_large_file(server: SshServer, tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.seek(5 << 30)
+        file.write(b"the end")
+    piece, info = store_of(server, tmp_path).read_piece("x", Span((5 << 30) - 2, (5 << 30) + 3))
+    assert (bytes(piece), info.num_bytes) == (b"\0\0the", (5 << 30) + 7)
 
 
 def test_many_threads_share_few_connections(server: SshServer, tmp_path: Path) -> None:

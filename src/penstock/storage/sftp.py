@@ -184,9 +184,26 @@ def _put(sftp: Any, file: BinaryIO, target: str) -> None:
 
 def _chunks(file: Any, begin: int, end: int) -> Iterator[bytes]:
     """Read a range in order, with many requests under way: one at a time would wait for the network each time."""
+    _silence_requests(file)
     for start in range(begin, end, _WINDOW_BYTES):
         stop = min(start + _WINDOW_BYTES, end)
         yield from file.readv([(at, min(_CHUNK_BYTES, stop - at)) for at in range(start, stop, _CHUNK_BYTES)])
+
+
+def _silence_requests(file: Any) -> None:
+    """Keep the thread that sends paramiko's requests from printing that the connection is lost: the reader will say so.
+
+    Where another version of paramiko does it otherwise, it prints; nothing else depends on this.
+    """
+    if not hasattr(file, "_prefetch_thread"):
+        return
+    send = file._prefetch_thread
+
+    def send_silently(*args: Any) -> None:
+        with suppress(Exception):
+            send(*args)
+
+    file._prefetch_thread = send_silently
 
 
 def _describe(key: str, url: str, status: Any) -> ObjectInfo:
