@@ -40,6 +40,8 @@ def store_of(workspace: Workspace, url: str, *, hooks: RetryHooks | None = None,
 
 
 class TestVolume(StoreContract):
+    secrets = (TOKEN,)
+
     @pytest.fixture(autouse=True)
     def _serve(self, workspace: Workspace) -> None:
         self.workspace = workspace

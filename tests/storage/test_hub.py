@@ -66,6 +66,8 @@ def store_of(
 
 
 class TestHubStore(StoreContract):
+    secrets = (TOKEN,)
+
     @pytest.fixture(autouse=True)
     def _serve(self, hub: HubServer, repo: str) -> None:
         self.hub, self.repo = hub, repo

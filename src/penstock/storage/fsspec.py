@@ -6,7 +6,7 @@ import json
 import posixpath
 import secrets
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import (
@@ -89,7 +89,7 @@ class FsspecStore:
                 return []  # the root need not exist before the first upload
             keys = {path[len(root.rstrip("/")) + 1 :]: info for path, info in found.items() if path != root}
             return [
-                _describe(key, info)
+                replace(_describe(key, info), etag=None)  # lists often tell less than `info`, or in another form
                 for key, info in keys.items()
                 if key.startswith(prefix) and not key.endswith(PART_SUFFIX)
             ]
