@@ -24,6 +24,7 @@ from penstock.storage.base import open_store, resolve_store
 from penstock.storage.hub import HubStore
 from penstock.storage.hub_place import parse_hub_url
 from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.testing.faults import FaultProxy, Faults
 from penstock.testing.stores import StoreContract
 from penstock.types import Span
 
@@ -143,6 +144,23 @@ def test_bodies_that_are_cut_go_on_at_the_byte(hub: HubServer, repo: str) -> Non
     hub.cuts[:] = [100_000, 7, 0, 50_000]
     assert bytes(store.read_piece("x", Span(11, 299_999))[0]) == data[11:299_999]
     assert len(lost) == 4
+
+
+def test_a_bad_network(hub: HubServer, repo: str, tmp_path: Path) -> None:
+    data = {f"{number}": random.Random(number).randbytes(1_000 * number) for number in range(12)}
+    files_of(hub, repo).commit("main", data)
+    lost: list[StoreError] = []
+    faults = Faults(rate=0.25, seed=3, kinds=("drop", "reset", "busy", "cut", "short"))
+    with FaultProxy(hub.endpoint, faults) as proxy:
+        hooks = RetryHooks(on_retry=lost.append, sleep=lambda _: None)
+        store = store_of(hub, f"hf://datasets/{repo}", hooks=hooks, endpoint=proxy.url)
+        for key, content in data.items():
+            assert store.read(key) == content
+        assert {info.key: info.num_bytes for info in store.list()} == {key: len(it) for key, it in data.items()}
+    assert lost
+    with FaultProxy(hub.endpoint, Faults(rate=1, kinds=("reset",))) as proxy:
+        with pytest.raises(StoreError, match="broke"):
+            store_of(hub, f"hf://datasets/{repo}@main", endpoint=proxy.url).read("3")
 
 
 def test_passing_refusals(hub: HubServer, repo: str) -> None:

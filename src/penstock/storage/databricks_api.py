@@ -253,3 +253,5 @@ def translated_errors(what: str) -> Iterator[None]:
         raise StoreTimeoutError(f"{what}: the workspace did not answer in time ({error.__cause__ or error})") from error
     except (errors.DatabricksError, requests.RequestException, OSError) as error:
         raise StoreError(f"{what}: {error}") from error
+    except (TypeError, ValueError, KeyError) as error:
+        raise StoreError(f"{what}: the answer of the workspace cannot be understood ({error})") from error

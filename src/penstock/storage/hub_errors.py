@@ -54,6 +54,8 @@ def translated_errors(what: str) -> Iterator[None]:
         raise StoreTimeoutError(f"{what}: the connection was silent for too long") from error
     except (http.HTTPError, http.StreamError, OSError) as error:
         raise StoreError(f"{what}: the connection broke ({type(error).__name__})") from error
+    except (ValueError, KeyError) as error:
+        raise StoreError(f"{what}: the answer of the Hub cannot be understood ({type(error).__name__})") from error
     except RuntimeError as error:  # what huggingface_hub wraps around anything that goes wrong in an upload
         if not isinstance(error.__cause__, Exception):
             raise StoreError(f"{what}: {error}") from error
