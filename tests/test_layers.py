@@ -48,6 +48,10 @@ HEAVY = {
     "xxhash",
     "ray",
     "pyspark",
+    "paramiko",
+    "huggingface_hub",
+    "databricks",
+    "fsspec",
 }
 
 
