@@ -173,7 +173,7 @@ def read_local_index(folder: Path) -> Index:
 
 def check_layouts(index: Index, options: ReadOptions) -> None:
     """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
-    for layout in {shard.layout for shard in index.shards}:
+    for layout in {id(shard.layout): shard.layout for shard in index.shards}.values():
         get_format(layout.format).check(layout, options)
         if layout.compression is not None:
             parse_compression(layout.compression)
