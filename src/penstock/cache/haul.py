@@ -145,6 +145,7 @@ class Haul:
         return replace(item, parts=(replace(part, raw=replace(part.raw, num_bytes=info.num_bytes)),))
 
     def read(self, settings: CachedStream, key: str, spans: Sequence[Span] | None) -> list[Any]:
+        """Give ranges of an object, read at the same time, or all of it in pieces."""
         source = self._source(settings)
         owner = _Reader()
 
