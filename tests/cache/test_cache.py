@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +21,6 @@ from penstock.index.model import FileInfo, Part, ShardInfo
 from penstock.storage.base import open_store, resolve_store
 from penstock.types import Span
 from tests.cache.kit import HASH, check_shard, content, fetcher_pids, wait_until, write_dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHAPES = [(1, None), (1, "zstd"), (2, None), (2, "gz")]
 
@@ -266,8 +263,7 @@ def test_the_fetcher_knows_no_secret_by_its_arguments_or_environment(
         check_shard(cache, data.shards[0])
         (pid,) = fetcher_pids(runtime)
         for kind in ("cmdline", "environ"):
-            with open(f"/proc/{pid}/{kind}", "rb") as file:
-                assert b"hush" not in file.read()
+            assert b"hush" not in Path(f"/proc/{pid}/{kind}").read_bytes()
         assert "hush" not in repr(cache.streams)
         assert all(b"hush" not in path.read_bytes() for path in runtime.iterdir() if path.is_file())
 
