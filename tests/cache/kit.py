@@ -176,6 +176,7 @@ def start_client(code: str, *arguments: object, **variables: str) -> subprocess.
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | variables,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
