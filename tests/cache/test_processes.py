@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -35,7 +36,7 @@ def check_all(cache: Cache, folder: Path) -> None:
 
 
 def run_child(context: str, cache: Cache, folder: Path) -> None:
-    child = multiprocessing.get_context(context).Process(target=check_all, args=(cache, folder))
+    child = cast("Any", multiprocessing.get_context(context)).Process(target=check_all, args=(cache, folder))
     child.start()
     child.join(60)
     assert child.exitcode == 0
@@ -109,6 +110,7 @@ def test_the_fetcher_is_one_and_goes_with_its_last_client(tmp_path: Path, runtim
 CLIENT = """
 import sys
 from pathlib import Path
+from typing import Any, cast
 from tests.cache.kit import check_shard, open_dataset
 data = open_dataset(Path(sys.argv[1]))
 with data.cache() as cache:
@@ -206,6 +208,7 @@ def test_strangers_are_refused(tmp_path: Path, runtime: Path, monkeypatch: pytes
 WAIT_FOR_EVER = """
 import sys
 from pathlib import Path
+from typing import Any, cast
 from tests.cache.kit import open_dataset
 data = open_dataset(Path(sys.argv[1]))
 cache = data.cache(limit_bytes=100_000, timeout_s=600)
@@ -318,6 +321,7 @@ def test_a_full_disk_is_an_error_and_passes(tmp_path: Path, runtime: Path) -> No
 FULL = """
 import json, sys
 from pathlib import Path
+from typing import Any, cast
 from penstock.errors import CacheError
 from tests.cache.kit import check_shard, open_dataset
 data = open_dataset(Path(sys.argv[1]))
