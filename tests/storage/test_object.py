@@ -151,15 +151,14 @@ def test_a_missing_container_too(azurite: AzureServer) -> None:
 
 
 def test_azure_denies_a_wrong_key_and_shows_public_containers(azurite: AzureServer) -> None:
-    name = f"public-{uuid.uuid4().hex}"
-    azurite.make_container(name, is_public=True)
-    wrong = resolve_store(f"az://{name}", {**azurite.options, "account_key": "d3Jvbmc="})
-    with pytest.raises(AccessDeniedError):
-        check_writable(open_store(wrong))
-    assert (
-        list(open_store(resolve_store(f"az://{name}", {**azurite.options, "account_key": None}, environ={})).list())
-        == []
-    )
+    public, private = f"public-{uuid.uuid4().hex}", f"private-{uuid.uuid4().hex}"
+    azurite.make_container(public, is_public=True)
+    azurite.make_container(private)
+    wrong = {**azurite.options, "account_key": "d3Jvbmc="}
+    with pytest.raises(AccessDeniedError, match=r"\(AuthorizationFailure\)"):
+        check_writable(open_store(resolve_store(f"az://{private}", wrong)))
+    nobody = {**azurite.options, "account_key": None}
+    assert list(open_store(resolve_store(f"az://{public}", nobody, environ={})).list()) == []
 
 
 def test_checking_before_writing(moto: S3Server, tmp_path: Path) -> None:
