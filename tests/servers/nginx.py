@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _CONFIG = """
 daemon off;
+{user}
 worker_processes 1;
 pid nginx.pid;
 error_log stderr;
@@ -28,6 +30,8 @@ http {{
   }}
 }}
 """
+# As root it would read as somebody who may not look into the folders of the tests.
+_USER = "user root root;" if os.geteuid() == 0 else ""
 _TEMPORARY = "\n  ".join(f"{kind}_temp_path {kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
 _FILES = """
     root files;
@@ -66,6 +70,6 @@ def _run(folder: Path, server: str) -> Iterator[str]:
     folder.chmod(0o755)
     port = free_port()
     config = folder / "nginx.conf"
-    config.write_text(_CONFIG.format(temporary=_TEMPORARY, port=port, server=server))
+    config.write_text(_CONFIG.format(user=_USER, temporary=_TEMPORARY, port=port, server=server))
     with running([find_program("nginx"), "-p", f"{folder}/", "-c", str(config)], port, folder):
         yield f"http://127.0.0.1:{port}"

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.servers.azurite import KEY
 
 from penstock.storage.base import Store, open_store, resolve_store
 from penstock.testing.stores import StoreContract
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class TestAzurite(StoreContract):
+    secrets = (KEY,)
+
     @pytest.fixture(autouse=True)
     def _server(self, azurite: AzureServer) -> None:
         self.server = azurite

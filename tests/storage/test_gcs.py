@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class TestGcs(StoreContract):
     """What this shows is our path through the client; the server behind it is not Google's."""
 
+    secrets = ("test-token",)
+
     @pytest.fixture(autouse=True)
     def _server(self, gcs_door: str, moto: S3Server) -> None:
         self.endpoint, self.moto = gcs_door, moto
@@ -32,6 +34,8 @@ class TestGcs(StoreContract):
 
 class TestGcsKeys(StoreContract):
     """Keys of the HMAC kind go through Google's S3-compatible door."""
+
+    secrets = ("test-secret",)
 
     @pytest.fixture(autouse=True)
     def _server(self, moto: S3Server) -> None:

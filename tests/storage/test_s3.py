@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class S3Contract(StoreContract):
     server: S3Server
+    secrets = ("test-secret",)
 
     def make_store(self, folder: Path) -> Store:
         bucket = f"b-{uuid.uuid4().hex}"

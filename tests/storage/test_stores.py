@@ -20,16 +20,23 @@ from penstock.storage.base import Store, open_store, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
 from penstock.storage.retry import with_retry
-from penstock.testing.stores import StoreContract
+from penstock.testing.stores import LargeObjectContract, StoreContract
 from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class TestLocalStore(StoreContract):
+class TestLocalStore(StoreContract, LargeObjectContract):
     def make_store(self, folder: Path) -> Store:
         return open_store(str(folder))
+
+    def put_sparse(self, store: Store, folder: Path, key: str, num_bytes: int) -> Path:
+        path = folder / "store" / key
+        path.parent.mkdir()
+        path.touch()
+        os.truncate(path, num_bytes)
+        return path
 
 
 class TestFileUrl(StoreContract):

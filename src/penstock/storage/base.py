@@ -158,6 +158,13 @@ def open_store(url: str | StoreSettings, *, retry: RetryPolicy | None = None, ho
     return _family(settings.url).open(settings, retry or RetryPolicy(), hooks or RetryHooks())
 
 
+def check_writable(store: Store) -> None:
+    """Raise before the first upload if it cannot succeed: a missing bucket, unknown keys, a store for reading only."""
+    check = getattr(store, "check_writable", None)
+    if check is not None:
+        check()
+
+
 def _family(url: str) -> StoreFamily:
     scheme = url_scheme(url) or "file"
     if scheme in stores:

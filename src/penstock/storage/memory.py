@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
-from penstock.files import appearing
+from penstock.files import appearing, translated
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.types import Span
 
@@ -63,9 +63,11 @@ class MemoryStore:
 
     def upload(self, path: Path, key: str) -> None:
         """Keep the content of a file."""
-        data = path.read_bytes()
+        name = self._name(key)
+        with translated(path):
+            data = path.read_bytes()
         with _lock:
-            _objects[self._name(key)] = data
+            _objects[name] = data
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""

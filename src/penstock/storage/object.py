@@ -141,11 +141,11 @@ class ObjectStore:
         self.stat(key)  # most object stores do not mind deleting what is not there
         self._drive(key, lambda client, path, _: obstore.delete(client, path), writes=True)
 
-    def check(self) -> None:
+    def check_writable(self) -> None:
         """Raise if the bucket is missing or does not know us; being allowed to write but not to list is fine."""
         self._check_writable()
         try:
-            next(self._list(""), None)
+            next(self._list("", writes=True), None)
         except AccessDeniedError as error:
             if error.facts.get("code") not in ("AccessDenied", "AuthorizationPermissionMismatch"):
                 raise
@@ -153,7 +153,7 @@ class ObjectStore:
     def _receive(self, key: str, span: Span, etag: str | None) -> tuple[memoryview, ObjectInfo]:
         return self._drive(key, Receiver(key, self.shown(key), span, etag).receive)
 
-    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str, *, writes: bool = False) -> Iterator[ObjectInfo]:
         """List in the store's own order, page by page; a list that is cut goes on after its last key."""
         import obstore
 
@@ -164,7 +164,7 @@ class ObjectStore:
         def page(client: Any, _path: str, _attempts: Attempts) -> Any:
             return next(obstore.list(client, folder or None, offset=after, chunk_size=_LIST_PAGE), [])
 
-        while found := self._drive(prefix, page):
+        while found := self._drive(prefix, page, writes=writes):
             after = found[-1]["path"]
             for meta in found:
                 info = describe(meta["path"].removeprefix(root).removeprefix("/"), meta)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REASON = re.compile(r'message: "([^"]+)"')
-_QUERY = re.compile(r"\?[^\s,)\"'<>]*")
+_QUERY = re.compile(r"(https?://[^\s?\"'<>]*)\?[^\s,)\"'<>]*")
 _PASSING = {408, 425, 429}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
@@ -51,6 +51,8 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
         return ObjectChangedError(f"{what} was replaced while it was being read: fetch it again")
     if status is not None and status < 500 and status not in _PASSING:
         return RequestRefusedError(f"{what}: {reason}", status=status)
+    if "InvalidRangeRequest" in text:
+        return RequestRefusedError(f"{what}: {reason}", status=416)
     if kind in ("NotSupportedError", "InvalidPathError", "ValueError") or status == 501:
         return RequestRefusedError(f"{what}: {reason}", status=status)
     if "TimedOut" in text or "Timeout" in text:
@@ -110,7 +112,7 @@ def _causes(inside: str) -> Iterator[str]:
 
 
 def _redacted(text: str) -> str:
-    return _QUERY.sub("?…", text)
+    return _QUERY.sub(r"\1?…", text)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:

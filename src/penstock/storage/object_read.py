@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from penstock.storage.base import ObjectInfo
 if TYPE_CHECKING:
     from penstock.storage.retry import Attempts
     from penstock.types import Span
+
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 20
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
@@ -28,30 +31,51 @@ class Receiver:
         self._data = np.empty(len(span), np.uint8).data  # not zeroed: that would cost as much as receiving
         self._filled = 0
         self._was_cut = False
+        self._has_ranges = True
 
     def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[memoryview, ObjectInfo]:
         """Ask for what is missing; a body that ends early is a `StoreError`, and what came is kept."""
-        import obstore
-
         begin = self._span.begin + self._filled
-        result = obstore.get(client, path, options=_options(begin, self._span.end, self._etag))
+        result, at = self._ask(client, path, begin)
         info = describe(self._key, result.meta)
         check_version(self._shown, info, self._etag)
         self._etag = info.etag
-        if result.range[0] != begin:
-            raise StoreError(f"{self._shown}: the server sent bytes from {result.range[0]}, not from {begin}")
+        wanted = min(self._span.end, info.num_bytes) - self._span.begin
+        if at > begin or (self._has_ranges and at != begin):
+            raise StoreError(f"{self._shown}: the server sent bytes from {at}, not from {begin}")
         # Large chunks are cheaper, but an unfinished one is lost with its connection. So once the connection has
         # proved to be bad, bytes are taken as they come.
         chunk_bytes, self._was_cut = 1 if self._was_cut else _CHUNK_BYTES, True
         for chunk in result.stream(chunk_bytes):
-            self._keep(chunk)
+            self._keep(chunk[max(0, begin - at) :] if at < begin else chunk, wanted)
+            at += len(chunk)
             attempts.progressed()
-        wanted = min(self._span.end, info.num_bytes) - self._span.begin
-        if self._filled != wanted:
+            if not self._has_ranges and self._filled >= wanted:
+                break
+        if self._filled != wanted and wanted >= 0:
             raise StoreError(f"{self._shown}: {self._filled} bytes came of the {wanted} announced")
-        return self._data[:wanted], info
+        return self._data[: max(0, wanted)], info
 
-    def _keep(self, chunk: bytes) -> None:
+    def _ask(self, client: Any, path: str, begin: int) -> tuple[Any, int]:
+        """Ask for the bytes from `begin` on; a server without ranges sends all, and is asked so from then on."""
+        import obstore
+        from obstore.exceptions import NotSupportedError
+
+        options = _options(begin, self._span.end, self._etag)
+        if self._has_ranges:
+            try:
+                result = obstore.get(client, path, options=options)
+            except NotSupportedError:
+                _log.warning("%s: the server has no ranges, so it sends the whole object for every piece", self._shown)
+                self._has_ranges = False
+            else:
+                return result, result.range[0]
+        del options["range"]
+        return obstore.get(client, path, options=options), 0
+
+    def _keep(self, chunk: bytes, wanted: int) -> None:
+        if not self._has_ranges:
+            chunk = chunk[: max(0, wanted - self._filled)]
         end = self._filled + len(chunk)
         if end > len(self._data):
             raise StoreError(f"{self._shown}: more bytes came than were asked for")
@@ -61,7 +85,11 @@ class Receiver:
 
 def describe(key: str, meta: Any) -> ObjectInfo:
     """Say what obstore knows about an object."""
-    tag = meta["e_tag"] or f"{_UNTAGGED}{meta['last_modified'].isoformat()}, {meta['size']} bytes"
+    tag = meta["e_tag"]
+    if not tag:
+        tag = f"{_UNTAGGED}{meta['last_modified'].isoformat()}, {meta['size']} bytes"
+    elif not tag.startswith(("W/", '"')):
+        tag = f'"{tag}"'  # Azure leaves the quotes out of its lists
     return ObjectInfo(key, meta["size"], tag)
 
 

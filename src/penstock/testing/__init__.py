@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.formats import FormatContract
-from penstock.testing.stores import StoreContract
+from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
 
 if TYPE_CHECKING:
     from penstock.testing.orders import OrderContract
 
-__all__ = ["FormatContract", "OrderContract", "StoreContract"]
+__all__ = ["FormatContract", "LargeObjectContract", "OrderContract", "StoreContract", "StoreReadContract"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,76 @@
+"""Many ranges of one object with few requests."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    from penstock.storage.base import ObjectInfo
+
+# A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
+DEFAULT_GAP_BYTES = 256 << 10
+_PARALLEL = 8
+
+
+class PieceStore(Protocol):
+    """A store that reads by pieces."""
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
+        """Give a range of an object, and what the whole object is."""
+        ...
+
+
+def coalesce(spans: Sequence[Span], *, gap_bytes: int, most_bytes: int) -> list[Span]:
+    """Join spans that overlap or lie no further apart than `gap_bytes`, as long as the whole has at most `most_bytes`.
+
+    The answer is sorted, and each span of the question lies within one of it; empty ones are left out. A span that is
+    larger than `most_bytes` stays in one piece.
+    """
+    joined: list[Span] = []
+    for span in sorted((span for span in spans if len(span)), key=lambda span: (span.begin, span.end)):
+        if joined:
+            last = joined[-1]
+            end = max(last.end, span.end)
+            if span.begin - last.end <= gap_bytes and (end == last.end or end - last.begin <= most_bytes):
+                joined[-1] = Span(last.begin, end)
+                continue
+        joined.append(span)
+    return joined
+
+
+def read_many(
+    store: PieceStore,
+    key: str,
+    spans: Sequence[Span],
+    *,
+    etag: str | None = None,
+    gap_bytes: int = DEFAULT_GAP_BYTES,
+    most_bytes: int = 8 << 20,
+) -> list[bytes]:
+    """Read ranges of one version of an object, near ones together, the others in parallel."""
+    joined = coalesce(spans, gap_bytes=gap_bytes, most_bytes=most_bytes)
+    if not joined:
+        return [b"" for _ in spans]
+    first, info = store.read_piece(key, joined[0], etag)
+    pieces: list[Buffer] = [first]
+    if len(joined) > 1:
+        with ThreadPoolExecutor(min(_PARALLEL, len(joined) - 1), thread_name_prefix="penstock-range") as pool:
+            pieces += pool.map(lambda span: store.read_piece(key, span, info.etag)[0], joined[1:])
+    views = [memoryview(piece).cast("B") for piece in pieces]
+
+    def cut(span: Span) -> bytes:
+        if not len(span):
+            return b""
+        for whole, view in zip(joined, views, strict=True):
+            if whole.begin <= span.begin and span.end <= whole.end:
+                return bytes(view[span.begin - whole.begin : span.end - whole.begin])
+        raise AssertionError("coalesce lost a span")
+
+    return [cut(span) for span in spans]

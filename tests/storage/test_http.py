@@ -1,0 +1,126 @@
+"""Web servers: the reading half of the contract on nginx."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError
+from penstock.storage.base import Store, open_store, resolve_store
+from penstock.testing.stores import LargeObjectContract, StoreReadContract
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.servers.nginx import WebServer
+
+
+class FolderContract(StoreReadContract):
+    """A folder that a web server shows."""
+
+    files: Path
+    url: str
+    missing_keys = ("missing", "folder/x/y")  # for a folder itself servers have answers of many kinds
+
+    def make_store(self, folder: Path) -> Store:
+        self.root = f"{uuid.uuid4().hex}/a b"
+        return open_store(f"{self.url}/{self.root.replace(' ', '%20')}/")
+
+    def put(self, store: Store, folder: Path, key: str, data: bytes) -> None:
+        path = self.files / self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+class TestNginx(FolderContract, LargeObjectContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, nginx: WebServer) -> None:
+        self.files, self.url = nginx.files, nginx.url
+
+    def put_sparse(self, store: Store, folder: Path, key: str, num_bytes: int) -> Path:
+        self.put(store, folder, key, b"")
+        path = self.files / self.root / key
+        os.truncate(path, num_bytes)
+        return path
+
+
+class TestUnranged(FolderContract):
+    """A server that knows no ranges sends the whole each time; what we ask for comes all the same."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, nginx: WebServer) -> None:
+        self.files, self.url = nginx.files / "unranged", f"{nginx.url}/unranged"
+
+
+class TestPython(FolderContract):
+    """The server of the standard library: no ranges, no tags."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        self.files = tmp_path_factory.mktemp("python")
+
+        class Quiet(SimpleHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(self.files)))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        yield
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_nothing_can_be_written_or_listed(nginx: WebServer, tmp_path: Path) -> None:
+    store = open_store(nginx.url)
+    (tmp_path / "x").write_bytes(b"1")
+    with pytest.raises(ConfigError, match="cannot be written to: web servers are for reading"):
+        store.upload(tmp_path / "x", "x")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        store.delete("x")
+    with pytest.raises(RequestRefusedError, match="cannot be listed: a web server does not say what it has"):
+        store.list()
+
+
+def test_denied(nginx: WebServer) -> None:
+    store = open_store(f"{nginx.url}/private")
+    with pytest.raises(AccessDeniedError, match=r"no access to http://127.*/private/x: the server answered 403"):
+        store.read_piece("x", Span(0, 1))
+
+
+def test_settings() -> None:
+    settings = resolve_store("https://me:hunter2@host/a", {"headers": {"X-Token": "hunter3"}}, environ={})
+    assert settings.options == {"headers": {"X-Token": "hunter3", "Authorization": "Basic bWU6aHVudGVyMg=="}}
+    assert repr(settings) == "StoreSettings('https://host/a')"
+    assert "hunter" not in repr(open_store(settings))
+    assert resolve_store(
+        "https://host/a", {"https": {"headers": {"A": "b"}}, "s3": {"key": "k"}}, environ={}
+    ).options == {"headers": {"A": "b"}}
+    with pytest.raises(ConfigError, match="https://host/a: a query cannot be part of a root"):
+        resolve_store("https://host/a?sig=hunter2")
+    with pytest.raises(ConfigError, match="lacks a host"):
+        resolve_store("https:///a")
+    with pytest.raises(ConfigError, match=r"http has no option 'header' \(did you mean 'headers'\?\)"):
+        resolve_store("https://host/a", {"header": {}})
+
+
+def test_proxies_and_certificates() -> None:
+    environ = {"https_proxy": "http://proxy:1", "no_proxy": "localhost", "http_proxy": "http://other:2"}
+    assert resolve_store("https://host/a", environ=environ).options == {
+        "proxy": "http://proxy:1",
+        "no_proxy": "localhost",
+    }
+    assert resolve_store("http://host/a", environ=environ).options["proxy"] == "http://other:2"
+    assert resolve_store("https://host/a", {"verify": False}, environ={}).options == {"verify": False}
+    with pytest.raises(ConfigError, match="cannot read the certificates"):
+        open_store(resolve_store("https://host/a", {"verify": "/missing.pem"}, environ={})).read("x")

@@ -1,0 +1,235 @@
+"""What object stores do beside moving bytes: who asks, what is refused, which process may."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.servers.script import Answer, Request, run_script, whole
+
+from penstock.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    ConfigError,
+    ObjectChangedError,
+    RequestRefusedError,
+    StoreError,
+)
+from penstock.storage.base import Store, check_writable, open_store, resolve_store
+from penstock.storage.retry import RetryPolicy
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.servers.azurite import AzureServer
+    from tests.servers.s3 import S3Server
+
+ONCE = RetryPolicy(attempts=1, deadline_s=20)
+DENIED = Answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+
+
+def open_at(url: str, endpoint: str, environ: dict[str, str] | None = None, **options: Any) -> Store:
+    given = {"key": "test-key", "secret": "test-secret", "endpoint_url": endpoint, **options}
+    return open_store(resolve_store(url, given, environ=environ or {}), retry=ONCE)
+
+
+def is_signed(request: Request) -> bool:
+    return "authorization" in request.headers
+
+
+def test_a_public_bucket_is_read_by_whoever_is_refused() -> None:
+    with run_script(lambda request: DENIED if is_signed(request) else whole(b"public")) as server:
+        store = open_at("s3://public/x", server.url)
+        assert store.read("a") == b"public"
+        assert [is_signed(request) for request in server.requests] == [True, False]
+        assert store.read("b") == b"public"
+        assert [is_signed(request) for request in server.requests[2:]] == [False]
+
+
+def test_who_is_refused_twice_hears_of_the_first_time() -> None:
+    with run_script(lambda request: DENIED) as server:
+        store = open_at("s3://private/x", server.url)
+        with pytest.raises(
+            AccessDeniedError, match=r"no access to s3://private/x/a: the server answered 403 \(AccessDen"
+        ):
+            store.read_piece("a", Span(0, 1))
+        assert [is_signed(request) for request in server.requests] == [True, False]
+
+
+def test_nobody_in_particular_signs_nothing() -> None:
+    with run_script(lambda request: whole(b"public")) as server:
+        environ = {"AWS_ENDPOINT_URL": server.url, "HOME": "/nowhere"}
+        assert open_store(resolve_store("s3://public/y", environ=environ)).read("a") == b"public"
+        assert not is_signed(server.requests[0])
+
+
+def test_uploads_are_never_anonymous_and_carry_the_acl(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"1")
+    with run_script(lambda request: Answer(headers={"ETag": '"tag"'})) as server:
+        open_at("s3://b/x", server.url, {"S3_CANNED_ACL": "bucket-owner-full-control"}).upload(tmp_path / "x", "k")
+        (request,) = server.requests
+        assert request.headers["x-amz-acl"] == "bucket-owner-full-control"
+        assert "x-amz-acl" in request.headers["authorization"]  # what is not signed is not accepted
+    with run_script(lambda request: DENIED) as server:
+        with pytest.raises(AccessDeniedError):
+            open_at("s3://b/x", server.url).upload(tmp_path / "x", "k")
+        assert [is_signed(request) for request in server.requests] == [True]
+
+
+def test_the_requester_pays() -> None:
+    with run_script(lambda request: whole(b"dear")) as server:
+        open_at("s3://b/x", server.url, {"MOSAICML_STREAMING_AWS_REQUESTER_PAYS": "b"}).read("k")
+        assert server.requests[0].headers["x-amz-request-payer"] == "requester"
+
+
+def test_the_environment_of_whoever_opens_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_script(lambda request: whole(b"data")) as server:
+        settings = resolve_store("s3://b/env", {"key": "test-key", "secret": "s", "endpoint": server.url}, environ={})
+        for name in ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_PROFILE"):
+            monkeypatch.setenv(name, "of somebody else")
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        assert open_store(settings).read("k") == b"data"
+        assert "Credential=test-key/" in server.requests[0].headers["authorization"]
+        assert "x-amz-security-token" not in server.requests[0].headers
+
+
+def test_a_changed_object_is_an_error_also_where_the_server_does_not_look() -> None:
+    with run_script(lambda request: whole(b"data")) as server:
+        with pytest.raises(ObjectChangedError, match="replaced while it was being read"):
+            open_at("s3://b/changed", server.url).read_piece("k", Span(0, 4), '"another tag"')
+
+
+@pytest.mark.parametrize("status", [400, 405, 501])
+def test_final_answers_are_asked_for_once(status: int) -> None:
+    with run_script(lambda request: Answer(status)) as server:
+        settings = resolve_store("s3://b/final", {"anon": True, "endpoint": server.url}, environ={})
+        with pytest.raises(RequestRefusedError, match=f"the server answered {status}"):
+            open_store(settings).read_piece("k", Span(0, 4))
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_passing_answers_are_asked_for_again(status: int) -> None:
+    answers = [Answer(status), whole(b"data")]
+    with run_script(lambda request: answers.pop(0)) as server:
+        settings = resolve_store("s3://b/passing", {"anon": True, "endpoint": server.url}, environ={})
+        policy = RetryPolicy(attempts=2, base_s=0)
+        assert open_store(settings, retry=policy).read_piece("k", Span(0, 4))[0] == b"data"
+
+
+def test_a_range_that_was_not_asked_for_is_an_error() -> None:
+    other = Answer(206, b"data", {**whole(b"data").headers, "Content-Range": "bytes 4-7/8"})
+    with run_script(lambda request: other) as server:
+        with pytest.raises(StoreError):
+            open_at("s3://b/other", server.url).read_piece("k", Span(0, 4))
+
+
+def test_a_missing_bucket_says_what_to_do(moto: S3Server, tmp_path: Path) -> None:
+    store = open_store(resolve_store(f"s3://missing-{uuid.uuid4().hex}", moto.options))
+    (tmp_path / "x").write_bytes(b"1")
+    for action in (
+        lambda: store.read("x"),
+        lambda: list(store.list()),
+        lambda: store.upload(tmp_path / "x", "x"),
+        lambda: check_writable(store),
+    ):
+        with pytest.raises(BucketNotFoundError, match="does not exist there.*: create it, or check its name") as caught:
+            action()
+        assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_missing_container_too(azurite: AzureServer) -> None:
+    store = open_store(resolve_store(f"az://missing-{uuid.uuid4().hex}", azurite.options))
+    with pytest.raises(BucketNotFoundError, match="create it"):
+        check_writable(store)
+
+
+def test_azure_denies_a_wrong_key_and_shows_public_containers(azurite: AzureServer) -> None:
+    public, private = f"public-{uuid.uuid4().hex}", f"private-{uuid.uuid4().hex}"
+    azurite.make_container(public, is_public=True)
+    azurite.make_container(private)
+    wrong = {**azurite.options, "account_key": "d3Jvbmc="}
+    with pytest.raises(AccessDeniedError, match=r"\(AuthorizationFailure\)"):
+        check_writable(open_store(resolve_store(f"az://{private}", wrong)))
+    nobody = {**azurite.options, "account_key": None}
+    assert list(open_store(resolve_store(f"az://{public}", nobody, environ={})).list()) == []
+
+
+def test_checking_before_writing(moto: S3Server, tmp_path: Path) -> None:
+    moto.make_bucket("checked")
+    check_writable(open_store(resolve_store("s3://checked/x", moto.options)))
+    check_writable(open_store(str(tmp_path)))
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        check_writable(open_store("https://host/x"))
+    with run_script(lambda request: DENIED) as server:
+        check_writable(open_at("s3://write-only/x", server.url))
+    unknown = Answer(403, b"<Error><Code>InvalidAccessKeyId</Code></Error>")
+    with run_script(lambda request: unknown) as server, pytest.raises(AccessDeniedError, match="InvalidAccessKeyId"):
+        check_writable(open_at("s3://unknown/x", server.url))
+
+
+def test_a_forked_child_is_told_instead_of_waiting_for_ever() -> None:
+    code = """
+import os, sys
+from penstock.errors import StoreError
+from penstock.storage.base import open_store, resolve_store
+settings = resolve_store("s3://b/x", {"anon": True, "endpoint": sys.argv[1]}, environ={})
+assert open_store(settings).read("k") == b"data"
+if os.fork() == 0:
+    try:
+        open_store(settings).read("k")
+    except StoreError as error:
+        os._exit(0 if "does not survive a fork" in str(error) else 2)
+    os._exit(3)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+"""
+    with run_script(lambda request: whole(b"data")) as server:
+        subprocess.run([sys.executable, "-c", code, server.url], check=True, timeout=60)
+
+
+def test_a_child_forked_before_first_use_may_use_it() -> None:
+    code = """
+import os, sys
+from penstock.storage.base import open_store, resolve_store
+store = open_store(resolve_store("s3://b/x", {"anon": True, "endpoint": sys.argv[1]}, environ={}))
+if os.fork() == 0:
+    os._exit(0 if store.read("k") == b"data" else 1)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+"""
+    with run_script(lambda request: whole(b"data")) as server:
+        subprocess.run([sys.executable, "-c", code, server.url], check=True, timeout=60)
+
+
+def test_signed_queries_are_not_shown(azurite: AzureServer) -> None:
+    with run_script(lambda request: Answer(500)) as server:
+        options = {"account_name": "acc", "sas_token": "sv=2024&sig=hunter2", "endpoint": server.url}
+        with pytest.raises(StoreError) as caught:
+            open_store(resolve_store("az://c/x", options, environ={}), retry=ONCE).read("k")
+        assert any("hunter2" in request.path for request in server.requests)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in f"{error} {error!r}"
+        error = error.__cause__
+
+
+def test_settings_travel_as_json(moto: S3Server, tmp_path: Path) -> None:
+    moto.make_bucket("travel")
+    settings = resolve_store("s3://travel/x", moto.options)
+    (tmp_path / "x").write_bytes(b"data")
+    open_store(settings).upload(tmp_path / "x", "k")
+    code = """
+import json, sys
+from penstock.storage.base import StoreSettings, open_store
+url, options = json.loads(sys.stdin.read())
+sys.stdout.buffer.write(open_store(StoreSettings(url, options)).read("k"))
+"""
+    message = json.dumps([settings.url, settings.options]).encode()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run([sys.executable, "-c", code], input=message, capture_output=True, check=True, env=environ)
+    assert done.stdout == b"data"

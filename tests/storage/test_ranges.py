@@ -1,0 +1,61 @@
+"""Many ranges with few requests."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.storage.memory import MemoryStore
+from penstock.storage.pieces import cut_span
+from penstock.storage.ranges import coalesce, read_many
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+spans = st.tuples(st.integers(0, 200), st.integers(0, 40)).map(lambda pair: Span(pair[0], pair[0] + pair[1]))
+
+
+def test_near_spans_are_joined_and_far_ones_are_not() -> None:
+    near = [Span(20, 30), Span(0, 10), Span(31, 32)]
+    assert coalesce(near, gap_bytes=10, most_bytes=1000) == [Span(0, 32)]
+    assert coalesce(near, gap_bytes=9, most_bytes=1000) == [Span(0, 10), Span(20, 32)]
+    assert coalesce(near, gap_bytes=10, most_bytes=30) == [Span(0, 30), Span(31, 32)]
+    assert coalesce([Span(0, 100), Span(5, 6)], gap_bytes=0, most_bytes=1) == [Span(0, 100)]
+    assert coalesce([Span(3, 3)], gap_bytes=0, most_bytes=1) == []
+
+
+@given(st.lists(spans), st.integers(0, 50), st.integers(1, 100))
+def test_no_byte_is_lost_and_none_is_asked_for_in_vain(wanted: list[Span], gap: int, most: int) -> None:
+    joined = coalesce(wanted, gap_bytes=gap, most_bytes=most)
+    assert joined == sorted(joined, key=lambda span: span.begin)
+    for span in wanted:
+        assert not len(span) or any(whole.begin <= span.begin and span.end <= whole.end for whole in joined)
+    needed = {byte for span in wanted for byte in range(span.begin, span.end)}
+    for whole in joined:
+        assert {whole.begin, whole.end - 1} <= needed
+        missing = [byte for byte in range(whole.begin, whole.end) if byte not in needed]
+        assert all(any(other in needed for other in range(byte, byte + gap + 1)) for byte in missing)
+
+
+@given(st.lists(spans))
+def test_reading_many(wanted: list[Span]) -> None:
+    store = MemoryStore(f"ranges/{uuid.uuid4().hex}")
+    data = bytes(range(256))
+    _put(store, data)
+    found = read_many(store, "x", wanted, gap_bytes=10, most_bytes=50)
+    assert found == [data[span.begin : span.end] for span in wanted]
+
+
+def _put(store: MemoryStore, data: bytes) -> None:
+    from penstock.storage import memory
+
+    memory._objects[f"{store.root}/x"] = data
+
+
+def test_pieces_of_a_span(tmp_path: Path) -> None:
+    assert cut_span(Span(3, 10), 3) == [Span(3, 6), Span(6, 9), Span(9, 10)]
+    assert cut_span(Span(3, 3), 3) == []
