@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.data import detect
 from penstock.data.passes import NO_WORKER, Notes, PassBook
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
@@ -63,6 +64,7 @@ def test_setting_the_epoch_and_loading_a_state() -> None:
 
 
 def _join(book: PassBook, worker: int, epochs: multiprocessing.Queue[int]) -> None:
+    detect._worker_info = lambda: worker  # a loader's worker, as torch would say
     epochs.put(book.join(worker, "5", next_start).epoch)
 
 
@@ -78,6 +80,23 @@ def test_processes_share_the_book(method: str) -> None:
         for worker in workers:
             worker.join()
     assert book.read().next_epoch == 2
+
+
+def test_a_process_that_is_nobodys_worker_keeps_its_own_book() -> None:
+    context: Any = multiprocessing.get_context("fork")
+    book, epochs = PassBook(), context.Queue()
+    book.set_epoch(3)
+    ranks = [context.Process(target=_begin, args=(book, epochs)) for _ in range(2)]
+    for rank in ranks:
+        rank.start()
+    assert [epochs.get(timeout=60) for _ in ranks] == [3, 3]
+    for rank in ranks:
+        rank.join()
+    assert book.read().next_epoch == 3
+
+
+def _begin(book: PassBook, epochs: multiprocessing.Queue[int]) -> None:
+    epochs.put(book.join(NO_WORKER, None, next_start).epoch)
 
 
 def test_a_copy_has_a_book_of_its_own() -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.index.model import ShardInfo
     from penstock.order.batching import BatchingMethod
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
-    from penstock.order.plan import EpochEnd
+    from penstock.order.plan import EpochEnd, Plan
     from penstock.order.schedule import MixSchedule
     from penstock.order.world import Seat
     from penstock.types import Columns, Int64Array
@@ -210,6 +210,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.mean_sample_bytes = float(self.table.raw_bytes().sum()) / max(1, self.num_samples)
         self._book = PassBook()
         self._carried_seat: Seat | None = None
+        self._carried_to = 0
         self._worker_state: WorkerState | None = None
         self._in_process = Here(self.table)
 
@@ -237,7 +238,13 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Count the samples that this rank gets in an epoch."""
-        return -(-self.epoch_size // self._seat().world.num_ranks)
+        seat = self._seat()
+        if self._settings.epoch_end == "pad":
+            return -(-self.epoch_size // seat.world.num_ranks)
+        plan, size, at = self._plan(seat), self._global_batch_size(seat), Cursor()
+        num_batches = plan.num_batches(at, seat, size)
+        last = len(plan.batch(at, num_batches - 1, seat, size)) if num_batches else 0
+        return max(0, num_batches - 1) * self._read_batch_size() + last
 
     # --- Samples by number ------------------------------------------------------------------------------------
 
@@ -281,7 +288,7 @@ class StreamingDataset(IterableDataset[Any]):
         """Begin the next pass: the samples of this rank, or of this worker's share of them."""
         refuse_resharding(self._seat().world.num_ranks)
         worker, num_workers = worker_of()
-        if num_workers > 1 and self.batch_size is None and worker == 0:
+        if is_worker() and self.batch_size is None and worker == 0:
             warnings.warn(
                 "a loader with workers cannot tell this dataset its batch size: pass batch_size= to the dataset, or use"
                 " penstock's StreamingDataLoader; until then no state can be taken",
@@ -305,7 +312,7 @@ class StreamingDataset(IterableDataset[Any]):
         seat = self._seat()
         seat = replace(seat, world=replace(seat.world, workers_per_rank=num_workers), worker=worker)
         course = Course(
-            plan=self._runs.get(seat, self._global_batch_size(seat), self._book.read().state).plan,
+            plan=self._plan(seat),
             at=begun.at,
             seat=seat,
             global_batch_size=self._global_batch_size(seat),
@@ -347,8 +354,9 @@ class StreamingDataset(IterableDataset[Any]):
             return self._worker_state_dict()
         notes, seat, tour = self._book.read(), self._seat(), self._here().tour
         if not notes.passes or notes.is_state_new:
-            run = self._runs.get(seat, self._global_batch_size(seat), notes.state)
-            at = run.start_of(notes.next_epoch, is_state_new=notes.is_state_new)
+            size = self._global_batch_size(seat)
+            run = self._runs.get(seat, size, notes.state)
+            at = run.start_of(notes.next_epoch, seat.world, size, is_state_new=notes.is_state_new)
             return run.plan.state_dict(at)
         begun = notes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
@@ -365,11 +373,11 @@ class StreamingDataset(IterableDataset[Any]):
                 "the workers of a loader read ahead of what it delivered: pass num_samples=, counted over all ranks, or"
                 " take the state of penstock's StreamingDataLoader"
             )
-        return self._state_at(begun, position)
+        return self._plan(seat).state_dict(Cursor(begun.epoch, position))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""
-        if is_worker_state(state):
+        if isinstance(state, dict) and is_worker_state(state):
             worker, num_workers = worker_of()
             self._worker_state = WorkerState.from_dict(state, worker=worker, num_workers=num_workers)
             state = self._worker_state.begun
@@ -387,29 +395,34 @@ class StreamingDataset(IterableDataset[Any]):
         begun = tour.course.plan.state_dict(tour.course.at)
         return WorkerState(worker=worker, num_workers=num_workers, yielded=tour.yielded, begun=begun).to_dict()
 
-    def state_after(self, begun: Pass, num_steps: int) -> dict[str, Any]:
-        """Describe where the job stands after so many global batches of a pass."""
-        return self._state_at(begun, begun.position + num_steps * self._global_batch_size(self._seat()))
+    def state_after(self, begun: Pass, num_steps: int, *, is_over: bool = False) -> dict[str, Any]:
+        """Describe where the job stands after so many global batches of a pass, or at its end."""
+        seat = self._seat()
+        plan, size = self._plan(seat), self._global_batch_size(seat)
+        epoch_size = plan.epoch_size(begun.epoch)
+        position = begun.position + num_steps * size
+        if num_steps and position > epoch_size:  # the last batch may be a short one
+            last = plan.global_batch(begun.at, num_steps - 1, seat.world, size)
+            position += len(last) - size
+        return plan.state_dict(Cursor(begun.epoch, max(position, epoch_size) if is_over else position))
 
     def num_batches(self, epoch: int = 0, *, drop_last: bool = False) -> int:
         """Count the batches that this rank gets in an epoch."""
         seat = self._seat()
-        size = self._global_batch_size(seat)
-        plan = self._runs.get(seat, size, self._book.read().state).plan
-        if drop_last:
-            return len(self) // self._read_batch_size()
-        return plan.num_batches(Cursor(epoch, 0), seat, size)
+        plan, size, at = self._plan(seat), self._global_batch_size(seat), Cursor(epoch, 0)
+        num_batches = plan.num_batches(at, seat, size)
+        if drop_last and num_batches:
+            num_batches -= len(plan.batch(at, num_batches - 1, seat, size)) < self._read_batch_size()
+        return num_batches
 
-    def _state_at(self, begun: Pass, position: int) -> dict[str, Any]:
-        seat, notes = self._seat(), self._book.read()
-        run = self._runs.get(seat, self._global_batch_size(seat), notes.state)
-        size = run.plan.epoch_size(begun.epoch)
-        return run.plan.state_dict(Cursor(begun.epoch, min(position, size)))
+    def _plan(self, seat: Seat) -> Plan:
+        return self._runs.get(seat, self._global_batch_size(seat), self._book.read().state).plan
 
     def _start_of(self, notes: Notes) -> Cursor:
         seat = self._seat()
-        run = self._runs.get(seat, self._global_batch_size(seat), notes.state)
-        return run.start_of(notes.next_epoch, is_state_new=notes.is_state_new)
+        size = self._global_batch_size(seat)
+        run = self._runs.get(seat, size, notes.state)
+        return run.start_of(notes.next_epoch, seat.world, size, is_state_new=notes.is_state_new)
 
     # --- The cache --------------------------------------------------------------------------------------------
 
@@ -473,7 +486,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _seat(self) -> Seat:
         """Find this rank in its job, as it is now; a worker that was spawned is told by its parent."""
-        if is_worker() and self._carried_seat is not None:
+        if is_worker() and self._carried_seat is not None and self._carried_to == os.getpid():
             return self._carried_seat
         seat = find_seat(rank=self._rank, world_size=self._world_size, num_nodes=self._num_nodes)
         return seat if self.replication is None else replicate(seat, self.replication)
@@ -513,6 +526,8 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        # What the parent knew holds for the worker that it started, not for those that this process forks.
+        self._carried_to = os.getpid()
         self._in_process = Here(self.table)
 
 

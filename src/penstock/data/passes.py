@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import context, reduction
 from typing import TYPE_CHECKING, Any
 
+from penstock.data.detect import is_worker
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
 
@@ -60,6 +61,7 @@ class PassBook:
         # Held open for as long as the dataset lives, and without a name from the start.
         with tempfile.TemporaryFile(prefix="penstock-") as file:
             self._descriptor = os.dup(file.fileno())
+        self._owner = os.getpid()
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -121,12 +123,24 @@ class PassBook:
         with self._locked():
             notes = self._load()
             yield notes
-            data = json.dumps(asdict(notes)).encode()
-            os.pwrite(self._descriptor, data, 0)
-            os.ftruncate(self._descriptor, len(data))
+            self._write(notes)
+
+    def _write(self, notes: Notes) -> None:
+        # In one piece, blanks over what was longer before: whoever is killed here leaves the old or the new.
+        data = json.dumps(asdict(notes)).encode()
+        os.pwrite(self._descriptor, data.ljust(os.fstat(self._descriptor).st_size), 0)
+
+    def _keep_apart(self) -> None:
+        """Give a process that is nobody's worker, such as a rank that was started with this dataset, its own book."""
+        if self._owner != os.getpid() and not is_worker():
+            shared, notes = self._descriptor, self._load()
+            PassBook.__init__(self)
+            os.close(shared)
+            self._write(notes)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        self._keep_apart()
         # A lock of the process, not of the open file, which forked workers share with their parent.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
@@ -150,7 +164,7 @@ class PassBook:
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "shared" in state:
             self._descriptor = state["shared"].detach()
+            self._owner = 0  # another process
             return
         PassBook.__init__(self)
-        with self._locked():
-            os.pwrite(self._descriptor, json.dumps(state["notes"]).encode(), 0)
+        os.pwrite(self._descriptor, json.dumps(state["notes"]).encode(), 0)

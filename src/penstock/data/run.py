@@ -29,12 +29,19 @@ class Run:
     plan: Plan
     resumed_at: Cursor
 
-    def start_of(self, next_epoch: int, *, is_state_new: bool) -> Cursor:
-        """Say where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew."""
+    def start_of(self, next_epoch: int, world: World, global_batch_size: int, *, is_state_new: bool) -> Cursor:
+        """Say where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew.
+
+        An epoch may be finished before its last sample, where whole batches are made of several streams.
+        """
         if not is_state_new:
             return Cursor(next_epoch, 0)
         at = self.resumed_at
-        return Cursor(at.epoch + 1, 0) if at.position >= self.plan.epoch_size(at.epoch) else at
+        if at.position >= self.plan.epoch_size(at.epoch) or (
+            at.position and not len(self.plan.global_batch(at, 0, world, global_batch_size))
+        ):
+            return Cursor(at.epoch + 1, 0)
+        return at
 
 
 class Runs:

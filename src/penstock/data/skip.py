@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.errors import DataError, ObjectNotFoundError
+from penstock.errors import DataError, ObjectChangedError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger("penstock.data")
 T = TypeVar("T")
 
 # What may be wrong with one sample or one shard. A store that is away is not: then all would be skipped.
-SKIPPED = (DataError, ObjectNotFoundError)
+SKIPPED = (DataError, ObjectNotFoundError, ObjectChangedError)
 
 
 def read_around(ids: Sequence[int] | Int64Array, read_one: Callable[[int], T]) -> tuple[list[T], int]:

@@ -56,12 +56,17 @@ class StreamingDataLoader(DataLoader[Any]):
         _agree_on_batch_size(dataset, batch_size)
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
+        self._drops_last = bool(options.get("drop_last"))
         self._begun: Pass | None = None
         self._num_steps = 0
+        self._is_over = False
         self._num_batches = 0
         self._seconds_waited = 0.0
         if self._columnar:
+            if options.get("collate_fn") is not None:
+                raise ConfigError("columnar batches are not collated from samples: leave out collate_fn= or columnar=")
             self._num_threads = int(options.pop("num_workers", 0))
+            self._threads_ahead = int(options.pop("prefetch_factor", None) or _BATCHES_AHEAD)
             options = {name: value for name, value in options.items() if name not in _FOR_PROCESSES}
             options["batch_size"] = None
         else:
@@ -72,19 +77,19 @@ class StreamingDataLoader(DataLoader[Any]):
         """Begin the next pass."""
         dataset = self._streaming
         self._begun = dataset.begin_pass(0 if self._columnar else self.num_workers)
-        self._num_steps = 0
+        self._num_steps, self._is_over = 0, False
         batches = self._columns(self._begun) if self._columnar else super().__iter__()
         return self._count(self._begun, batches)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
-        return self._streaming.num_batches(drop_last=self.drop_last and not self._columnar)
+        return self._streaming.num_batches(drop_last=self._drops_last)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
         if self._begun is None:
             return self._streaming.state_dict()
-        return self._streaming.state_after(self._begun, self._num_steps)
+        return self._streaming.state_after(self._begun, self._num_steps, is_over=self._is_over and self._drops_last)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass, on as many ranks and workers as there are now."""
@@ -114,6 +119,7 @@ class StreamingDataLoader(DataLoader[Any]):
             batch = next(batches, _END)
             self._seconds_waited += time.perf_counter() - asked
             if batch is _END:
+                self._is_over = self._is_over or self._begun is begun
                 return
             if self._begun is begun:  # a pass that was left for another one no longer counts
                 self._num_steps += 1
@@ -126,8 +132,10 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._num_threads == 0:
             batches: Iterator[Columns] = tours[0].columns()
         else:
-            batches = in_threads([tour.columns for tour in tours], ahead=self.prefetch_factor or _BATCHES_AHEAD)
+            batches = in_threads([tour.columns for tour in tours], ahead=self._threads_ahead)
         for columns in batches:
+            if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):
+                continue
             batch = {name: _to_tensor(values) for name, values in columns.items()}
             yield self._pin(batch) if self.pin_memory else batch
 
