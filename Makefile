@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TORCH := 2.13.0
 
-.PHONY: demo test lint types format interop soak bench peers clean
+.PHONY: demo test servers lint types format interop soak bench peers clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-test: lint types
+test: lint types servers
 	$(BIN)/python -m pytest
+
+# Programs that the tests start as servers.
+servers:
+	scripts/setup_servers
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -44,8 +49,9 @@ peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdat
 
 $(READY): pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data
+	rm -rf $(VENV) .peers .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data

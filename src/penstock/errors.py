@@ -145,6 +145,14 @@ class ObjectNotFoundError(StoreError, FileNotFoundError):
     """There is nothing under that name."""
 
 
+class BucketNotFoundError(ObjectNotFoundError):
+    """The bucket or container itself does not exist."""
+
+
+class RequestRefusedError(StoreError):
+    """A store says that the request itself is wrong: asking again gets the same answer."""
+
+
 class ObjectChangedError(StoreError):
     """An object was replaced while it was being read, or is not the one that its index describes."""
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import ConfigError, UnknownSchemeError
 from penstock.registry import Registry
+from penstock.storage.options import own_options
+from penstock.storage.retry import RetryHooks, RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -65,12 +69,55 @@ class Store(Protocol):
         ...
 
 
-stores: Registry[Any] = Registry(
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """All that it takes to open a store in another process of the same user: plain JSON values.
+
+    `options` may hold secrets: they travel over the fetcher's socket, and are never shown or kept.
+    """
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        return f"StoreSettings({shown_url(self.url)!r})"
+
+
+def _as_given(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
+    if options:
+        raise ConfigError(f"{shown_url(url)} takes no options, but was given {', '.join(sorted(options))}")
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFamily:
+    """What a URL scheme stands for.
+
+    `resolve(url, options, environ)` turns what the user gave, and the environment of his process, into the options of
+    a `StoreSettings`; `open(settings, retry, hooks)` makes the store from these alone, in whatever process.
+    """
+
+    open: Callable[[StoreSettings, RetryPolicy, RetryHooks], Store]
+    resolve: Callable[[str, Mapping[str, Any], Mapping[str, str]], dict[str, Any]] = _as_given
+
+
+stores: Registry[StoreFamily] = Registry(
     "URL scheme",
     group="penstock.stores",
     builtin={
-        "file": "penstock.storage.local:LocalStore.from_url",
-        "memory": "penstock.storage.memory:MemoryStore.from_url",
+        "file": "penstock.storage.local:family",
+        "memory": "penstock.storage.memory:family",
+        "s3": "penstock.storage.s3:family",
+        "gs": "penstock.storage.gcs:family",
+        "gcs": "penstock.storage.gcs:family",
+        "az": "penstock.storage.azure:family",
+        "azure": "penstock.storage.azure:family",
+        "azure-dl": "penstock.storage.azure:family",
+        "abfs": "penstock.storage.azure:family",
+        "abfss": "penstock.storage.azure:family",
+        "oci": "penstock.storage.oci:family",
+        "http": "penstock.storage.http:family",
+        "https": "penstock.storage.http:family",
     },
 )
 
@@ -81,35 +128,39 @@ def url_scheme(url: str) -> str | None:
     return match.group(1).lower() if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """All that it takes to open a store in another process of the same user: plain JSON values.
+def shown_url(url: str) -> str:
+    """Give a URL as it may be shown: without a password or a signed query."""
+    if url_scheme(url) is None:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
-    `options` may hold secrets: they travel over the fetcher's socket, and are never shown or kept.
+
+def resolve_store(
+    url: str, options: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+) -> StoreSettings:
+    """Gather what the user and the environment of this process say about a store, for whoever opens it elsewhere.
+
+    `options` are those of fsspec (`key`, `secret`, `token` …), flat or keyed by scheme: `{"s3": {"key": …}}`.
     """
-
-    url: str
-    options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
-
-
-def resolve_store(url: str, options: Mapping[str, Any] | None = None) -> StoreSettings:
-    """Gather what the environment of this process says about a store, for whoever opens it elsewhere."""
-    return StoreSettings(url, dict(options or {}))
+    own = own_options(url_scheme(url) or "file", options or {}, stores.names())
+    return StoreSettings(url, _family(url).resolve(url, own, os.environ if environ is None else environ))
 
 
-def open_store(url: str | StoreSettings) -> Store:
-    """Find the store of a URL or of a plain path. Nothing is read or connected to yet."""
-    url = url.url if isinstance(url, StoreSettings) else url
-    scheme = url_scheme(url)
-    if scheme is None:
-        scheme = "file"
-    elif scheme not in stores:
+def open_store(url: str | StoreSettings, *, retry: RetryPolicy | None = None, hooks: RetryHooks | None = None) -> Store:
+    """Find the store of a URL, of a plain path or of settings made elsewhere. Nothing is connected to yet."""
+    settings = url if isinstance(url, StoreSettings) else resolve_store(url)
+    return _family(settings.url).open(settings, retry or RetryPolicy(), hooks or RetryHooks())
+
+
+def _family(url: str) -> StoreFamily:
+    scheme = url_scheme(url) or "file"
+    if scheme not in stores:
         raise UnknownSchemeError(
             f"Invalid Cloud provider prefix: {scheme}. Known are {', '.join(stores.names())}, and plain paths",
             scheme=scheme,
         )
-    store: Store = stores.get(scheme)(url)
-    return store
+    return stores.get(scheme)
 
 
 def check_key(key: str) -> str:

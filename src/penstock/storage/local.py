@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.files import PART_SUFFIX, appearing, open_file, translated
-from penstock.storage.base import ObjectInfo, check_key, url_scheme
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, url_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,3 +105,6 @@ class LocalStore:
 
 def _describe(key: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}")
+
+
+family = StoreFamily(open=lambda settings, _retry, _hooks: LocalStore.from_url(settings.url))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.files import appearing
-from penstock.storage.base import ObjectInfo, check_key
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -86,3 +86,6 @@ class MemoryStore:
 
     def _name(self, key: str) -> str:
         return f"{self.root}/{check_key(key)}"
+
+
+family = StoreFamily(open=lambda settings, _retry, _hooks: MemoryStore.from_url(settings.url))

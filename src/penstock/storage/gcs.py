@@ -1,0 +1,146 @@
+"""`gs://bucket/prefix` and `gcs://…`: Google Cloud Storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.storage.base import StoreFamily
+from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.machine import firmware_says
+from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
+from penstock.storage.options import first_set, is_true, take_options, without_none
+from penstock.storage.s3 import connect_s3
+
+if TYPE_CHECKING:
+    from penstock.storage.base import StoreSettings
+    from penstock.storage.object_client import ClientTuning
+
+_NAMES = {
+    "token": "token",
+    "service_account_key": "token",
+    "bearer_token": "bearer_token",
+    "access_token": "bearer_token",
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "anon": "anonymous",
+    "anonymous": "anonymous",
+    "skip_signature": "anonymous",
+    "endpoint_url": "endpoint",
+    "endpoint": "endpoint",
+    "instance_credentials": "instance_credentials",
+    "project": "project",  # gcsfs wants it, we have no use for it
+    **CONNECTION_NAMES,
+}
+_ENDPOINT = "https://storage.googleapis.com"
+
+
+def resolve_gcs(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Gather endpoint and credentials: options, HMAC keys, a service account, default credentials; else anonymous."""
+    bucket_and_prefix(url)
+    taken = take_options("gs", options, _NAMES)
+    endpoint = taken.get("endpoint") or _emulator(environ)
+    return without_none(
+        {
+            **_credentials(taken, environ),
+            "endpoint": endpoint,
+            **resolve_connection(endpoint or _ENDPOINT, taken, environ),
+        }
+    )
+
+
+def _credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    token = options.get("token")
+    if is_true("anon", options.get("anonymous", False)) or token == "anon":  # noqa: S105
+        return {"anonymous": True}
+    if "bearer_token" in options:
+        return {"bearer_token": options["bearer_token"]}
+    keys = (options.get("access_key_id"), options.get("secret_access_key"))
+    if keys == (None, None) and token is None:
+        keys = (first_set(environ, "GCS_KEY"), first_set(environ, "GCS_SECRET"))
+    if any(keys):
+        if not all(keys):
+            raise ConfigError("only one of GCS key and secret is given: give both, or none")
+        return {"access_key_id": keys[0], "secret_access_key": keys[1]}
+    if isinstance(token, Mapping):
+        return {"service_account_key": json.dumps(dict(token))}
+    if is_true("instance_credentials", options.get("instance_credentials", False)):
+        return {}
+    if token not in (None, "cloud", "google_default"):
+        return _from_file(str(token))
+    return _default_credentials(environ, must_be_there=token is not None)
+
+
+def _default_credentials(environ: Mapping[str, str], *, must_be_there: bool) -> dict[str, Any]:
+    inline = first_set(environ, "GOOGLE_SERVICE_ACCOUNT_KEY")
+    if inline:
+        return {"service_account_key": inline}
+    named = first_set(
+        environ, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"
+    )
+    if named:
+        return _from_file(named)
+    folder = first_set(environ, "CLOUDSDK_CONFIG") or f"{environ.get('HOME', '~')}/.config/gcloud"
+    usual = Path(folder).expanduser() / "application_default_credentials.json"
+    if usual.is_file():
+        return _from_file(str(usual))
+    if must_be_there or (firmware_says("Google") and environ.get("NO_GCE_CHECK", "").lower() != "true"):
+        return {}  # the client asks the machine for its own account
+    return {"anonymous": True}
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    """Understand a credentials file; the key of a service account is carried along, as paths may not be."""
+    try:
+        text = Path(path).expanduser().read_text()
+        kind = json.loads(text).get("type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is no Google credentials file that can be read ({type(error).__name__})") from None
+    if kind == "service_account":
+        return {"service_account_key": text}
+    if kind == "authorized_user":
+        return {"application_credentials": str(Path(path).expanduser().absolute())}
+    raise ConfigError(
+        f"{path} holds Google credentials of type {kind!r}: use a service account, gcloud auth application-default"
+        " login, or pass bearer_token"
+    )
+
+
+def _emulator(environ: Mapping[str, str]) -> str | None:
+    host = first_set(environ, "STORAGE_EMULATOR_HOST")
+    return host if host is None or "://" in host else f"http://{host}"
+
+
+def connect_gcs(settings: StoreSettings, tuning: ClientTuning) -> Any:
+    """Make the client of a bucket; HMAC keys are keys of Google's S3-compatible door."""
+    from obstore.store import GCSStore
+
+    options = settings.options
+    endpoint = options.get("endpoint") or _ENDPOINT
+    if "access_key_id" in options:
+        return connect_s3(settings, tuning, endpoint=endpoint, region="auto")
+    names = ("service_account_key", "application_credentials", "bearer_token")
+    config: Any = {name: options[name] for name in names if name in options}
+    if options.get("endpoint"):
+        config["base_url"] = endpoint
+    if tuning.is_anonymous or options.get("anonymous"):
+        config = {name: value for name, value in config.items() if name == "base_url"} | {"skip_signature": True}
+    return GCSStore(
+        bucket_and_prefix(settings.url)[0],
+        client_options=tuning.client_options(**connection_config(endpoint, options)),
+        retry_config=tuning.retry_config(),
+        **config,
+    )
+
+
+cloud = Cloud(
+    place=lambda settings: bucket_and_prefix(settings.url),
+    connect=connect_gcs,
+    may_try_anonymous=lambda options: not options.get("anonymous"),
+)
+family = StoreFamily(
+    open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_gcs
+)

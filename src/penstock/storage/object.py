@@ -1,0 +1,228 @@
+"""Object stores of every kind through obstore: reading in pieces of one version, writing in parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError, StoreError
+from penstock.files import open_file
+from penstock.storage.base import ObjectInfo, StoreSettings, check_key, open_store, shown_url
+from penstock.storage.object_client import ClientTuning, get_client, let_in, was_let_in
+from penstock.storage.object_errors import is_range_error, translated_errors
+from penstock.storage.object_read import Receiver, check_version, describe
+from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
+from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from penstock.storage.base import Store
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_PARALLEL_PARTS = 8
+_MOST_PARTS = 9000  # S3 allows 10000 in one upload
+_LIST_PAGE = 1000
+
+
+class Call(Protocol[T_co]):
+    """One request, or several, to an obstore client about one path."""
+
+    def __call__(self, client: Any, path: str, attempts: Attempts, /) -> T_co: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """What tells one kind of object store from another."""
+
+    place: Callable[[StoreSettings], tuple[str, str]]  # bucket, and prefix within it
+    connect: Callable[[StoreSettings, ClientTuning], Any]  # an obstore client of the bucket
+    may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda _options: False
+    read_only: str | None = None  # why it cannot be written to
+    no_list: str | None = None  # why it cannot be listed
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """The objects below a prefix of a bucket. Settings only: the connection belongs to the process that uses it."""
+
+    cloud: Cloud = field(repr=False, compare=False)
+    settings: StoreSettings
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.settings, self.retry)
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give an object or a range of it."""
+        return bytes(read_pieces(self, key, span))
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
+        download_pieces(self, key, path, span)
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[memoryview, ObjectInfo]:
+        """Give a range of an object, and what the whole object is; a body that is cut goes on where it ended."""
+        check_key(key)
+        if len(span) == 0:
+            info = self.stat(key)
+            check_version(self.shown(key), info, etag)
+            data = memoryview(b"")
+        else:
+            data, info = self._receive(key, span, etag)
+        if span.end > info.num_bytes:
+            raise RequestRefusedError(f"{self.shown(key)} ends at byte {info.num_bytes}, before {span.end}", key=key)
+        return data, info
+
+    def read_first(self, key: str, limit: int) -> tuple[memoryview, ObjectInfo]:
+        """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
+        check_key(key)
+        try:
+            return self._receive(key, Span(0, limit), None)
+        except RequestRefusedError as error:
+            if not is_range_error(error):
+                raise
+            info = self.stat(key)  # an empty object has no first byte to ask for
+            if info.num_bytes:
+                raise
+            return memoryview(b""), info
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe an object."""
+        import obstore
+
+        check_key(key)
+        return describe(key, self._drive(key, lambda client, path, _: obstore.head(client, path)))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the objects whose keys begin with a prefix, sorted by key."""
+        if self.cloud.no_list:
+            raise RequestRefusedError(f"{shown_url(self.settings.url)} cannot be listed: {self.cloud.no_list}")
+        return iter(sorted(self._list(prefix), key=lambda info: info.key))
+
+    def upload(self, path: Path, key: str) -> None:
+        """Put a local file under a key, in parallel parts if it is large."""
+        import obstore
+
+        check_key(key)
+        self._check_writable()
+        with open_file(path) as file:
+            num_bytes = file.seek(0, 2)
+        part_bytes = max(PIECE_BYTES, -(-num_bytes // _MOST_PARTS))
+        policy, retries = self.retry, 0
+        if num_bytes > part_bytes:
+            # Only the client knows its parts, so it tries each again; we try the whole once more.
+            num_rounds = -(-num_bytes // (part_bytes * _PARALLEL_PARTS))
+            policy = replace(policy, attempts=min(2, policy.attempts), deadline_s=policy.deadline_s * (num_rounds + 1))
+            retries = self.retry.attempts - 1
+
+        def put(client: Any, name: str, _: Attempts) -> None:
+            obstore.put(
+                client,
+                name,
+                path,
+                use_multipart=num_bytes > part_bytes,
+                chunk_size=part_bytes,
+                max_concurrency=_PARALLEL_PARTS,
+            )
+
+        self._drive(key, put, policy, retries=retries, writes=True)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        import obstore
+
+        self._check_writable()
+        self.stat(key)  # most object stores do not mind deleting what is not there
+        self._drive(key, lambda client, path, _: obstore.delete(client, path), writes=True)
+
+    def check(self) -> None:
+        """Raise if the bucket is missing or does not know us; being allowed to write but not to list is fine."""
+        self._check_writable()
+        try:
+            next(self._list(""), None)
+        except AccessDeniedError as error:
+            if error.facts.get("code") not in ("AccessDenied", "AuthorizationPermissionMismatch"):
+                raise
+
+    def _receive(self, key: str, span: Span, etag: str | None) -> tuple[memoryview, ObjectInfo]:
+        return self._drive(key, Receiver(key, self.shown(key), span, etag).receive)
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List in the store's own order, page by page; a list that is cut goes on after its last key."""
+        import obstore
+
+        root = self.cloud.place(self.settings)[1]
+        folder = "/".join(part for part in (root, prefix.rpartition("/")[0]) if part)
+        after: str | None = None
+
+        def page(client: Any, _path: str, _attempts: Attempts) -> Any:
+            return next(obstore.list(client, folder or None, offset=after, chunk_size=_LIST_PAGE), [])
+
+        while found := self._drive(prefix, page):
+            after = found[-1]["path"]
+            for meta in found:
+                info = describe(meta["path"].removeprefix(root).removeprefix("/"), meta)
+                if info.key.startswith(prefix):
+                    yield info
+
+    def _drive(
+        self, key: str, call: Call[T], policy: RetryPolicy | None = None, *, retries: int = 0, writes: bool = False
+    ) -> T:
+        """Ask the store for something until it answers, as far as the policy allows.
+
+        Who is refused as somebody may still be let in as anybody: public buckets are like that.
+        """
+        shown = self.shown(key)
+        attempts = Attempts(policy or self.retry, self.hooks, shown)
+        bucket, root = self.cloud.place(self.settings)
+        path = f"{root}/{key}" if root else key
+        refusal: AccessDeniedError | None = None
+        while True:
+            is_anonymous = not writes and (refusal is not None or was_let_in(self.settings))
+            tuning = ClientTuning(
+                stall_s=self.retry.stall_s,
+                timeout_s=self.retry.deadline_s,
+                retries=retries,
+                is_anonymous=is_anonymous,
+                writes=writes,
+            )
+            try:
+                with translated_errors(shown, bucket):
+                    result = call(get_client(self.settings, tuning, self.cloud.connect), path, attempts)
+            except AccessDeniedError as error:
+                if is_anonymous or writes or not self.cloud.may_try_anonymous(self.settings.options):
+                    raise refusal or error from error
+                refusal = error
+            except StoreError as error:
+                attempts.failed(error)
+            else:
+                if refusal is not None:
+                    let_in(self.settings)
+                return result
+
+    def shown(self, key: str) -> str:
+        """Give the URL of an object as it may be shown."""
+        return f"{shown_url(self.settings.url).rstrip('/')}/{key}"
+
+    def _check_writable(self) -> None:
+        if self.cloud.read_only:
+            raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {self.cloud.read_only}")
+
+
+def _reopen(settings: StoreSettings, retry: RetryPolicy) -> Store:
+    return open_store(settings, retry=retry)
+
+
+def bucket_and_prefix(url: str) -> tuple[str, str]:
+    """Split `scheme://bucket/some/prefix/`."""
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if not bucket:
+        raise ConfigError(f"{shown_url(url)!r} lacks a bucket: write {url.partition(':')[0]}://bucket/path")
+    prefix = prefix.strip("/")
+    return bucket, check_key(prefix) if prefix else ""

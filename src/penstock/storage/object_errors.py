@@ -1,0 +1,118 @@
+"""Errors of obstore as ours: what happened, to which object, and what to do."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    PenstockError,
+    RequestRefusedError,
+    StoreError,
+    StoreTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_REASON = re.compile(r'message: "([^"]+)"')
+_QUERY = re.compile(r"\?[^\s,)\"'<>]*")
+_PASSING = {408, 425, 429}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
+
+
+def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
+    """Say in our terms what an error of obstore about `what` (an object, shown to users) means."""
+    text = _redacted(str(error))
+    status = _status(text)
+    code = _first(_CODE, text)
+    kind = type(error).__name__
+    reason = _reason(text, status, code)
+    if code in _NO_BUCKET:
+        return BucketNotFoundError(
+            f"{what}: the bucket {bucket!r} does not exist there ({code}): create it, or check its name, the"
+            " endpoint and the region",
+            bucket=bucket,
+        )
+    if isinstance(error, FileNotFoundError) or kind == "NotFoundError" or status == 404:
+        return ObjectNotFoundError(f"there is no object {what}")
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
+        return AccessDeniedError(
+            f"no access to {what}: {reason}. Check the credentials and their permissions", code=code
+        )
+    if kind == "PreconditionError" or status == 412:
+        return ObjectChangedError(f"{what} was replaced while it was being read: fetch it again")
+    if status is not None and status < 500 and status not in _PASSING:
+        return RequestRefusedError(f"{what}: {reason}", status=status)
+    if kind in ("NotSupportedError", "InvalidPathError", "ValueError") or status == 501:
+        return RequestRefusedError(f"{what}: {reason}", status=status)
+    if "TimedOut" in text or "Timeout" in text:
+        return StoreTimeoutError(f"{what}: the connection was silent for too long", status=status)
+    return StoreError(f"{what}: {reason}", status=status)
+
+
+@contextmanager
+def translated_errors(what: str, bucket: str) -> Iterator[None]:
+    """Turn errors of obstore into ours."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except PenstockError:
+        raise  # some of ours are errors of the operating system too
+    except (BaseError, OSError, ValueError) as error:
+        raise translate_error(error, what, bucket) from _safe_cause(error)
+
+
+def _safe_cause(error: Exception) -> Exception:
+    """Give the error to chain ours to: the original, unless its text shows a signed query."""
+    text = str(error)
+    safe = _redacted(text)
+    return error if safe == text else StoreError(safe)
+
+
+def is_range_error(error: StoreError) -> bool:
+    """Say whether a store refused a request because of its range: the object is empty, shorter, or has no ranges."""
+    return isinstance(error, RequestRefusedError) and (error.facts.get("status") in (416, None))
+
+
+def _status(text: str) -> int | None:
+    found = _first(_STATUS, text)
+    return int(found) if found else None
+
+
+def _reason(text: str, status: int | None, code: str | None) -> str:
+    """Give the telling parts of an error; the rest of its text is a picture of the client's inside."""
+    head, _, inside = text.partition("\n\nDebug source:")
+    if status is not None:
+        return f"the server answered {status}" + (f" ({code})" if code else "")
+    message = head.rpartition(" - ")[2].removeprefix("Generic ").strip()
+    causes = [cause for cause in dict.fromkeys(_causes(inside)) if cause not in message]
+    return ": ".join([message, *causes])
+
+
+def _causes(inside: str) -> Iterator[str]:
+    yield from _REASON.findall(inside)
+    for word, meaning in (
+        ("IncompleteBody", "the connection ended before the last byte"),
+        ("ConnectionReset", "the connection was reset"),
+        ("IncompleteMessage", "the connection ended before an answer came"),
+    ):
+        if word in inside:
+            yield meaning
+
+
+def _redacted(text: str) -> str:
+    return _QUERY.sub("?…", text)
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return match.group(1) if match else None

@@ -1,0 +1,78 @@
+"""Receiving one range of one version of an object, over as many requests as it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ObjectChangedError, StoreError
+from penstock.storage.base import ObjectInfo
+
+if TYPE_CHECKING:
+    from penstock.storage.retry import Attempts
+    from penstock.types import Span
+
+_CHUNK_BYTES = 1 << 20
+_UNTAGGED = "modified "  # what we call a version whose store gave it no tag
+
+
+class Receiver:
+    """The bytes of a span, as far as the object goes. `receive` goes on where an earlier call was cut."""
+
+    def __init__(self, key: str, shown: str, span: Span, etag: str | None) -> None:
+        self._key = key
+        self._shown = shown
+        self._span = span
+        self._etag = etag
+        self._data = np.empty(len(span), np.uint8).data  # not zeroed: that would cost as much as receiving
+        self._filled = 0
+        self._was_cut = False
+
+    def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[memoryview, ObjectInfo]:
+        """Ask for what is missing; a body that ends early is a `StoreError`, and what came is kept."""
+        import obstore
+
+        begin = self._span.begin + self._filled
+        result = obstore.get(client, path, options=_options(begin, self._span.end, self._etag))
+        info = describe(self._key, result.meta)
+        check_version(self._shown, info, self._etag)
+        self._etag = info.etag
+        if result.range[0] != begin:
+            raise StoreError(f"{self._shown}: the server sent bytes from {result.range[0]}, not from {begin}")
+        # Large chunks are cheaper, but an unfinished one is lost with its connection. So once the connection has
+        # proved to be bad, bytes are taken as they come.
+        chunk_bytes, self._was_cut = 1 if self._was_cut else _CHUNK_BYTES, True
+        for chunk in result.stream(chunk_bytes):
+            self._keep(chunk)
+            attempts.progressed()
+        wanted = min(self._span.end, info.num_bytes) - self._span.begin
+        if self._filled != wanted:
+            raise StoreError(f"{self._shown}: {self._filled} bytes came of the {wanted} announced")
+        return self._data[:wanted], info
+
+    def _keep(self, chunk: bytes) -> None:
+        end = self._filled + len(chunk)
+        if end > len(self._data):
+            raise StoreError(f"{self._shown}: more bytes came than were asked for")
+        self._data[self._filled : end] = chunk
+        self._filled = end
+
+
+def describe(key: str, meta: Any) -> ObjectInfo:
+    """Say what obstore knows about an object."""
+    tag = meta["e_tag"] or f"{_UNTAGGED}{meta['last_modified'].isoformat()}, {meta['size']} bytes"
+    return ObjectInfo(key, meta["size"], tag)
+
+
+def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:
+    """Raise if an object is not the version that was asked for, also where the server does not look."""
+    if etag is not None and info.etag != etag:
+        raise ObjectChangedError(f"{shown} was replaced while it was being read: fetch it again", key=info.key)
+
+
+def _options(begin: int, end: int, etag: str | None) -> Any:
+    options: dict[str, Any] = {"range": (begin, end)}
+    if etag is not None and not etag.startswith(("W/", _UNTAGGED)):  # weak tags never match
+        options["if_match"] = etag
+    return options

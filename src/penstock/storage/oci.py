@@ -1,0 +1,112 @@
+"""`oci://bucket@namespace/prefix`: Oracle Cloud, through its S3-compatible door.
+
+That door takes customer secret keys, which the console makes for a user; the key file of `~/.oci/config` signs another
+protocol. Region and namespace are taken from wherever they are said.
+"""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.storage.base import StoreFamily, shown_url
+from penstock.storage.connection import CONNECTION_NAMES, resolve_connection
+from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
+from penstock.storage.options import first_set, is_true, take_options, without_none
+from penstock.storage.s3 import connect_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.storage.base import StoreSettings
+
+_NAMES = {
+    "key": "access_key_id",
+    "access_key_id": "access_key_id",
+    "secret": "secret_access_key",
+    "secret_access_key": "secret_access_key",
+    "anon": "anonymous",
+    "anonymous": "anonymous",
+    "namespace": "namespace",
+    "region": "region",
+    "endpoint_url": "endpoint",
+    "endpoint": "endpoint",
+    "config": "config",
+    **CONNECTION_NAMES,
+}
+
+
+def resolve_oci(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Gather region, namespace and keys: options, then the environment, then `~/.oci/config`."""
+    taken = take_options("oci", options, _NAMES)
+    file = _config_file(taken.get("config"), environ)
+    region = taken.get("region") or first_set(environ, "OCI_REGION", "OCI_CLI_REGION") or file.get("region")
+    namespace = (
+        taken.get("namespace")
+        or bucket_and_prefix(url)[0].partition("@")[2]
+        or first_set(environ, "OCI_NAMESPACE", "OCI_CLI_NAMESPACE")
+        or file.get("namespace")
+    )
+    endpoint = taken.get("endpoint") or first_set(environ, "OCI_ENDPOINT_URL")
+    if endpoint is None:
+        if not (region and namespace):
+            raise ConfigError(
+                f"{shown_url(url)}: which region and namespace? Write oci://bucket@namespace/path, and set OCI_REGION"
+                " or the region of ~/.oci/config"
+            )
+        endpoint = f"https://{namespace}.compat.objectstorage.{region}.oraclecloud.com"
+    return without_none(
+        {
+            **_keys(taken, environ, file),
+            "endpoint": endpoint,
+            "region": region or "us-ashburn-1",
+            **resolve_connection(endpoint, taken, environ),
+        }
+    )
+
+
+def _keys(options: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[str, str]) -> dict[str, Any]:
+    if is_true("anon", options.get("anonymous", False)):
+        return {"anonymous": True}
+    key = options.get("access_key_id") or first_set(environ, "OCI_ACCESS_KEY_ID") or file.get("access_key_id")
+    secret = (
+        options.get("secret_access_key") or first_set(environ, "OCI_SECRET_ACCESS_KEY") or file.get("secret_access_key")
+    )
+    if bool(key) != bool(secret):
+        raise ConfigError("only one of OCI access key and secret key is given: give both, or none")
+    return {"access_key_id": key, "secret_access_key": secret} if key else {"anonymous": True}
+
+
+def _config_file(path: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Give the profile of an OCI config file; the usual file may be missing."""
+    named = path or first_set(environ, "OCI_CONFIG_FILE", "OCI_CLI_CONFIG_FILE")
+    file = Path(named or f"{environ.get('HOME', '~')}/.oci/config").expanduser()
+    profile = first_set(environ, "OCI_CONFIG_PROFILE", "OCI_CLI_PROFILE") or "DEFAULT"
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(file.read_text())
+        return dict(parser.defaults()) if profile == "DEFAULT" else dict(parser.items(profile))
+    except FileNotFoundError:
+        if named is None:
+            return {}
+        raise ConfigError(f"there is no OCI config file {file}") from None
+    except (OSError, configparser.Error) as error:
+        # The text of the error would show the line, which may hold a secret.
+        raise ConfigError(f"cannot read profile {profile!r} of {file} ({type(error).__name__})") from None
+
+
+def _place(settings: StoreSettings) -> tuple[str, str]:
+    bucket, prefix = bucket_and_prefix(settings.url)
+    return bucket.partition("@")[0], prefix
+
+
+cloud = Cloud(
+    place=_place,
+    connect=lambda settings, tuning: connect_s3(settings, tuning, bucket=_place(settings)[0]),
+    may_try_anonymous=lambda options: not options.get("anonymous"),
+)
+family = StoreFamily(
+    open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_oci
+)

@@ -1,0 +1,64 @@
+"""What users call the options of a store, and what we make of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+def own_options(scheme: str, options: Mapping[str, Any], schemes: Iterable[str]) -> dict[str, Any]:
+    """Give the options that are meant for a scheme: those keyed by it, or all of them if they are flat."""
+    by_scheme = set(options) & set(schemes)
+    if not options or not all(isinstance(options[name], Mapping) for name in by_scheme):
+        return dict(options)
+    if by_scheme != set(options) and by_scheme:
+        flat = ", ".join(sorted(set(options) - by_scheme))
+        raise ConfigError(f"options are keyed by scheme ({', '.join(sorted(by_scheme))}) and flat ({flat}): choose one")
+    if not by_scheme:
+        return dict(options)
+    return dict(options.get(scheme, {}))
+
+
+def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Give options under the one name that we use for each; `names` maps every accepted name to it.
+
+    Unset ones (None) are left out. An unknown one is an error, never ignored: it may have been meant to protect.
+    """
+    taken: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigError(f"{store} has no option {name!r}{hint}: known are {', '.join(sorted(names))}")
+        ours = names[name]
+        if value is not None:
+            if taken.get(ours, value) != value:
+                raise ConfigError(f"{store}: option {name!r} contradicts another name of it")
+            taken[ours] = value
+    return taken
+
+
+def first_set(environ: Mapping[str, str], *names: str) -> str | None:
+    """Give the first of these variables that is set and not empty."""
+    return next((environ[name] for name in names if environ.get(name)), None)
+
+
+def is_true(name: str, value: Any) -> bool:
+    """Understand a switch as users write it in code and in the environment."""
+    text = str(value).strip().lower()
+    if text not in _TRUE + _FALSE:
+        raise ConfigError(f"{name}={value!r} is neither true nor false")
+    return text in _TRUE
+
+
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is not set."""
+    return {name: value for name, value in options.items() if value is not None}

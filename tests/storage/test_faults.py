@@ -1,0 +1,150 @@
+"""Through a bad network: the right bytes or a clear error, never a wrong byte, never a hang."""
+
+from __future__ import annotations
+
+import random
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import StoreError
+from penstock.storage.base import Store, open_store, resolve_store
+from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.testing.faults import FAULTS, Fault, FaultProxy, Faults
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.servers.s3 import S3Server
+
+PATIENT = RetryPolicy(attempts=12, base_s=0.01, max_s=0.05, stall_s=0.3, deadline_s=60)
+HARMLESS = tuple(kind for kind in FAULTS if kind != "flip")
+
+
+def some_bytes(seed: int, length: int) -> bytes:
+    return random.Random(seed).randbytes(length)
+
+
+@pytest.fixture
+def root(moto: S3Server, request: pytest.FixtureRequest) -> str:
+    """A place of the test's own, the same on every run: what befalls a request depends on its name."""
+    moto.make_bucket("faults")
+    return f"s3://faults/{re.sub(r'[^a-z]+', '-', request.node.name)}"
+
+
+@pytest.fixture
+def proxy(moto: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(moto.endpoint) as proxy:
+        yield proxy
+
+
+def open_through(
+    proxy: FaultProxy, moto: S3Server, root: str, policy: RetryPolicy = PATIENT, hooks: RetryHooks | None = None
+) -> Store:
+    settings = resolve_store(root, {**moto.options, "endpoint_url": proxy.url})
+    return open_store(settings, retry=policy, hooks=hooks)
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_each_fault_while_reading(kind: Fault, proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path) -> None:
+    store = open_through(proxy, moto, root)
+    data = some_bytes(1, 300_000)
+    (tmp_path / "source").write_bytes(data)
+    for number in range(8):
+        store.upload(tmp_path / "source", str(number))
+    proxy.faults = Faults(rate=0.3, kinds=(kind,), seed=3, slow_s=0.002)
+    for number in range(8):
+        piece, info = store.read_piece(str(number), Span(1000, 299_000))
+        assert piece == data[1000:299_000]
+        assert info.num_bytes == len(data)
+        store.download(str(number), tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == data
+        assert store.stat(str(number)).num_bytes == len(data)
+    assert len(list(store.list())) == 8
+    assert proxy.counts[kind] > 0
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_each_fault_while_uploading(kind: Fault, proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path) -> None:
+    store = open_through(proxy, moto, root)
+    proxy.faults = Faults(rate=0.3, kinds=(kind,), seed=4, slow_s=0.002)
+    for number in range(8):
+        (tmp_path / "source").write_bytes(some_bytes(number, 200_000))
+        store.upload(tmp_path / "source", str(number))
+    assert proxy.counts[kind] > 0
+    proxy.faults = Faults()
+    assert [store.read(str(number)) for number in range(8)] == [some_bytes(number, 200_000) for number in range(8)]
+
+
+def test_large_uploads_and_downloads_in_parts(proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path) -> None:
+    store = open_through(proxy, moto, root)
+    data = some_bytes(5, 40 << 20)
+    (tmp_path / "source").write_bytes(data)
+    proxy.faults = Faults(rate=0.2, kinds=("drop", "reset", "busy", "cut", "stall"), seed=5)
+    store.upload(tmp_path / "source", "large")
+    store.download("large", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == data
+    assert store.read("large", Span(3, 30 << 20)) == data[3 : 30 << 20]
+    assert proxy.counts["requests"] > 20
+
+
+def test_a_flipped_bit_passes_a_store_and_is_left_to_digests(
+    proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
+) -> None:
+    store = open_through(proxy, moto, root)
+    (tmp_path / "source").write_bytes(bytes(10_000))
+    store.upload(tmp_path / "source", "x")
+    proxy.faults = Faults(rate=1.0, kinds=("flip",))
+    assert sum(byte.bit_count() for byte in store.read("x", Span(0, 10_000))) == 1
+
+
+def test_two_hundred_objects_at_one_fault_in_five(proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path) -> None:
+    retries: list[StoreError] = []
+    store = open_through(proxy, moto, root, hooks=RetryHooks(on_retry=retries.append))
+    contents = {f"folder/{number}": some_bytes(number, 1 + 97 * number) for number in range(200)}
+    for key, data in contents.items():
+        (tmp_path / "source").write_bytes(data)
+        store.upload(tmp_path / "source", key)
+    assert not retries
+    proxy.faults = Faults(rate=0.2, kinds=HARMLESS, seed=6, slow_s=0.001)
+    with ThreadPoolExecutor(8) as pool:
+        found = dict(zip(contents, pool.map(store.read, contents), strict=True))
+    assert found == contents
+    assert {info.key for info in store.list()} == set(contents)
+    assert len(retries) > 20
+
+
+@pytest.mark.parametrize("kind", ["reset", "cut", "short"])
+def test_a_body_that_is_cut_goes_on_where_it_ended(
+    kind: Fault, proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
+) -> None:
+    store = open_through(proxy, moto, root, replace(PATIENT, attempts=100))
+    data = some_bytes(8, 3_000_000)
+    (tmp_path / "source").write_bytes(data)
+    store.upload(tmp_path / "source", "x")
+    proxy.faults = Faults(rate=0.9, kinds=(kind,), seed=2)
+    before = proxy.counts["bytes"]
+    assert store.read_piece("x", Span(0, len(data) - 1))[0] == data[:-1]
+    assert proxy.counts[kind] > 0
+    if kind != "reset":  # which loses what is on its way
+        assert proxy.counts["bytes"] - before < len(data) + (1 << 20)
+
+
+@pytest.mark.parametrize("kind", ["drop", "busy", "burst", "stall", "slow"])
+def test_nothing_but_faults_is_an_error_with_its_cause(
+    kind: Fault, proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
+) -> None:
+    policy = RetryPolicy(attempts=3, base_s=0.01, stall_s=0.2, deadline_s=1.5)
+    store = open_through(proxy, moto, root, policy)
+    (tmp_path / "source").write_bytes(some_bytes(7, 100_000))
+    store.upload(tmp_path / "source", "x")
+    proxy.faults = Faults(rate=1.0, kinds=(kind,), slow_s=0.5)
+    with pytest.raises(StoreError, match=f"{root}/x"):
+        store.read("x")
+    with pytest.raises(StoreError, match=f"{root}/y"):
+        store.upload(tmp_path / "source", "y")
