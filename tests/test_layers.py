@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": set(),
     "formats": {"index", "codecs"},
     "cache": {"index", "codecs", "storage"},
-    "write": {"index", "codecs", "storage", "formats"},
+    "write": {"index", "codecs", "storage", "formats", "cache"},
     "data": BELOW_DATA,
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},
@@ -48,6 +48,10 @@ HEAVY = {
     "xxhash",
     "ray",
     "pyspark",
+    "paramiko",
+    "huggingface_hub",
+    "databricks",
+    "fsspec",
 }
 
 

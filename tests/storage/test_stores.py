@@ -61,7 +61,7 @@ def test_schemes(url: str, scheme: str | None) -> None:
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(
-        UnknownSchemeError, match=r"^Invalid Cloud provider prefix: gopher\. Known are .*file, .*s3, and plain paths"
+        UnknownSchemeError, match=r"^Invalid Cloud provider prefix: gopher\. Known are .*file, .*s3, .*and plain paths"
     ):
         open_store("gopher://hole")
 

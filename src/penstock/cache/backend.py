@@ -86,6 +86,44 @@ class _Fresh:
         close_in_children(self)
 
 
+def _shared_client() -> Client:
+    global _client
+    if _client is None:
+        _client = Client()
+    return _client
+
+
+class Guest:
+    """A line to the fetcher for whoever has no directories of his own. In a forked child it is made anew."""
+
+    def __init__(self) -> None:
+        self._group: int | None = None
+        self._client: Client | None = None
+        self._pid = os.getpid()
+
+    def request(self, header: Header) -> tuple[Header, bytes]:
+        """Ask and wait."""
+        with _sharing:
+            if self._client is None or self._pid != os.getpid():
+                self._group, self._client, self._pid = next(_group_numbers), _shared_client(), os.getpid()
+                self._client.join(self._group, list, lambda _: None)
+            client = self._client
+        return client.request(header)
+
+    def close(self) -> None:
+        """Leave; the last one of the process hangs up."""
+        with _sharing:
+            if self._client is not None and self._group is not None and self._pid == os.getpid():
+                self._client.leave(self._group)
+            self._client = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[Guest], tuple[()]]:
+        return Guest, ()
+
+
 class FetcherBackend:
     """Asks the fetcher over this process's one line to it."""
 
@@ -96,11 +134,8 @@ class FetcherBackend:
         self._limit_bytes = limit_bytes
         self._group = next(_group_numbers)
         self._plan: list[Any] = []
-        global _client
         with _sharing:
-            if _client is None:
-                _client = Client()
-            self._client = _client
+            self._client = _shared_client()
         self._client.join(self._group, self._introduction, on_warnings)
 
     @property

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache.errands import run_errand
 from penstock.cache.item import load_item
 from penstock.cache.jobs import Want
 from penstock.cache.runtime import check_peer
@@ -143,6 +145,8 @@ class _Connection:
         try:
             payload = None
             reply = await act(header)
+            if isinstance(reply, tuple):
+                reply, payload = reply
             if isinstance(reply, list):
                 payload, reply = reply, {"sizes": [memoryview(data).nbytes for data in reply]}
             if number is not None:
@@ -215,6 +219,17 @@ class _Connection:
             await self._send({"id": header["id"], "progress": {}})
         return future.result()
 
+    async def _store(self, header: Header) -> Any:
+        run = asyncio.get_running_loop().run_in_executor(
+            _errands, run_errand, header["store"], header["action"], header["arguments"]
+        )
+        while not (await asyncio.wait({run}, timeout=PROGRESS_S))[0]:
+            await self._send({"id": header["id"], "progress": {}})
+        values, data = run.result()
+        return (values, [data]) if data else values
 
+
+# Uploads of several writers side by side; each one is itself sent in parts.
+_errands = ThreadPoolExecutor(16, thread_name_prefix="penstock-errand")
 _QUICK = {"hello", "register", "unregister", "expect", "released", "taken", "stats"}
-_SLOW = {"fetch", "read"}
+_SLOW = {"fetch", "read", "store"}

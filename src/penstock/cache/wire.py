@@ -52,7 +52,8 @@ def dump_error(error: BaseException) -> Header:
     message = error.message
     cause = error.__cause__
     if cause is not None and str(cause) and str(cause) not in message:
-        message = f"{message} (cause: {type(cause).__name__}: {cause})"
+        # Some clients tell all they know, over many lines: the first one says it.
+        message = f"{message} (cause: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0][:300]})"
     facts = {name: value for name, value in error.facts.items() if isinstance(value, (str, int, float, type(None)))}
     return {"class": type(error).__name__, "message": message, "facts": facts}
 

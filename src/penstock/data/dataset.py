@@ -251,7 +251,7 @@ class StreamingDataset(IterableDataset[Any]):
             return self.get_item(ids)
         if type(self).get_item is not StreamingDataset.get_item:
             return [self.get_item(int(number)) for number in ids]
-        return self._here().feed.read(ids)
+        return self._here().feed.read_some(ids)
 
     def get_item(self, sample_id: int) -> Any:
         """Give one sample by its number. Override it to change samples: iterating calls it, too.

@@ -10,6 +10,7 @@ from penstock.data.columnar import ColumnCollector
 from penstock.data.getitem import group_by_shard, within_one_shard
 
 if TYPE_CHECKING:
+    from penstock.data.ranged import RangedRows
     from penstock.data.readers import OpenShards
     from penstock.order.spans import Spans
     from penstock.types import Columns, Int64Array, Sample
@@ -18,15 +19,35 @@ if TYPE_CHECKING:
 class Feed:
     """Reads samples by id, in the order asked for, from the shards that hold them."""
 
-    def __init__(self, spans: Spans, shards: OpenShards) -> None:
+    def __init__(self, spans: Spans, shards: OpenShards, ranged: RangedRows | None = None) -> None:
         self._spans = spans
         self._shards = shards
+        self._ranged = ranged
 
     def read_one(self, sample_id: int) -> Sample:
-        """Give one sample, whose id is in range."""
+        """Give one sample, whose id is in range; from far away, maybe only its bytes are fetched."""
         shard = self._spans.shard_of(sample_id)
+        row = sample_id - int(self._spans.starts[shard])
         with self._shards:
-            return self._shards.get(shard).read([sample_id - int(self._spans.starts[shard])])[0]
+            if self._ranged is not None and shard not in self._shards and self._ranged.is_worth_it(shard, 1):
+                return self._ranged.read(shard, np.array([row]))[0]
+            return self._shards.get(shard).read([row])[0]
+
+    def read_some(self, ids: range | Int64Array) -> list[Sample]:
+        """Give samples that are asked for by number; of shards from far away, maybe only their bytes are fetched."""
+        if self._ranged is None:
+            return self.read(ids)
+        numbers = np.asarray(ids, np.int64)
+        samples: list[Sample] = [{}] * len(numbers)
+        for shard, rows, places in group_by_shard(numbers, self._spans):
+            with self._shards:
+                if shard not in self._shards and self._ranged.is_worth_it(shard, len(rows)):
+                    read = self._ranged.read(shard, rows)
+                else:
+                    read = self._shards.get(shard).read(rows)
+            for place, sample in zip(places.tolist(), read, strict=True):
+                samples[place] = sample
+        return samples
 
     def read(self, ids: range | Int64Array) -> list[Sample]:
         """Give many samples."""

@@ -58,7 +58,12 @@ class PassBook:
 
     def __init__(self) -> None:
         # Held open for as long as the dataset lives, and without a name from the start.
-        self._file = tempfile.TemporaryFile(prefix="penstock-")  # noqa: SIM115
+        with tempfile.TemporaryFile(prefix="penstock-") as file:
+            self._descriptor = os.dup(file.fileno())
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
 
     def read(self) -> Notes:
         """Give what is noted now."""
@@ -117,22 +122,20 @@ class PassBook:
             notes = self._load()
             yield notes
             data = json.dumps(asdict(notes)).encode()
-            descriptor = self._file.fileno()
-            os.pwrite(descriptor, data, 0)
-            os.ftruncate(descriptor, len(data))
+            os.pwrite(self._descriptor, data, 0)
+            os.ftruncate(self._descriptor, len(data))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         # A lock of the process, not of the open file, which forked workers share with their parent.
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def _load(self) -> Notes:
-        descriptor = self._file.fileno()
-        data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
         if not data:
             return Notes()
         fields = json.loads(data)
@@ -141,13 +144,13 @@ class PassBook:
     def __getstate__(self) -> dict[str, Any]:
         """Share the file with a worker that is being spawned; any other copy gets a book of its own."""
         if context.get_spawning_popen() is not None:
-            return {"shared": reduction.DupFd(self._file.fileno())}
+            return {"shared": reduction.DupFd(self._descriptor)}
         return {"notes": asdict(self.read())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "shared" in state:
-            self._file = os.fdopen(state["shared"].detach(), "r+b")
+            self._descriptor = state["shared"].detach()
             return
         PassBook.__init__(self)
         with self._locked():
-            os.pwrite(self._file.fileno(), json.dumps(state["notes"]).encode(), 0)
+            os.pwrite(self._descriptor, json.dumps(state["notes"]).encode(), 0)

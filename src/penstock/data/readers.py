@@ -60,6 +60,9 @@ class OpenShards:
     def __len__(self) -> int:
         return len(self._readers)
 
+    def __contains__(self, shard: int) -> bool:
+        return shard in self._readers
+
     def __enter__(self) -> None:
         self._in_use.acquire()
 

@@ -39,6 +39,7 @@ class StreamPlace:
     index: Index
     in_place: Path | None
     cached: int | None  # its number in the cache
+    validates: bool = False  # whole files only: a digest says nothing of a part
 
 
 class ShardTable:
@@ -146,8 +147,9 @@ def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
             index=_fetch_index(cache, number, cached[number]) if index is None and number is not None else index,  # type: ignore[arg-type]
             in_place=in_place,
             cached=number,
+            validates=stream.validate_hash is not None,
         )
-        for index, in_place, number in found
+        for stream, (index, in_place, number) in zip(streams, found, strict=True)
     ]
     for stream, place in zip(streams, places, strict=True):
         check_layouts(place.index, options)

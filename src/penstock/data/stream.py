@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
@@ -40,7 +39,7 @@ class Stream:
         download_timeout: Seconds in which a piece of at most 8 MB has to arrive, tries included.
         validate_hash: Name of a digest to check on each file that is fetched.
         keep_zip: Keep the compressed form of shards beside the raw one.
-        name: What states call the stream; by default, the end of its path.
+        name: What states call the stream; by default its number. Name streams that may come or go during a run.
         storage_options: Credentials and settings of the store, as fsspec calls them.
         samples: The old name of `choose`.
     """
@@ -117,26 +116,18 @@ class Stream:
             return there
         return None
 
-    @property
-    def default_name(self) -> str:
-        """The end of the path, which stays when the data move elsewhere."""
-        path = urlsplit(self.remote).path if self.remote is not None else str(self.local)
-        return "/".join([PurePosixPath(path).name, *([self.split] if self.split else [])])
-
 
 def _join(remote: str, split: str | None) -> str:
     return f"{remote.rstrip('/')}/{split.strip('/')}" if split else remote
 
 
 def name_streams(given: list[Stream]) -> list[str]:
-    """Give every stream a name of its own: the one it has, or the end of its path, numbered where two are alike."""
-    names: list[str] = []
-    for stream in given:
-        base = stream.name or stream.default_name or "stream"
-        if stream.name is not None and stream.name in names:
-            raise ConfigError(f"two streams are called {stream.name!r}: give each a name of its own")
-        name, number = base, 2
-        while name in names:
-            name, number = f"{base}-{number}", number + 1
-        names.append(name)
+    """Give every stream a name of its own: the one it has, or its number.
+
+    The order of a stream depends on its name, so it must not depend on where the data are kept.
+    """
+    names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two streams are called {name!r}: give each a name of its own")
     return names

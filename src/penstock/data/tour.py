@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.data.feed import Feed
 from penstock.data.progress import Progress
+from penstock.data.ranged import RangedRows
 from penstock.data.readers import OpenShards
 from penstock.data.skip import SKIPPED, read_around
 from penstock.errors import ConfigError
@@ -30,7 +31,7 @@ class Here:
     def __init__(self, table: ShardTable) -> None:
         self.pid = os.getpid()
         self.open_shards = OpenShards(table.open)
-        self.feed = Feed(table.spans, self.open_shards)
+        self.feed = Feed(table.spans, self.open_shards, RangedRows(table) if table.needs_cache else None)
         self.progress = Progress()
         self.tour: Tour | None = None
         # Samples that were read with others and that `get_item` will be asked for next.

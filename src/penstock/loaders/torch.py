@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.data.dataset import StreamingDataset
@@ -57,6 +58,8 @@ class StreamingDataLoader(DataLoader[Any]):
         self._num_threads = 0
         self._begun: Pass | None = None
         self._num_steps = 0
+        self._num_batches = 0
+        self._seconds_waited = 0.0
         if self._columnar:
             self._num_threads = int(options.pop("num_workers", 0))
             options = {name: value for name, value in options.items() if name not in _FOR_PROCESSES}
@@ -88,6 +91,14 @@ class StreamingDataLoader(DataLoader[Any]):
         self._streaming.load_state_dict(state)
         self._begun = None
 
+    def stats(self) -> dict[str, Any]:
+        """Count the batches delivered and the seconds the training loop waited for them, besides the dataset's counts.
+
+        What workers count is in their processes; the fetcher of the node counts for all of them.
+        """
+        own = {"batches": self._num_batches, "seconds_waited": self._seconds_waited}
+        return {"loader": own, **self._streaming.stats()}
+
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the one that the next pass goes through."""
         self._streaming.set_epoch(epoch)
@@ -98,9 +109,15 @@ class StreamingDataLoader(DataLoader[Any]):
         return dataset
 
     def _count(self, begun: Pass, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, _END)
+            self._seconds_waited += time.perf_counter() - asked
+            if batch is _END:
+                return
             if self._begun is begun:  # a pass that was left for another one no longer counts
                 self._num_steps += 1
+            self._num_batches += 1
             yield batch
 
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
@@ -128,6 +145,7 @@ _FOR_PROCESSES = {
     "drop_last",
 }
 _BATCHES_AHEAD = 4
+_END = object()
 
 
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:

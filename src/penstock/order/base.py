@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from penstock.registry import Registry
 
@@ -28,11 +28,13 @@ class Order(Protocol):
     def ids(self, epoch: int, pass_id: int, positions: range) -> Int64Array:
         """Give the ids at evenly spaced positions of one pass over the samples in an epoch."""
 
-    def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
-        """Give the shards that such positions need and about where each is first needed, soonest first.
 
-        An order that does not have it is asked for the ids instead, which costs more the farther one looks.
-        """
+@runtime_checkable
+class LooksAhead(Protocol):
+    """An order that knows its shards without computing ids. Others are asked for ids, at a cost per sample."""
+
+    def shards(self, epoch: int, pass_id: int, positions: range) -> tuple[Int64Array, Int64Array]:
+        """Give the shards that such positions need and about where each is first needed, soonest first."""
 
 
 class OrderFactory(Protocol):

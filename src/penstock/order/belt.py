@@ -29,6 +29,7 @@ BUNDLES_OPEN = 32
 _MIN_BUNDLES_OPEN = 8
 # How many shards on either side may change places so that lanes are cut through small shards.
 _CUT_REACH = 12
+_MAX_MARKS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +209,10 @@ class Lane:
         low, high = (np.minimum(self.first + (entered + 1) * self.pace.bundle, self.stop)).tolist()
         numbers = np.arange(low, high, dtype=np.int64)
         entry = (numbers - self.first) // self.pace.bundle * self.pace.rate - self.lead
-        pace = (end - begin) / max(1, last - window)
-        places = begin + ((entry - window) * pace).astype(np.int64)
+        # Where a window begins costs a little to say: over many of them, some marks to go by are enough.
+        marks = np.unique(np.linspace(window, last, _MAX_MARKS).astype(np.int64))
+        starts = [self.start(mark) for mark in marks.tolist()]
+        places = np.interp(entry, marks, starts).astype(np.int64)
         return (
             np.concatenate([open_now, self.layout.shards[numbers]]),
             np.concatenate([np.full(len(open_now), begin, dtype=np.int64), np.clip(places, begin, end)]),

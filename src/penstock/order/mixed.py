@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.errors import ConfigError
+from penstock.order.base import LooksAhead
 from penstock.order.fronts import Exchange, advance_all, take_from_all
 from penstock.order.keys import fold
 from penstock.order.lanes import Chunk, lane_length, read_lanes
@@ -150,9 +152,9 @@ class MixedOrder:
         self._chunks: Recent[Chunk] = Recent(2 * num_lanes + 2)
 
     @property
-    def orders(self) -> list[Order]:
-        """The order of each stream."""
-        return [stream.order for stream in self._streams.values()]
+    def looks_ahead(self) -> bool:
+        """Whether `shards` can be asked: every stream's own order knows its shards."""
+        return all(isinstance(stream.order, LooksAhead) for stream in self._streams.values())
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch."""
@@ -282,6 +284,8 @@ def _shards_of(order: Order, epoch: int, numbers: range) -> tuple[Int64Array, In
         begin = pass_id * size
         num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
         here = numbers[:num_here]
+        if not isinstance(order, LooksAhead):
+            raise ConfigError("an order that does not know its shards cannot be asked for them")
         found, needed = order.shards(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
         shards.append(found)
         firsts.append(needed + begin)

@@ -145,7 +145,7 @@ class StreamPlan:
         positions = range(begin + (seat.residue - begin) % modulus, end, modulus)
         if not positions:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        if isinstance(self.order, MixedOrder) and all(hasattr(each, "shards") for each in self.order.orders):
+        if isinstance(self.order, MixedOrder) and self.order.looks_ahead:
             firsts = dict(
                 zip(self.windows, np.cumsum([0, *(len(each.lengths) for each in self.streams)]), strict=False)
             )

@@ -108,6 +108,10 @@ stores: Registry[StoreFamily] = Registry(
         "file": "penstock.storage.local:family",
         "memory": "penstock.storage.memory:family",
         "s3": "penstock.storage.s3:family",
+        "sftp": "penstock.storage.sftp:family",
+        "ssh": "penstock.storage.sftp:family",
+        "hf": "penstock.storage.hub:family",
+        "dbfs": "penstock.storage.databricks:family",
         "gs": "penstock.storage.gcs:family",
         "gcs": "penstock.storage.gcs:family",
         "az": "penstock.storage.azure:family",
@@ -143,7 +147,8 @@ def resolve_store(
 
     `options` are those of fsspec (`key`, `secret`, `token` …), flat or keyed by scheme: `{"s3": {"key": …}}`.
     """
-    own = own_options(url_scheme(url) or "file", options or {}, stores.names())
+    scheme = url_scheme(url) or "file"
+    own = own_options(scheme, options or {}, {*stores.names(), scheme})
     return StoreSettings(url, _family(url).resolve(url, own, os.environ if environ is None else environ))
 
 
@@ -155,12 +160,17 @@ def open_store(url: str | StoreSettings, *, retry: RetryPolicy | None = None, ho
 
 def _family(url: str) -> StoreFamily:
     scheme = url_scheme(url) or "file"
-    if scheme not in stores:
-        raise UnknownSchemeError(
-            f"Invalid Cloud provider prefix: {scheme}. Known are {', '.join(stores.names())}, and plain paths",
-            scheme=scheme,
-        )
-    return stores.get(scheme)
+    if scheme in stores:
+        return stores.get(scheme)
+    from penstock.storage import fsspec
+
+    if fsspec.is_known(scheme):
+        return fsspec.family
+    raise UnknownSchemeError(
+        f"Invalid Cloud provider prefix: {scheme}. Known are {', '.join(stores.names())}, and plain paths; others need "
+        "fsspec and its package for them",
+        scheme=scheme,
+    )
 
 
 def check_key(key: str) -> str:

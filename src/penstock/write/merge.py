@@ -7,16 +7,17 @@ import posixpath
 import time
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache.proxied import open_proxied
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreTimeoutError
 from penstock.index.merge import merge_indexes
 from penstock.index.mosaic_json import INDEX_NAME, dump_index, parse_index
-from penstock.storage.base import open_store, url_scheme
+from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.place import Place, parse_place
 from penstock.write.shard_job import publish, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
     from penstock.index.model import Index
@@ -34,13 +35,14 @@ def merge_index(
     out: Out | None = None,
     keep_local: bool = True,
     download_timeout: float = 60,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Publish one index for many partial datasets.
 
     `merge_index(out)` takes every `index.json` below `out`, at any depth. `merge_index(index_file_urls, out)` takes the
     indexes named, each a path, a URL, or a pair of both of which the local one is read if it exists. Shards stay where
     they are; the joint index lists them by folder, sorted, so the order in which they were written or named does not
-    matter. Reading all indexes may take `download_timeout` seconds.
+    matter. Reading all indexes may take `download_timeout` seconds. `storage_options` are those of the remote stores.
     """
     if len(args) == 1:
         (out,) = args
@@ -48,15 +50,17 @@ def merge_index(
         index_file_urls, out = args
     if out is None or len(args) > 2 or isinstance(index_file_urls, (str, os.PathLike)):
         raise ConfigError("call merge_index(out) or merge_index(index_file_urls, out)")
-    place = parse_place(out, keep_local=keep_local)
+    place = parse_place(out, keep_local=keep_local, storage_options=storage_options)
     deadline = time.monotonic() + download_timeout
-    if index_file_urls is None:
-        merged = merge_indexes(_indexes_below(place, deadline))
-    else:
-        merged = merge_indexes(_indexes_named(index_file_urls, place, deadline))
-    write_file(place.local / INDEX_NAME, [dump_index(merged, is_merged=True)])
-    publish(place, INDEX_NAME, _UPLOAD_ATTEMPTS)
-    place.close()
+    try:
+        if index_file_urls is None:
+            merged = merge_indexes(_indexes_below(place, deadline))
+        else:
+            merged = merge_indexes(_indexes_named(index_file_urls, place, deadline, storage_options))
+        write_file(place.local / INDEX_NAME, [dump_index(merged, is_merged=True)])
+        publish(place, INDEX_NAME, _UPLOAD_ATTEMPTS)
+    finally:
+        place.close()
 
 
 def _indexes_below(place: Place, deadline: float) -> dict[str, Index]:
@@ -72,7 +76,10 @@ def _indexes_below(place: Place, deadline: float) -> dict[str, Index]:
 
 
 def _indexes_named(
-    urls: Sequence[Location | tuple[Location, Location]], place: Place, deadline: float
+    urls: Sequence[Location | tuple[Location, Location]],
+    place: Place,
+    deadline: float,
+    storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Index]:
     if not urls:
         raise ConfigError("index_file_urls is empty: name at least one index")
@@ -83,7 +90,7 @@ def _indexes_named(
         names.append(_as_path(remote or local))
         chosen = local if (local and os.path.exists(local)) or not remote else remote  # noqa: PTH110
         parent, _, name = chosen.rpartition("/")
-        indexes.append(_read(open_store(parent or "."), name, parent, deadline))
+        indexes.append(_read(open_proxied(parent or ".", storage_options), name, parent, deadline))
     folders = [posixpath.dirname(name) for name in names]
     root = next((root for root in roots if all(_is_below(folder, root) for folder in folders)), None)
     if root is None:  # the joint index is made elsewhere: lay it over their common root

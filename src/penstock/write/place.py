@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache.proxied import ProxiedStore, open_proxied
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
 from penstock.files import sweep
 from penstock.index.model import Index
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
-from penstock.storage.base import open_store, url_scheme
+from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.rotate import is_shard_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.storage.base import Store
 
 
@@ -37,6 +40,8 @@ class Place:
         """Make the place ready and give the index to continue; what is there already is an error unless allowed."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
+        if isinstance(self.store, ProxiedStore):
+            self.store.check()  # before the first sample, not after the last one
         if append:
             sweep(self.local)
             return self._published_index() or Index(())
@@ -59,7 +64,9 @@ class Place:
         return Index(())
 
     def close(self) -> None:
-        """Remove what was only on its way."""
+        """Remove what was only on its way, and hang up."""
+        if isinstance(self.store, ProxiedStore):
+            self.store.close()
         if self.is_temporary:
             shutil.rmtree(self.local, ignore_errors=True)
         elif not self.keep_local and self.local.is_dir() and not any(self.local.iterdir()):
@@ -84,7 +91,9 @@ class Place:
             _delete_dataset(self.store, str(self.remote))
 
 
-def parse_place(out: Any, remote: Any = None, *, keep_local: bool = False) -> Place:
+def parse_place(
+    out: Any, remote: Any = None, *, keep_local: bool = False, storage_options: Mapping[str, Any] | None = None
+) -> Place:
     """Understand `out` as a path, a URL or a pair of both, and `remote` as a store beside a path."""
     if isinstance(out, (tuple, list)):
         if len(out) != 2:
@@ -94,22 +103,22 @@ def parse_place(out: Any, remote: Any = None, *, keep_local: bool = False) -> Pl
         if remote is not None:
             raise ConfigError("Invalid `out` argument: a pair names the remote already, so leave `remote` out")
         local, remote = out
-        return _both(_text(local), _text(remote), keep_local=keep_local)
+        return _both(_text(local), _text(remote), keep_local, storage_options)
     text = _text(out)
     if remote is not None:
-        return _both(text, _text(remote), keep_local=True)
+        return _both(text, _text(remote), True, storage_options)
     if url_scheme(text) in (None, "file"):
         return Place(local=LocalStore.from_url(text).root)
-    store = open_store(text)
+    store = open_proxied(text, storage_options)
     folder = Path(tempfile.mkdtemp(prefix="penstock-"))
     return Place(local=folder, store=store, remote=text, keep_local=False, is_temporary=True)
 
 
-def _both(local: str, remote: str, *, keep_local: bool) -> Place:
+def _both(local: str, remote: str, keep_local: bool, storage_options: Mapping[str, Any] | None) -> Place:
     if url_scheme(local) not in (None, "file"):
         raise ConfigError(f"Invalid `out` argument: {local!r} is a URL where a local path belongs")
     folder = LocalStore.from_url(local).root
-    store = open_store(remote)
+    store = open_proxied(remote, storage_options)
     if isinstance(store, LocalStore) and store.root.absolute() == folder.absolute():
         raise ConfigError(f"Invalid `out` argument: local and remote are both {folder}")
     return Place(local=folder, store=store, remote=remote, keep_local=keep_local)

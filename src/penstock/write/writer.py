@@ -54,6 +54,7 @@ class Writer:
         retry: Number of attempts of an upload.
         exist_ok: Replace the dataset that is there.
         append: Continue the dataset that is there.
+        storage_options: Credentials and settings of the remote store, as fsspec calls them.
     """
 
     format_name: ClassVar[str]
@@ -74,6 +75,7 @@ class Writer:
         retry: int = 2,
         exist_ok: bool = False,
         append: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
         **of_format: str,
     ) -> None:
         unknown = of_format.keys() - self.format_arguments
@@ -99,7 +101,7 @@ class Writer:
         self._has_inferred = False
         self._is_closed = False
         self._done_bytes = 0
-        self._place = parse_place(out, remote, keep_local=keep_local)
+        self._place = parse_place(out, remote, keep_local=keep_local, storage_options=storage_options)
         try:
             self._old = self._place.open(exist_ok=exist_ok, append=append)
             self._num_samples = self._old.num_samples

@@ -1,0 +1,225 @@
+"""Whatever else fsspec knows: any protocol that we have no store for, through the package that the user installed."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import secrets
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import (
+    AccessDeniedError,
+    ConfigError,
+    MissingExtraError,
+    ObjectNotFoundError,
+    PenstockError,
+    RequestRefusedError,
+    StoreError,
+    StoreTimeoutError,
+)
+from penstock.extras import require
+from penstock.files import PART_SUFFIX, open_file
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme
+from penstock.storage.pieces import download_pieces, read_pieces
+from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
+from penstock.storage.streams import Body, read_range, read_up_to
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from penstock.storage.base import StoreSettings
+
+T = TypeVar("T")
+
+# What file systems call the thing that tells two versions of a file apart, the most telling first.
+_VERSION_FIELDS = (
+    "ETag", "etag", "generation", "version_id", "md5Hash", "md5", "sha256", "checksum", "mtime", "LastModified",
+    "last_modified", "modified", "modify", "updated", "created",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FsspecStore:
+    """The files below a folder of a file system of fsspec.
+
+    How long it waits, how safely it uploads and what it says of versions is up to that file system.
+    """
+
+    url: str = field(repr=False)
+    options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FsspecStore, (self.url, self.options, self.retry)
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give a file or a range of it."""
+        return bytes(read_pieces(self, key, span))
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Bring a file, or a range of it, to this machine."""
+        download_pieces(self, key, path, span)
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
+        """Give a range of a file, and what the file is."""
+        return read_range(self._open, check_key(key), span, etag, self.retry, self.hooks)
+
+    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
+        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
+        return read_up_to(self._open, check_key(key), Span(0, limit), None, self.retry, self.hooks)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe a file."""
+        check_key(key)
+        return self._ask(key, lambda system, root: _describe(key, system.info(_join(root, key))))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the files whose paths below the folder begin with a prefix, sorted."""
+
+        def ask(system: Any, root: str) -> builtins.list[ObjectInfo]:
+            try:
+                found = system.find(root, detail=True)
+            except FileNotFoundError:
+                return []  # the root need not exist before the first upload
+            keys = {path[len(root.rstrip("/")) + 1 :]: info for path, info in found.items() if path != root}
+            return [
+                replace(_describe(key, info), etag=None)  # lists often tell less than `info`, or in another form
+                for key, info in keys.items()
+                if key.startswith(prefix) and not key.endswith(PART_SUFFIX)
+            ]
+
+        return iter(sorted(self._ask("the list of files", ask), key=lambda info: info.key))
+
+    def upload(self, path: Path, key: str) -> None:
+        """Put a file there, under another name until it is whole if the file system can rename."""
+        check_key(key)
+        open_file(path).close()  # whatever is wrong with it is told before the file system is asked
+        self._ask(key, lambda system, root: _put(system, str(path), _join(root, key)))
+
+    def delete(self, key: str) -> None:
+        """Remove a file."""
+        self.stat(key)
+        self._ask(key, lambda system, root: system.rm_file(_join(root, key)))
+
+    def _shown(self, key: str = "") -> str:
+        return f"{shown_url(self.url).rstrip('/')}/{key}"
+
+    def _system(self) -> tuple[Any, str]:
+        """Give the file system and the path that it has for our root; fsspec keeps one per thread and process."""
+        core = require("fsspec.core", extra="fsspec", purpose=f"opening {self._shown()}")
+        system, root = core.url_to_fs(self.url, **self.options)
+        system.invalidate_cache()  # a list that it remembers tells of files as they were
+        return system, root
+
+    def _ask(self, key: str, action: Callable[[Any, str], T]) -> T:
+        def attempt() -> T:
+            with _translated(self._shown(key)):
+                return action(*self._system())
+
+        return retrying(attempt, self.retry, self.hooks, self._shown(key))
+
+    @contextmanager
+    def _open(self, key: str, span: Span) -> Iterator[Body]:
+        """Read between two looks at what the file is: if they agree, the bytes are of that version."""
+        with _translated(self._shown(key)):
+            system, root = self._system()
+            path = _join(root, key)
+            before = _describe(key, system.info(path))
+            end = min(span.end, before.num_bytes)
+            data = system.cat_file(path, start=span.begin, end=end) if span.begin < end else b""
+            system.invalidate_cache()
+            after = _describe(key, system.info(path))
+            if before != after:
+                raise StoreError(f"{self._shown(key)} changed while it was being read")
+            yield Body(after, iter((data,) if data else ()))
+
+
+def is_known(scheme: str) -> bool:
+    """Tell whether fsspec is installed and knows a protocol."""
+    try:
+        registry = require("fsspec.registry", extra="fsspec", purpose=f"opening {scheme}:// URLs")
+    except MissingExtraError:
+        return False
+    return scheme in registry.known_implementations or scheme in registry.registry
+
+
+def _resolve(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
+    """Take the options as they are: only that file system knows what they mean, and what the environment tells it."""
+    try:
+        json.dumps(dict(options))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"options for {url_scheme(url)} must be plain values, which other processes can get"
+        ) from error
+    return dict(options)
+
+
+def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> FsspecStore:
+    return FsspecStore(settings.url, settings.options, retry, hooks)
+
+
+family = StoreFamily(open=_open_store, resolve=_resolve)
+
+
+def _join(root: str, key: str) -> str:
+    return f"{root.rstrip('/')}/{key}" if root else key
+
+
+def _describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
+    if info.get("type") == "directory":
+        raise ObjectNotFoundError(f"{key} is a folder", key=key)
+    size = info.get("size")
+    if size is None:
+        raise RequestRefusedError(f"{key}: the file system does not tell how long it is", key=key)
+    version = next((info[name] for name in _VERSION_FIELDS if info.get(name) is not None), None)
+    return ObjectInfo(key, int(size), None if version is None else f"{version}-{size:x}")
+
+
+def _put(system: Any, path: str, target: str) -> None:
+    folder, name = posixpath.split(target)
+    if folder:
+        system.makedirs(folder, exist_ok=True)
+    if not _renames(system):
+        system.put_file(path, target)
+        return
+    part = _join(folder, f".{name}.{secrets.token_hex(4)}{PART_SUFFIX}")
+    try:
+        system.put_file(path, part)
+        system.mv(part, target)
+    except BaseException:
+        with suppress(Exception):  # hidden names are never listed
+            system.rm_file(part)
+        raise
+
+
+def _renames(system: Any) -> bool:
+    """Tell whether it has a way of its own to move a file; fsspec's is to copy all bytes."""
+    spec = require("fsspec.spec", extra="fsspec", purpose="uploading")
+    return type(system).mv is not spec.AbstractFileSystem.mv
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Turn whatever a file system raises into errors of ours."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ObjectNotFoundError(f"there is no file {what}") from error
+    except PermissionError as error:
+        raise AccessDeniedError(f"no access to {what}: {error}") from error
+    except ImportError as error:
+        raise MissingExtraError(f"{what}: fsspec lacks the package of this protocol: {error}") from error
+    except TimeoutError as error:
+        raise StoreTimeoutError(f"{what}: {str(error) or 'no answer in time'}") from error
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise RequestRefusedError(f"{what}: {str(error) or type(error).__name__}") from error
+    except Exception as error:  # each package has errors of its own
+        raise StoreError(f"{what}: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,283 @@
+"""Repositories of the Hugging Face Hub: `hf://datasets/org/name[@revision]/path`, through huggingface_hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFoundError, RequestRefusedError, StoreError
+from penstock.extras import require
+from penstock.files import open_file
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key
+from penstock.storage.hub_errors import http_library, translated_errors
+from penstock.storage.hub_place import HubPlace, place_of, resolve_hub
+from penstock.storage.pieces import download_pieces, read_pieces
+from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
+from penstock.storage.streams import Body, read_range, read_up_to
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from penstock.storage.base import StoreSettings
+    from penstock.storage.streams import OpenBody
+
+T = TypeVar("T")
+
+_TOTAL = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
+
+# Which commit a branch was when this process first asked, moved on by what this process itself commits.
+_commits: dict[HubPlace, str] = {}
+
+
+class _Locks:
+    """`commits` guards the table. `writing` puts commits in a row: the Hub would refuse the later of two at once."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)  # another thread may hold them while this process is forked
+
+    def renew(self) -> None:
+        self.commits = threading.Lock()
+        self.writing = threading.Lock()
+
+
+_locks = _Locks()
+
+
+@dataclass(frozen=True, slots=True)
+class HubStore:
+    """The files below a folder of a repository, as they were in one commit, or of a bucket, as they are.
+
+    A branch is looked up once: a process reads one commit however often the branch moves on, except by its own
+    uploads. Each upload is a commit of its own, which takes the Hub about a second.
+    """
+
+    place: HubPlace
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HubStore, (self.place, self.retry)
+
+    def commit(self) -> str:
+        """Give the commit that this process reads; a bucket has none."""
+        if self.place.is_commit or self.place.is_bucket:
+            return self.place.revision
+        with _locks.commits:
+            if self._branch not in _commits:
+                _commits[self._branch] = self._ask("its revision", self._find_commit)
+            return _commits[self._branch]
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give a file or a range of it."""
+        return bytes(read_pieces(self, key, span))
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Bring a file, or a range of it, to this machine."""
+        download_pieces(self, key, path, span)
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
+        """Give a range of a file, and what the file is."""
+        return read_range(self._opener(), check_key(key), span, etag, self.retry, self.hooks)
+
+    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
+        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
+        return read_up_to(self._opener(), check_key(key), Span(0, limit), None, self.retry, self.hooks)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe a file."""
+        commit, path = self.commit(), self.place.path(check_key(key))
+        return self._ask(key, lambda: self._head(key, self.place.file_url(path, commit)))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the files whose paths below the folder begin with a prefix, sorted."""
+        folder = self.place.path(prefix.rpartition("/")[0]).strip("/")
+        commit = self.commit()
+
+        def ask() -> builtins.list[ObjectInfo]:
+            try:
+                with translated_errors(f"{self.place}/{prefix}"):
+                    return [_describe(key, file) for key, file in self._files(folder, commit) if key.startswith(prefix)]
+            except BucketNotFoundError:
+                raise
+            except ObjectNotFoundError:  # git has no empty folders: a missing one is one without files
+                return []
+
+        return iter(sorted(self._ask("the list of files", ask), key=lambda info: info.key))
+
+    def upload(self, path: Path, key: str) -> None:
+        """Put a file into the repository, as one commit."""
+        target = self.place.path(check_key(key))
+        open_file(path).close()  # whatever is wrong with it is told before the Hub is asked
+        if self.place.is_bucket:
+            self._ask(key, lambda: self._change_bucket(key, add=[(str(path), target)]))
+        else:
+            self._ask(key, lambda: self._commit_file(key, path, target))
+
+    def delete(self, key: str) -> None:
+        """Remove a file, as one commit."""
+        target = self.place.path(check_key(key))
+        self.stat(key)
+        if self.place.is_bucket:
+            self._ask(key, lambda: self._change_bucket(key, delete=[target]))
+        else:
+            operation = _hub().CommitOperationDelete(path_in_repo=target)
+            self._ask(key, lambda: self._commit(key, operation, f"Delete {target}"))
+
+    @property
+    def _branch(self) -> HubPlace:
+        return replace(self.place, root="", token=None)
+
+    def _ask(self, what: str, action: Callable[[], T]) -> T:
+        return retrying(action, self.retry, self.hooks, f"{self.place}: {what}")
+
+    def _api(self) -> Any:
+        _limit_silence(self.retry.stall_s)
+        return _hub().HfApi(endpoint=self.place.endpoint, token=self.place.token or False)
+
+    def _find_commit(self) -> str:
+        place = self.place
+        with translated_errors(str(place)):
+            info = self._api().repo_info(
+                place.repo, revision=place.revision, repo_type=place.kind, timeout=self.retry.stall_s
+            )
+        return str(info.sha)
+
+    def _files(self, folder: str, commit: str) -> Iterator[tuple[str, Any]]:
+        api, place = self._api(), self.place
+        if place.is_bucket:
+            entries = _buckets(api).list_bucket_tree(place.repo, folder or None, recursive=True)
+        else:
+            entries = api.list_repo_tree(
+                place.repo, folder or None, recursive=True, revision=commit, repo_type=place.kind
+            )
+        for entry in entries:
+            key = place.key(entry.path)
+            if key is not None and hasattr(entry, "size"):
+                yield key, entry
+
+    def _head(self, key: str, url: str) -> ObjectInfo:
+        """Ask what a file is; the Hub answers that itself, without sending us on to where the bytes are."""
+        with translated_errors(f"{self.place}/{key}"):
+            found = _hub().get_hf_file_metadata(
+                url, token=self.place.token or False, timeout=self.retry.stall_s, endpoint=self.place.endpoint
+            )
+        if found.size is None:
+            raise StoreError(f"{self.place}/{key}: the Hub did not say how long it is")
+        return ObjectInfo(key, found.size, found.etag)
+
+    def _opener(self) -> OpenBody:
+        commit = self.commit()
+
+        @contextmanager
+        def open_body(key: str, span: Span) -> Iterator[Body]:
+            url = self.place.file_url(self.place.path(key), commit)
+            if len(span) == 0:
+                yield Body(self._head(key, url), iter(()))
+                return
+            with translated_errors(f"{self.place}/{key}"), self._get(url, span) as response:
+                if response.status_code == 416:  # the file ends before the range begins
+                    yield Body(self._head(key, url), iter(()))
+                    return
+                _hub().utils.hf_raise_for_status(response)
+                yield Body(_describe_answer(key, response), _chunks(response, span))
+
+        return open_body
+
+    def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
+        hub = _hub()
+        headers = hub.utils.build_hf_headers(token=self.place.token or False, library_name="penstock")
+        headers |= {"Range": f"bytes={span.begin}-{span.end - 1}", "Accept-Encoding": "identity"}
+        session: AbstractContextManager[Any] = hub.utils.get_session().stream(
+            "GET", url, headers=headers, timeout=self.retry.stall_s, follow_redirects=True
+        )
+        return session
+
+    def _commit_file(self, key: str, path: Path, target: str) -> None:
+        """Send the bytes, many files at a time if many threads do so; then make the commit, one at a time."""
+        place = self.place
+        with translated_errors(f"{place}/{key}"):
+            operation = _hub().CommitOperationAdd(path_in_repo=target, path_or_fileobj=str(path))
+            self._api().preupload_lfs_files(
+                place.repo, [operation], repo_type=place.kind, revision=place.revision, free_memory=False
+            )
+        self._commit(key, operation, f"Upload {target}")
+
+    def _commit(self, key: str, operation: Any, message: str) -> None:
+        place = self.place
+        if place.is_commit:
+            raise RequestRefusedError(f"{place}/{key}: a commit cannot be changed: name a branch to write to")
+        with translated_errors(f"{place}/{key}"), _locks.writing:
+            done = self._api().create_commit(
+                place.repo, [operation], commit_message=message, repo_type=place.kind, revision=place.revision
+            )
+            with _locks.commits:
+                _commits[self._branch] = done.oid
+
+    def _change_bucket(self, key: str, **changes: Any) -> None:
+        with translated_errors(f"{self.place}/{key}"):
+            _buckets(self._api()).batch_bucket_files(self.place.repo, **changes)
+
+
+def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> HubStore:
+    return HubStore(place_of(settings.url, settings.options), retry, hooks)
+
+
+family = StoreFamily(open=_open_store, resolve=resolve_hub)
+
+
+def _hub() -> Any:
+    return require("huggingface_hub", extra="hf", purpose="reading hf:// URLs")
+
+
+def _buckets(api: Any) -> Any:
+    if not hasattr(api, "list_bucket_tree"):
+        raise MissingExtraError("the installed huggingface_hub knows no buckets: pip install -U huggingface_hub")
+    return api
+
+
+def _limit_silence(patience_s: float) -> None:
+    """Give the session that huggingface_hub shares in this process a limit, if it has none: it would wait for ever."""
+    session = _hub().utils.get_session()
+    if session.timeout.read is None:
+        session.timeout = http_library().Timeout(patience_s)
+
+
+def _describe(key: str, file: Any) -> ObjectInfo:
+    """Describe an entry of a list, with the tag that reading it shows too: of large files their SHA-256, else git's."""
+    large = getattr(file, "lfs", None)
+    return ObjectInfo(key, file.size, large.sha256 if large else getattr(file, "blob_id", None))
+
+
+def _describe_answer(key: str, response: Any) -> ObjectInfo:
+    """Describe the file of which a range is coming; the tag is the Hub's, not that of where it sent us on to."""
+    answers = [*response.history, response]
+    linked = next((it.headers["X-Linked-Etag"] for it in answers if "X-Linked-Etag" in it.headers), None)
+    etag = linked or response.headers.get("ETag")
+    total = _TOTAL.fullmatch(response.headers.get("Content-Range", ""))
+    num_bytes = total.group(1) if total else response.headers.get("Content-Length")
+    if num_bytes is None:
+        raise StoreError(f"{key}: the server did not say how long it is")
+    return ObjectInfo(key, int(num_bytes), etag.removeprefix("W/").strip('"') if etag else None)
+
+
+def _chunks(response: Any, span: Span) -> Iterator[bytes]:
+    """Give the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
+    skip = 0 if response.status_code == 206 else span.begin
+    left = len(span)
+    for chunk in response.iter_bytes():  # as they come: gathered to larger ones they would be lost with the connection
+        wanted = chunk[skip : skip + left]
+        skip = max(0, skip - len(chunk))
+        left -= len(wanted)
+        if wanted:
+            yield wanted
+        if left == 0:
+            return

@@ -1,0 +1,322 @@
+"""Files of a machine that speaks SFTP: `sftp://user@host:port/path`, through paramiko."""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError, StoreTimeoutError
+from penstock.extras import require
+from penstock.files import PART_SUFFIX, open_file, translated
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key
+from penstock.storage.pieces import download_pieces, read_pieces
+from penstock.storage.pool import ConnectionPool
+from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
+from penstock.storage.sftp_login import SftpLogin, login_of, resolve_login, root_of
+from penstock.storage.streams import Body, read_range, read_up_to
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from penstock.storage.base import StoreSettings
+
+T = TypeVar("T")
+
+_WINDOW_BYTES = 8 << 20  # asked for at once; as much is in memory
+_CHUNK_BYTES = 1 << 20
+_MAX_CONNECTIONS = 8  # sshd refuses some of more than ten that log in at the same time
+
+
+class SftpConnection:
+    """One SSH connection with one SFTP session on it."""
+
+    def __init__(self, login: SftpLogin, patience_s: float) -> None:
+        self._client = login.connect(patience_s)
+        try:
+            self.sftp = self._client.open_sftp()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def is_open(self) -> bool:
+        """Tell whether the server is still there, as far as this side knows."""
+        transport = self._client.get_transport()
+        return transport is not None and transport.is_active()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+
+connections: ConnectionPool[SftpConnection] = ConnectionPool(_MAX_CONNECTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class SftpStore:
+    """The files below a folder of a server.
+
+    SFTP tells the time of a change in whole seconds: of two files of one size, written in one second, it cannot say
+    that they differ.
+    """
+
+    login: SftpLogin
+    root: str
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SftpStore, (self.login, self.root, self.retry)
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give a file or a range of it."""
+        return bytes(read_pieces(self, key, span))
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Bring a file, or a range of it, to this machine."""
+        download_pieces(self, key, path, span)
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
+        """Give a range of a file, and what the file is."""
+        return read_range(self._open, check_key(key), span, etag, self.retry, self.hooks)
+
+    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
+        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
+        return read_up_to(self._open, check_key(key), Span(0, limit), None, self.retry, self.hooks)
+
+    def upload(self, path: Path, key: str) -> None:
+        """Copy a file to the server, under another name until it is whole."""
+        target = self._path(key)
+
+        def put() -> None:
+            with translated(path), open_file(path) as file, self._session(target) as sftp:
+                _put(sftp, file, target)
+
+        self._ask(key, put)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe a file."""
+        path = self._path(key)
+
+        def ask() -> ObjectInfo:
+            with self._session(path) as sftp:
+                return _describe(key, self._url(path), sftp.stat(path))
+
+        return self._ask(key, ask)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the files whose paths below the folder begin with a prefix, sorted."""
+
+        def ask() -> builtins.list[ObjectInfo]:
+            with self._session(self.root) as sftp:
+                return [info for info in _walk(sftp, self.root) if info.key.startswith(prefix)]
+
+        return iter(sorted(self._ask("the list of files", ask), key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        """Remove a file."""
+        path = self._path(key)
+
+        def ask() -> None:
+            with self._session(path) as sftp:
+                sftp.remove(path)
+
+        self._ask(key, ask)
+
+    def _ask(self, what: str, action: Callable[[], T]) -> T:
+        return retrying(action, self.retry, self.hooks, f"{self._url(self.root)}: {what}")
+
+    def _path(self, key: str) -> str:
+        return posixpath.join(self.root, check_key(key))
+
+    def _url(self, path: str) -> str:
+        return f"{self.login.url}{path}"
+
+    @contextmanager
+    def _session(self, path: str) -> Iterator[Any]:
+        """Lend an SFTP session; what goes wrong with `path` becomes an error of ours."""
+        url = self._url(path)
+        patience_s = self.retry.stall_s
+        with (
+            _connection_errors(url),
+            connections.lease(
+                self.login, lambda: SftpConnection(self.login, patience_s), timeout_s=self.retry.deadline_s
+            ) as connection,
+            _answers(url),
+        ):
+            connection.sftp.get_channel().settimeout(patience_s)
+            yield connection.sftp
+
+    @contextmanager
+    def _open(self, key: str, span: Span) -> Iterator[Body]:
+        path = self._path(key)
+        with self._session(path) as sftp, sftp.open(path, "rb") as file:
+            info = _describe(key, self._url(path), file.stat())
+            yield Body(info, _chunks(file, span.begin, min(span.end, info.num_bytes)))
+
+
+def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> SftpStore:
+    return SftpStore(login_of(settings.options), root_of(settings.url), retry, hooks)
+
+
+family = StoreFamily(open=_open_store, resolve=resolve_login)
+
+
+def _put(sftp: Any, file: BinaryIO, target: str) -> None:
+    folder, name = posixpath.split(target)
+    part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}{PART_SUFFIX}")
+    _make_folders(sftp, folder)
+    try:
+        sftp.putfo(file, part)  # compares the sizes when it is done
+        _replace(sftp, part, target)
+    except BaseException:
+        with suppress(Exception):  # the connection may be what failed; hidden names are never listed
+            sftp.remove(part)
+        raise
+
+
+def _chunks(file: Any, begin: int, end: int) -> Iterator[bytes]:
+    """Read a range in order, with many requests under way: one at a time would wait for the network each time."""
+    _silence_requests(file)
+    for start in range(begin, end, _WINDOW_BYTES):
+        stop = min(start + _WINDOW_BYTES, end)
+        yield from file.readv([(at, min(_CHUNK_BYTES, stop - at)) for at in range(start, stop, _CHUNK_BYTES)])
+
+
+def _silence_requests(file: Any) -> None:
+    """Keep the thread that sends paramiko's requests from printing that the connection is lost: the reader will say so.
+
+    Where another version of paramiko does it otherwise, it prints; nothing else depends on this.
+    """
+    if not hasattr(file, "_prefetch_thread"):
+        return
+    send = file._prefetch_thread
+
+    def send_silently(*args: Any) -> None:
+        with suppress(Exception):
+            send(*args)
+
+    file._prefetch_thread = send_silently
+
+
+def _describe(key: str, url: str, status: Any) -> ObjectInfo:
+    if not stat.S_ISREG(status.st_mode):
+        raise ObjectNotFoundError(f"{url} is not a file", key=key)
+    return ObjectInfo(key, status.st_size, f"{int(status.st_mtime):x}-{status.st_size:x}")
+
+
+def _walk(sftp: Any, root: str) -> Iterator[ObjectInfo]:
+    """Give the files below a folder, in no order. Links to files count as files, links to folders are left out."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = sftp.listdir_attr(posixpath.join(root, folder) if folder else root)
+        except FileNotFoundError:
+            continue  # the root need not exist before the first upload, and others may remove folders
+        for entry in entries:
+            key = posixpath.join(folder, entry.filename)
+            if stat.S_ISLNK(entry.st_mode):
+                entry = _follow(sftp, posixpath.join(root, key)) or entry
+            if stat.S_ISDIR(entry.st_mode):
+                folders.append(key)
+            elif stat.S_ISREG(entry.st_mode) and not key.endswith(PART_SUFFIX):
+                yield _describe(key, key, entry)
+
+
+def _follow(sftp: Any, path: str) -> Any:
+    """Give what a link to a file points to."""
+    try:
+        status = sftp.stat(path)
+    except FileNotFoundError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _make_folders(sftp: Any, folder: str) -> None:
+    missing = []
+    while folder not in ("", "/", "."):
+        try:
+            sftp.stat(folder)
+            break
+        except FileNotFoundError:
+            missing.append(folder)
+            folder = posixpath.dirname(folder)
+    for name in reversed(missing):
+        try:
+            sftp.mkdir(name)
+        except OSError:
+            sftp.stat(name)  # another writer made it meanwhile, or this says what is wrong
+
+
+def _replace(sftp: Any, part: str, target: str) -> None:
+    """Rename over what is there: at once where the server can, else with a moment without the file."""
+    try:
+        sftp.posix_rename(part, target)
+    except OSError:
+        if stat.S_ISDIR(_mode(sftp, target)):
+            raise
+        with suppress(FileNotFoundError):
+            sftp.remove(target)
+        sftp.rename(part, target)
+
+
+def _mode(sftp: Any, path: str) -> int:
+    try:
+        return int(sftp.stat(path).st_mode)
+    except FileNotFoundError:
+        return 0
+
+
+@contextmanager
+def _answers(url: str) -> Iterator[None]:
+    """Turn the answers of a healthy server into errors of ours."""
+    try:
+        yield
+    except PenstockError:
+        raise  # some of ours are errors of the operating system too
+    except FileNotFoundError as error:
+        raise ObjectNotFoundError(f"there is no file {url}", url=url) from error
+    except PermissionError as error:
+        raise AccessDeniedError(f"the server allows no access to {url}", url=url) from error
+
+
+@contextmanager
+def _connection_errors(url: str) -> Iterator[None]:
+    """Turn what may happen to a connection into errors of ours."""
+    paramiko = require("paramiko", extra="sftp", purpose=f"opening {url}")
+    try:
+        yield
+    except PenstockError:
+        raise
+    except paramiko.BadHostKeyException as error:
+        raise AccessDeniedError(
+            f"the server of {url} shows another host key than the one that is known: somebody may be listening in. "
+            "If the server was set up anew, remove its old key with ssh-keygen -R and add the new one",
+            url=url,
+        ) from error
+    except paramiko.AuthenticationException as error:
+        raise _login_error(paramiko, url, error) from error
+    except TimeoutError as error:
+        raise StoreTimeoutError(f"{url}: the server did not answer in time", url=url) from error
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise StoreError(f"{url}: {str(error) or 'the connection was lost'}", url=url) from error
+
+
+def _login_error(paramiko: Any, url: str, error: Exception) -> StoreError:
+    tries = [attempt.result for attempt in getattr(error, "result", ())]
+    broken = [result for result in tries if not isinstance(result, paramiko.AuthenticationException)]
+    if broken:
+        return StoreError(f"{url}: the connection was lost while logging in: {broken[0]}", url=url)
+    return AccessDeniedError(
+        f"{url}: the server let nobody in after {len(tries)} tries (keys in files, the agent's keys, the password): "
+        "name a key with the option key_filename or with COMPOSER_SFTP_KEY_FILE, or start an agent",
+        url=url,
+    )

@@ -1,0 +1,71 @@
+"""Reading through connections that break: the next one goes on at the byte where the last one stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.errors import ObjectChangedError, RequestRefusedError, StoreError
+from penstock.storage.retry import Attempts
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from typing_extensions import Buffer
+
+    from penstock.storage.base import ObjectInfo
+    from penstock.storage.retry import RetryHooks, RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An opened object: what the whole of it is, and the bytes that were asked for, as they arrive.
+
+    Where the object ends before the range does, so do the bytes.
+    """
+
+    info: ObjectInfo
+    chunks: Iterator[Buffer]
+
+
+class OpenBody(Protocol):
+    """Opens a range of an object. Only errors of ours come out of it, also while the body is read."""
+
+    def __call__(self, key: str, span: Span) -> AbstractContextManager[Body]:
+        """Ask for the range once."""
+        ...
+
+
+def read_range(
+    open_body: OpenBody, key: str, span: Span, etag: str | None, retry: RetryPolicy, hooks: RetryHooks
+) -> tuple[bytearray, ObjectInfo]:
+    """Read a range that must lie within the object, all of one version, through as many connections as it takes."""
+    data, info = read_up_to(open_body, key, span, etag, retry, hooks)
+    if len(data) != len(span):
+        raise RequestRefusedError(f"{key} has {info.num_bytes} bytes and ends before byte {span.end}", key=key)
+    return data, info
+
+
+def read_up_to(
+    open_body: OpenBody, key: str, span: Span, etag: str | None, retry: RetryPolicy, hooks: RetryHooks
+) -> tuple[bytearray, ObjectInfo]:
+    """Read a range, or what the object has of it."""
+    attempts = Attempts(retry, hooks, f"reading {key}")
+    data = bytearray()
+    while True:
+        try:
+            with open_body(key, Span(span.begin + len(data), span.end)) as body:
+                if etag is not None and body.info.etag != etag:
+                    raise ObjectChangedError(f"{key} was replaced while it was being read: fetch it again", key=key)
+                etag = body.info.etag
+                for chunk in body.chunks:
+                    data += chunk
+                    attempts.progressed()
+                missing = min(span.end, body.info.num_bytes) - span.begin - len(data)
+                if missing > 0:
+                    raise StoreError(f"{key} was cut {missing} bytes before its end", key=key)
+                return data, body.info
+        except StoreError as error:
+            attempts.failed(error)
