@@ -57,7 +57,13 @@ def run_once(run: Run, scratch: Path) -> Result:
         options = dict(run.options)
         if run.fresh_directory:
             options["directory"] = str(Path(fresh, "out"))
-        command = [python_of(run.peer), "-m", f"benchmarks.peers.{run.module or run.peer}", run.action, json.dumps(options)]
+        command = [
+            python_of(run.peer),
+            "-m",
+            f"benchmarks.peers.{run.module or run.peer}",
+            run.action,
+            json.dumps(options),
+        ]
         # What a library leaves in the temporary directory goes with the run.
         environment = {**os.environ, "TMPDIR": fresh}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

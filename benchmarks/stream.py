@@ -115,7 +115,9 @@ def medians(runs: dict[str, Run], shop: Workshop, scale: Scale) -> dict[str, flo
 def rows_in_one_process(shop: Workshop, scale: Scale) -> list[Comparison]:
     directory = our_dataset(shop, "rows", scale)
     options = {"directory": directory, "kind": "rows", "count": scale.rows, "seconds": scale.seconds}
-    rates = medians({"ours": ours("one_by_one", **options), **peer_runs(shop, scale, "rows", "one_by_one")}, shop, scale)
+    rates = medians(
+        {"ours": ours("one_by_one", **options), **peer_runs(shop, scale, "rows", "one_by_one")}, shop, scale
+    )
     question = "rows, shuffled, one process"
     target = Comparison(question, rates["ours"], RATE, "target", 7.5e5, needed=1)
     return [target, *beside_peers(question, rates, needed=3)]

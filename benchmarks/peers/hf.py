@@ -28,15 +28,15 @@ def make_table(kind: str, count: int) -> pa.Table:
     return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(tokens, TOKENS_PER_ROW)})
 
 
-def write(directory: str, kind: str, count: int) -> Result:
+def write(directory: str, kind: str, count: int, files: int = NUM_FILES) -> Result:
     """Both forms, to have something to read: its writing is not compared."""
     table = make_table(kind, count)
 
     def work() -> int:
         parquet = Path(directory, "parquet")
         parquet.mkdir(parents=True)
-        size = -(-count // NUM_FILES)
-        for number in range(NUM_FILES):
+        size = -(-count // files)
+        for number in range(files):
             pq.write_table(table.slice(number * size, size), parquet / f"{number:05}.parquet")
         Dataset(table).save_to_disk(str(Path(directory, "arrow")))
         return count

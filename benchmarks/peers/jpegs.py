@@ -42,9 +42,7 @@ def write(directory: str, count: int) -> Result:
 
 def decode(count: int, seconds: float) -> Result:
     jpegs = make_jpegs(count)
-    return timed_samples(
-        lambda: (simplejpeg.decode_jpeg(jpeg, "RGB") for jpeg in jpegs), seconds, chunk=min(64, count)
-    )
+    return timed_samples(lambda: (simplejpeg.decode_jpeg(jpeg, "RGB") for jpeg in jpegs), seconds, chunk=min(64, count))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from benchmarks.peers.common import BATCH, SIZE_LIMIT, Result, Sample, main, make_rows, make_tokens, timed
 from benchmarks.peers.streaming import WORKERS, check_samples, timed_batches, timed_samples
 from litdata import StreamingDataLoader, StreamingDataset, optimize
@@ -25,11 +24,11 @@ def all_tokens(count: int) -> Iterator[Sample]:
         yield {"tokens": row}
 
 
-def write(directory: str, kind: str, count: int) -> Result:
+def write(directory: str, kind: str, count: int, size_limit: int = SIZE_LIMIT) -> Result:
     make = all_rows if kind == "rows" else all_tokens
 
     def work() -> int:
-        optimize(make, [count], output_dir=directory, chunk_bytes=SIZE_LIMIT, num_workers=1)
+        optimize(make, [count], output_dir=directory, chunk_bytes=size_limit, num_workers=1)
         return count
 
     return timed(work)
@@ -37,10 +36,7 @@ def write(directory: str, kind: str, count: int) -> Result:
 
 def one_by_one(directory: str, kind: str, count: int, seconds: float) -> Result:
     dataset = StreamingDataset(directory, shuffle=True)
-    samples = (dataset[number] for number in range(BATCH))
-    if kind == "tokens":
-        samples = ({"tokens": np.ascontiguousarray(sample["tokens"])} for sample in samples)
-    check_samples(kind, samples, count)
+    check_samples(kind, (dataset[number] for number in range(BATCH)), count)
     return timed_samples(lambda: dataset, seconds)
 
 

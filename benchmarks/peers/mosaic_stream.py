@@ -27,15 +27,11 @@ def one_by_one(directory: str, kind: str, count: int, seconds: float) -> Result:
 def images(directory: str, count: int, seconds: float) -> Result:
     """Its images are Pillow's, decoded when somebody looks at them."""
     dataset = open_shuffled(directory)
-    return timed_samples(
-        lambda: (np.asarray(sample["image"]) for sample in dataset), seconds, chunk=min(64, count)
-    )
+    return timed_samples(lambda: (np.asarray(sample["image"]) for sample in dataset), seconds, chunk=min(64, count))
 
 
 def stock_loader(directory: str, column: str, seconds: float) -> Result:
-    loader = DataLoader(
-        open_shuffled(directory), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True
-    )
+    loader = DataLoader(open_shuffled(directory), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True)
     return timed_batches(lambda: loader, seconds, column)
 
 
