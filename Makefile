@@ -42,7 +42,7 @@ bench: $(READY) peers
 	$(BIN)/python benchmarks/order_mosaic.py --samples 1e7 1e8 --compare
 	$(BIN)/python benchmarks/order_quality.py --table
 
-peers: .peers/mosaic/.ready .peers/litdata/.ready
+peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready
 
 .peers/%/.ready: scripts/make_peer_env
 	PYTHON=$(PYTHON) scripts/make_peer_env $*

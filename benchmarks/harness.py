@@ -11,10 +11,13 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ROOT = Path(__file__).resolve().parents[1]
-# These need only what penstock needs.
+# These need only what penstock needs (those for streaming also torch).
 AT_HOME = {"penstock", "numpy_gather"}
 
 Result = dict[str, float]  # at least `samples` and `seconds`
@@ -44,6 +47,8 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     # Gets a directory of its own as the option `directory`, removed afterwards.
     fresh_directory: bool = False
+    # The adapter, where it is not the one that has the name of its environment.
+    module: str = ""
 
 
 def run_once(run: Run, scratch: Path) -> Result:
@@ -52,7 +57,13 @@ def run_once(run: Run, scratch: Path) -> Result:
         options = dict(run.options)
         if run.fresh_directory:
             options["directory"] = str(Path(fresh, "out"))
-        command = [python_of(run.peer), "-m", f"benchmarks.peers.{run.peer}", run.action, json.dumps(options)]
+        command = [
+            python_of(run.peer),
+            "-m",
+            f"benchmarks.peers.{run.module or run.peer}",
+            run.action,
+            json.dumps(options),
+        ]
         # What a library leaves in the temporary directory goes with the run.
         environment = {**os.environ, "TMPDIR": fresh}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -62,12 +73,23 @@ def run_once(run: Run, scratch: Path) -> Result:
     return result
 
 
-def measure(runs: dict[str, Run], repeats: int, scratch: Path) -> dict[str, list[Result]]:
-    """Runs them all by turns (A, B, A, B ...), so that a slow moment of the machine meets each of them."""
+def measure(
+    runs: dict[str, Run], repeats: int, scratch: Path, optional: Collection[str] = ()
+) -> dict[str, list[Result]]:
+    """Runs them all by turns (A, B, A, B ...), so that a slow moment of the machine meets each of them.
+
+    A run that fails ends everything, unless it is optional: then it is said, and left out.
+    """
     results: dict[str, list[Result]] = {name: [] for name in runs}
     for _ in range(repeats):
-        for name, run in runs.items():
-            results[name].append(run_once(run, scratch))
+        for name in list(results):
+            try:
+                results[name].append(run_once(runs[name], scratch))
+            except BenchmarkError as error:
+                if name not in optional:
+                    raise
+                print(f"no figure for {name}: {error}", file=sys.stderr)
+                del results[name]
     return results
 
 
@@ -143,11 +165,11 @@ class Workshop:
     def __init__(self, directory: str | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
 
-    def dataset(self, peer: str, **options: Any) -> str:
-        label = "-".join([peer, *(f"{key}={value}" for key, value in sorted(options.items()))])
+    def dataset(self, peer: str, module: str = "", **options: Any) -> str:
+        label = "-".join([module or peer, *(f"{key}={value}" for key, value in sorted(options.items()))])
         path = self.path / label
         if not path.exists():
-            run_once(Run(peer, "write", {"directory": str(path), **options}), self.path)
+            run_once(Run(peer, "write", {"directory": str(path), **options}, module=module), self.path)
         return str(path)
 
     def __enter__(self) -> Workshop:

@@ -112,7 +112,9 @@ def timed_warm(work: Callable[[], int]) -> Result:
     return sorted(results, key=lambda result: result["seconds"])[len(results) // 2]
 
 
-def timed_writing(writer_class: Any, directory: str, kind: str, count: int, compression: str | None) -> Result:
+def timed_writing(
+    writer_class: Any, directory: str, kind: str, count: int, compression: str | None, size_limit: int = SIZE_LIMIT
+) -> Result:
     """Writes the samples with a class that has the arguments of `MDSWriter`, once to warm up and once for the clock.
 
     Without the first pass the figure is that of the system handing out memory for the files, not of the library.
@@ -121,7 +123,7 @@ def timed_writing(writer_class: Any, directory: str, kind: str, count: int, comp
     columns = ROW_COLUMNS if kind == "rows" else TOKEN_COLUMNS
 
     def write_to(folder: str) -> int:
-        with writer_class(out=folder, columns=columns, compression=compression, size_limit=SIZE_LIMIT) as writer:
+        with writer_class(out=folder, columns=columns, compression=compression, size_limit=size_limit) as writer:
             for sample in samples:
                 writer.write(sample)
         return count

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benchmarks.peers.common import (
     BATCH,
+    SIZE_LIMIT,
     Result,
     check_rows,
     check_tokens,
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
 
 
-def write(directory: str, kind: str, count: int, compression: str | None = None) -> Result:
+def write(
+    directory: str, kind: str, count: int, compression: str | None = None, size_limit: int = SIZE_LIMIT
+) -> Result:
     from penstock import MDSWriter
 
-    return timed_writing(MDSWriter, directory, kind, count, compression)
+    return timed_writing(MDSWriter, directory, kind, count, compression, size_limit)
 
 
 def read_rows_by_index(directory: str, shuffled: bool) -> Result:

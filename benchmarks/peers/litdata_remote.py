@@ -1,0 +1,30 @@
+"""litdata from a store, in .peers/litdata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.peers.common import BATCH, Result, main
+from benchmarks.peers.remote import BUCKET, KEYS, run_cold, use_store
+from benchmarks.peers.streaming import WORKERS
+from litdata import StreamingDataLoader, StreamingDataset
+
+
+def loader(endpoint: str, key: str, directory: str, column: str, seconds: float) -> Result:
+    use_store(endpoint)
+    options = {
+        "endpoint_url": endpoint,
+        "aws_access_key_id": KEYS["key"],
+        "aws_secret_access_key": KEYS["secret"],
+        "region_name": "us-east-1",
+    }
+
+    def batches() -> Any:
+        dataset = StreamingDataset(f"s3://{BUCKET}/{key}", cache_dir=directory, shuffle=True, storage_options=options)
+        return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
+
+    return run_cold(batches, column, seconds)
+
+
+if __name__ == "__main__":
+    main({"loader": loader})

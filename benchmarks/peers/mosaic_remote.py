@@ -1,0 +1,27 @@
+"""mosaicml-streaming from a store, in .peers/mosaic. It reads the very files that penstock reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.peers.common import BATCH, Result, main
+from benchmarks.peers.remote import BUCKET, run_cold, use_store
+from benchmarks.peers.streaming import WORKERS
+from streaming import StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
+from torch.utils.data import DataLoader
+
+
+def loader(endpoint: str, key: str, directory: str, column: str, seconds: float) -> Result:
+    use_store(endpoint)
+    clean_stale_shared_memory()
+
+    def batches() -> Any:
+        dataset = StreamingDataset(remote=f"s3://{BUCKET}/{key}", local=directory, shuffle=True, batch_size=BATCH)
+        return DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
+
+    return run_cold(batches, column, seconds)
+
+
+if __name__ == "__main__":
+    main({"loader": loader})

@@ -1,0 +1,311 @@
+"""How fast samples come from a store with latency or little bandwidth, beside other libraries, and how fast they go
+there.
+
+python benchmarks/remote.py [--quick] [--only NAME] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Adapters run as modules of `benchmarks`, so this script has to be able to import it by that name too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.harness import (
+    BenchmarkError,
+    Comparison,
+    Result,
+    Run,
+    Workshop,
+    measure,
+    median_rate,
+    python_of,
+    run_once,
+    table,
+)
+from benchmarks.servers import file_server, s3_emulator
+from benchmarks.slow_network import SlowNetwork
+
+RATE = "samples/s"
+COLUMN = {"rows": "id", "tokens": "tokens"}
+LATENCY_S = 0.030
+BYTES_PER_S = 100e6
+SHARD_BYTES = 1 << 24  # so that there are enough shards to fetch side by side in little data
+NUM_FILES = 16
+TITLES = {
+    "mosaic": "mosaicml-streaming",
+    "litdata": "litdata",
+    "hf": "HF streaming Parquet",
+    "webdataset": "webdataset",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much data there is, and for how long the slow ones read it."""
+
+    rows: int
+    tokens: int
+    large_tokens: int  # in 64 MB shards
+    slow_rows: int  # for a library that takes long to write them
+    uploaded: int
+    seconds: float
+    repeats: int
+
+
+# 8 200 token rows fill 64 MB.
+FULL = Scale(
+    rows=2_400_000,
+    tokens=64_000,
+    large_tokens=128_000,
+    slow_rows=200_000,
+    uploaded=246_000,
+    seconds=15,
+    repeats=3,
+)
+QUICK = Scale(rows=600_000, tokens=16_000, large_tokens=32_000, slow_rows=20_000, uploaded=32_000, seconds=5, repeats=1)
+
+Question = Callable[[Workshop, Scale], list[Comparison]]
+
+
+@contextmanager
+def network(shop: Workshop, latency_s: float = 0.0, bytes_per_s: float | None = None) -> Iterator[SlowNetwork]:
+    """The workshop's datasets as objects of a bucket, each under the name of its folder, far away."""
+    with (
+        file_server(shop.path, Path(tempfile.mkdtemp(prefix="nginx-", dir=shop.path))) as port,
+        SlowNetwork(port, latency_s, bytes_per_s) as far,
+    ):
+        yield far
+
+
+def key_of(directory: str) -> str:
+    return Path(directory).name
+
+
+def keys_below(directory: str, suffix: str) -> list[str]:
+    root = Path(directory)
+    return [str(path.relative_to(root.parent)) for path in sorted(root.rglob(f"*.{suffix}"))]
+
+
+def ours(action: str, **options: Any) -> Run:
+    return Run("penstock", action, options, fresh_directory=True, module="penstock_remote")
+
+
+def our_dataset(shop: Workshop, kind: str, scale: Scale) -> str:
+    return shop.dataset("penstock", kind=kind, count=count_of(kind, scale), size_limit=SHARD_BYTES)
+
+
+def count_of(kind: str, scale: Scale) -> int:
+    return scale.rows if kind == "rows" else scale.tokens
+
+
+def all_runs(shop: Workshop, scale: Scale, kind: str, endpoint: str) -> dict[str, Run]:
+    count = count_of(kind, scale)
+    common = {"endpoint": endpoint, "column": COLUMN[kind], "seconds": scale.seconds}
+    mds = key_of(our_dataset(shop, kind, scale))
+    chunks = key_of(shop.dataset("litdata", "litdata_stream", kind=kind, count=count, size_limit=SHARD_BYTES))
+    parquet = keys_below(shop.dataset("hf", kind=kind, count=count, files=NUM_FILES), "parquet")
+    tars = keys_below(shop.dataset("webdataset", kind=kind, count=min(count, scale.slow_rows), shards=NUM_FILES), "tar")
+
+    def cached(peer: str, key: str) -> Run:
+        return Run(peer, "loader", {**common, "key": key}, fresh_directory=True, module=f"{peer}_remote")
+
+    return {
+        "ours": ours("own_loader", key=mds, **common),
+        "ours stock": ours("stock_loader", key=mds, **common),
+        "mosaic": cached("mosaic", mds),
+        "litdata": cached("litdata", chunks),
+        "hf": Run("hf", "loader", {**common, "keys": parquet}, module="hf_remote"),
+        "webdataset": Run("webdataset", "loader", {**common, "keys": tars}, module="webdataset_remote"),
+    }
+
+
+def measure_all(shop: Workshop, scale: Scale, kind: str, **far: Any) -> dict[str, list[Result]]:
+    # Written before the clock runs, and before the server looks at the folder.
+    all_runs(shop, scale, kind, "")
+    with network(shop, **far) as slow:
+        return measure(all_runs(shop, scale, kind, slow.endpoint), scale.repeats, shop.path, optional=TITLES)
+
+
+def compare_kind(shop: Workshop, scale: Scale, kind: str, needed: dict[str, float]) -> list[Comparison]:
+    results = measure_all(shop, scale, kind, latency_s=LATENCY_S)
+    rates = {name: median_rate(each) for name, each in results.items()}
+    first = {name: median_of("first_s", each) * 1e3 for name, each in results.items()}
+    question = f"{kind}, 30 ms latency"
+    return [
+        *(
+            Comparison(f"{question}, own loader", rates["ours"], RATE, title, rates[name], needed=needed.get(name))
+            for name, title in TITLES.items()
+            if name in rates
+        ),
+        *(
+            Comparison(f"{question}, stock loader", rates["ours stock"], RATE, title, rates[name])
+            for name, title in TITLES.items()
+            if name in rates
+        ),
+        *(
+            Comparison(
+                f"{question}, first batch ({loader})",
+                first[mine],
+                "ms",
+                title,
+                first[name],
+                needed=3 if name == "mosaic" else None,
+                lower_is_better=True,
+            )
+            for mine, loader in [("ours", "own loader"), ("ours stock", "stock loader")]
+            for name, title in TITLES.items()
+            if name in first
+        ),
+    ]
+
+
+def rows_with_latency(shop: Workshop, scale: Scale) -> list[Comparison]:
+    return compare_kind(shop, scale, "rows", {"mosaic": 10, "litdata": 3, "hf": 3, "webdataset": 3})
+
+
+def tokens_with_latency(shop: Workshop, scale: Scale) -> list[Comparison]:
+    return compare_kind(shop, scale, "tokens", {"mosaic": 8})
+
+
+def little_bandwidth(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """Bytes of the dataset per second, of all seconds since before it was opened, against the limit."""
+    directory = shop.dataset("penstock", kind="tokens", count=scale.large_tokens)
+    num_bytes = sum(path.stat().st_size for path in Path(directory).iterdir())
+    results = []
+    with network(shop, latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S) as slow:
+        options = {"endpoint": slow.endpoint, "key": key_of(directory), "column": "tokens", "seconds": 600}
+        for action in ("own_loader", "stock_loader"):
+            runs = measure({"ours": ours(action, **options)}, scale.repeats, shop.path)["ours"]
+            if any(run["samples"] != scale.large_tokens for run in runs):
+                raise BenchmarkError("the epoch was not whole")
+            rate = num_bytes / statistics.median(run["seconds"] for run in runs) / 1e6
+            question = f"tokens, 100 MB/s, {action.replace('_', ' ')}"
+            results.append(Comparison(question, rate, "MB/s", "limit", BYTES_PER_S / 1e6, needed=0.9))
+            memory = max(run["fetcher_mb"] for run in runs)
+            results.append(fetcher_memory(f"{question}: fetcher", memory))
+    return results
+
+
+def fetcher_memory(question: str, megabytes: float) -> Comparison:
+    return Comparison(question, megabytes, "MB", "target", 300, needed=1, lower_is_better=True)
+
+
+def ceiling(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """What server and proxy let through at most: below it, it is the client that is measured. And fetcher memory."""
+    directory = shop.dataset("penstock", kind="tokens", count=scale.large_tokens)
+    comparisons = []
+    with network(shop, latency_s=LATENCY_S) as slow:
+        keys = keys_below(directory, "mds")
+        options = {"endpoint": slow.endpoint, "keys": keys}
+        runs = {
+            "bare": Run("penstock", "download_only", options, module="penstock_remote"),
+            "ours": ours("own_loader", endpoint=slow.endpoint, key=key_of(directory), column="tokens", seconds=600),
+        }
+        results = measure(runs, scale.repeats, shop.path)
+        num_bytes = sum(path.stat().st_size for path in Path(directory).iterdir())
+        rate = num_bytes / statistics.median(run["seconds"] for run in results["ours"]) / 1e6
+        bare = median_rate(results["bare"]) / 1e6
+        question = "64 MB shards of tokens, 30 ms latency"
+        comparisons.append(Comparison(question, rate, "MB/s", "bare connections, to nowhere", bare))
+        memory = max(run["fetcher_mb"] for run in results["ours"])
+        comparisons.append(fetcher_memory(f"{question}: fetcher", memory))
+    return comparisons
+
+
+def upload_while_writing(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """2 GB in 64 MB shards. The emulator is written in Python: it may well be the slower of the two."""
+    local = Run("penstock", "write_locally", {"count": scale.uploaded}, True, "penstock_remote")
+    source = str(shop.path / "to-upload")
+    run_once(
+        Run("penstock", "write_locally", {"directory": source, "count": scale.uploaded}, module="penstock_remote"),
+        shop.path,
+    )
+    rates: dict[str, list[float]] = {"local": [], "raw": [], "ours": []}
+    for turn in range(scale.repeats):
+        rates["local"].append(median_rate([run_once(local, shop.path)]))
+        for name in ("raw", "ours"):
+            # A new emulator each time: it keeps all that it is given in memory or temporary files.
+            with s3_emulator(Path(tempfile.mkdtemp(prefix="emulator-", dir=shop.path))) as port:
+                endpoint = f"http://127.0.0.1:{port}"
+                run_once(Run("penstock", "make_bucket", {"endpoint": endpoint}, module="penstock_remote"), shop.path)
+                options = {"out": f"{name}-{turn}", "count": scale.uploaded, "endpoint": endpoint}
+                run = (
+                    Run("penstock", "upload_only", {"source": source, **options}, module="penstock_remote")
+                    if name == "raw"
+                    else Run("penstock", "write_tokens", options, module="penstock_remote")
+                )
+                rates[name].append(median_rate([run_once(run, shop.path)]))
+    rate = {name: statistics.median(each) for name, each in rates.items()}
+    slower = min(("local", "raw"), key=rate.__getitem__)
+    title = {"local": "writing locally", "raw": "raw upload"}
+    return [
+        Comparison(
+            "uploading while writing", rate["ours"], RATE, title[name], rate[name], 0.9 if name == slower else None
+        )
+        for name in ("local", "raw")
+    ]
+
+
+def random_access(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """All that crosses the network: the index, what is needed to find the sample, and the sample."""
+    directory = shop.dataset("penstock", kind="tokens", count=scale.large_tokens)
+    with network(shop, latency_s=LATENCY_S) as slow:
+        result = run_once(ours("random_access", endpoint=slow.endpoint, key=key_of(directory)), shop.path)
+        kilobytes, requests = slow.bytes_down / 1e3, slow.num_requests
+    question = f"dataset[i], cold, 64 MB shards ({requests} requests, {result['seconds'] * 1e3:.0f} ms)"
+    return [Comparison(question, kilobytes, "kB", "target", 1000, needed=1, lower_is_better=True)]
+
+
+def median_of(name: str, results: list[Result]) -> float:
+    return statistics.median(result[name] for result in results)
+
+
+QUESTIONS: dict[str, Question] = {
+    "ceiling": ceiling,
+    "rows": rows_with_latency,
+    "tokens": tokens_with_latency,
+    "bandwidth": little_bandwidth,
+    "upload": upload_while_writing,
+    "random-access": random_access,
+}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures reading from and writing to a store, beside the peers.")
+    parser.add_argument("--quick", action="store_true", help="less data, shorter and single runs")
+    parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    for peer in TITLES:
+        python_of(peer)  # before minutes of work, not after them
+    scale = QUICK if arguments.quick else FULL
+    comparisons = []
+    with Workshop(arguments.directory) as shop:
+        for name in arguments.only or QUESTIONS:
+            print(f"{name} ...", file=sys.stderr)
+            comparisons += QUESTIONS[name](shop, scale)
+    print(table(comparisons))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([comparison.as_json() for comparison in comparisons], indent=2))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchmarkError as error:
+        sys.exit(f"error: {error}")
