@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -212,6 +213,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._carried_seat: Seat | None = None
         self._carried_to = 0
         self._worker_state: WorkerState | None = None
+        self._meant_for: int | None = None
         self._in_process = Here(self.table)
 
     # --- How large it is --------------------------------------------------------------------------------------
@@ -294,18 +296,25 @@ class StreamingDataset(IterableDataset[Any]):
                 " penstock's StreamingDataLoader; until then no state can be taken",
                 stacklevel=2,
             )
-        begun = self._book.join(worker if is_worker() else NO_WORKER, pass_key(), self._start_of)
+        number, self._meant_for = self._meant_for, None
+        begun = self._book.join(worker if is_worker() else NO_WORKER, pass_key(), self._start_of, number)
         tour = self._tour(begun, worker, num_workers, self._here())
         self._here().tour = tour
         return tour.columns() if self.columnar else tour.samples()
 
-    def begin_pass(self, num_workers: int) -> Pass:
-        """Begin a pass for a loader with so many workers, or none, which will each iterate once."""
-        return self._book.announce(num_workers, self._start_of)
+    @contextmanager
+    def beginning_pass(self, num_workers: int) -> Iterator[Pass]:
+        """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
+        begun = self._book.announce(num_workers, self._start_of)
+        self._meant_for = begun.number
+        try:
+            yield begun
+        finally:
+            self._meant_for = None
 
     def tours(self, begun: Pass, num_threads: int) -> list[Tour]:
         """Give the ways of several threads through a pass that was begun for none of the workers."""
-        self._book.join(NO_WORKER, None, self._start_of)
+        self._book.join(NO_WORKER, None, self._start_of, begun.number)
         return [self._tour(begun, thread, num_threads, Here(self.table)) for thread in range(num_threads)]
 
     def _tour(self, begun: Pass, worker: int, num_workers: int, here: Here) -> Tour:
@@ -343,6 +352,11 @@ class StreamingDataset(IterableDataset[Any]):
         """The epoch that the next pass goes through, unless a state says otherwise."""
         return self._book.read().next_epoch
 
+    @property
+    def is_between_passes(self) -> bool:
+        """Whether the next pass is what counts: a state was loaded or an epoch set, and no pass has begun since."""
+        return self._book.read().is_between_passes
+
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
         """Describe where the whole job stands, as plain JSON values: one state, valid on any number of ranks.
 
@@ -353,7 +367,7 @@ class StreamingDataset(IterableDataset[Any]):
         if is_worker():
             return self._worker_state_dict()
         notes, seat, tour = self._book.read(), self._seat(), self._here().tour
-        if not notes.passes or notes.is_state_new:
+        if notes.is_between_passes:
             size = self._global_batch_size(seat)
             run = self._runs.get(seat, size, notes.state)
             at = run.start_of(notes.next_epoch, seat.world, size, is_state_new=notes.is_state_new)

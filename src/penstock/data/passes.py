@@ -32,6 +32,7 @@ _PASSES_KEPT = 8
 class Pass:
     """One pass over the dataset: where it began, and which workers take part so far."""
 
+    number: int
     epoch: int
     position: int
     key: str | None = None  # what names it for the workers of a loader that announced nothing
@@ -51,6 +52,14 @@ class Notes:
     next_epoch: int = 0
     state: dict[str, Any] | None = None
     is_state_new: bool = False  # no pass has begun at it yet
+    is_epoch_new: bool = False  # it was set, to another one than that under way, and no pass has begun since
+    num_passes: int = 0
+
+    @property
+    def is_between_passes(self) -> bool:
+        """Whether the next pass is what counts, not the one before: a state was loaded, an epoch set, or none begun."""
+        return not self.passes or self.is_state_new or self.is_epoch_new
+
     passes: list[Pass] = field(default_factory=list)
 
 
@@ -78,6 +87,7 @@ class PassBook:
             raise ResumeError(f"epoch {epoch} is no epoch: they count from 0")
         with self._changed() as notes:
             notes.next_epoch = epoch
+            notes.is_epoch_new = not notes.passes or notes.passes[-1].epoch != epoch
             if notes.is_state_new and notes.state is not None and int(notes.state["epoch"]) != epoch:
                 notes.is_state_new = False
 
@@ -93,29 +103,28 @@ class PassBook:
             begun.expected = list(range(num_workers)) or [NO_WORKER]
             return begun
 
-    def join(self, worker: int, key: str | None, start_of: Callable[[Notes], Cursor]) -> Pass:
+    def join(
+        self, worker: int, key: str | None, start_of: Callable[[Notes], Cursor], number: int | None = None
+    ) -> Pass:
         """Take part in the pass that this worker is meant for, beginning it if nobody has yet.
 
-        `key` names the pass for the workers of a loader that announces nothing; a worker that took part already is
-        here for the next one, whatever the key. Each call of `NO_WORKER` begins a pass, unless one was announced.
+        `number` is that of an announced pass, where the worker was started for it. `key` names the pass for the workers
+        of a loader that announces nothing; a worker that took part already is here for the next one, whatever the key.
+        Each call of `NO_WORKER` begins a pass, unless one was announced.
         """
         with self._changed() as notes:
-            for begun in reversed(notes.passes):
-                is_meant = worker in begun.expected or (key is not None and begun.key == key)
-                if is_meant and worker not in begun.workers:
-                    break
-            else:
-                begun = self._begin(notes, start_of(notes), key)
+            begun = _find_pass(notes.passes, worker, key, number) or self._begin(notes, start_of(notes), key)
             begun.workers.append(worker)
             return begun
 
     def _begin(self, notes: Notes, at: Cursor, key: str | None = None) -> Pass:
-        begun = Pass(epoch=at.epoch, position=at.position, key=key)
+        begun = Pass(number=notes.num_passes, epoch=at.epoch, position=at.position, key=key)
+        notes.num_passes += 1
         for earlier in notes.passes:
             earlier.expected = []  # who has not come by now never will
         notes.passes = [*notes.passes[1 - _PASSES_KEPT :], begun]
         notes.next_epoch = at.epoch + 1
-        notes.is_state_new = False
+        notes.is_state_new = notes.is_epoch_new = False
         return begun
 
     @contextmanager
@@ -168,3 +177,15 @@ class PassBook:
             return
         PassBook.__init__(self)
         os.pwrite(self._descriptor, json.dumps(state["notes"]).encode(), 0)
+
+
+def _find_pass(passes: list[Pass], worker: int, key: str | None, number: int | None) -> Pass | None:
+    """Find the newest pass that waits for a worker, or the one that the worker was started for."""
+    for begun in reversed(passes):
+        if number is not None:
+            is_meant = begun.number == number
+        else:
+            is_meant = worker in begun.expected or (key is not None and begun.key == key)
+        if is_meant and worker not in begun.workers:
+            return begun
+    return None

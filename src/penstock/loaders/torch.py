@@ -75,11 +75,10 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin the next pass."""
-        dataset = self._streaming
-        self._begun = dataset.begin_pass(0 if self._columnar else self.num_workers)
-        self._num_steps, self._is_over = 0, False
-        batches = self._columns(self._begun) if self._columnar else super().__iter__()
-        return self._count(self._begun, batches)
+        with self._streaming.beginning_pass(0 if self._columnar else self.num_workers) as begun:
+            batches = self._columns(begun) if self._columnar else super().__iter__()
+        self._begun, self._num_steps, self._is_over = begun, 0, False
+        return self._count(begun, batches)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -87,7 +86,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
-        if self._begun is None:
+        if self._begun is None or self._streaming.is_between_passes:
             return self._streaming.state_dict()
         return self._streaming.state_after(self._begun, self._num_steps, is_over=self._is_over and self._drops_last)
 
