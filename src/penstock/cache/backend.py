@@ -153,7 +153,7 @@ class FetcherBackend:
         plain = None if spans is None else [[span.begin, span.end] for span in spans]
         header = {"op": "read", "group": self._group, "stream": stream, "key": key, "spans": plain}
         answer, payload = self._client.request(header)
-        if len(answer["sizes"]) == 1:
+        if spans is None or len(spans) == 1:
             return [payload]
         ends = list(itertools.accumulate(answer["sizes"]))
         return [payload[end - size : end] for end, size in zip(ends, answer["sizes"], strict=True)]

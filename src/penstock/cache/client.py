@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
+_SILENCE_S = 30.0
 _START_S = 60.0
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
@@ -301,7 +302,6 @@ class Client:
         self._groups: dict[int, Callable[[], list[Header]]] = {}
         self._lost_at: deque[float] = deque(maxlen=_RESTARTS)
         self._on_warnings: dict[int, Callable[[list[str]], None]] = {}
-        self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or 30.0)
 
     @property
     def is_connected(self) -> bool:
@@ -375,7 +375,7 @@ class Client:
             connection = self._connection
             if connection is not None and not connection.is_lost:
                 return connection
-            connection = connect(self._silence_s)
+            connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
             try:
                 for group in list(self._groups):
                     self._introduce(connection, group)

@@ -11,10 +11,10 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cache.counts import Counts
-from penstock.cache.haul import Haul, NoLongerWanted
+from penstock.cache.haul import Admission, Haul, NoLongerWanted
 from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, Ticket, Want
 from penstock.cache.lock import Stripes
 from penstock.cache.pool import PiecePool
@@ -22,11 +22,13 @@ from penstock.cache.room import Room
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.cache.item import Item
     from penstock.cache.settings import CachedStream
     from penstock.types import Span
+
+T = TypeVar("T")
 
 _log = logging.getLogger("penstock.cache")
 _MOST_DRIVERS = 32
@@ -46,6 +48,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        self._admitting = threading.Lock()
         self._queue = JobQueue()
         self._plans = Plans()
         self._groups: dict[GroupKey, _Group] = {}
@@ -291,23 +294,38 @@ class Engine:
 
     def _drive_all(self) -> None:
         while True:
-            job = self._next()
-            if job is None:
-                return
-            error: BaseException | None = None
-            result: dict[str, Any] | None = None
-            try:
-                result = self._haul.bring(job)
-            except NoLongerWanted:
+            with self._changed:
+                self._num_idle += 1
+            with self._admitting:
+                job = self._next()
+                if job is None:
+                    return
+                was_urgent = job.is_urgent
+                admission = self._try(job, self._haul.admit, job)
+            result = None
+            if isinstance(admission, Admission):
+                result = self._try(job, self._haul.carry, job, admission)
+            elif admission is not None:
+                result = admission
+            if isinstance(result, NoLongerWanted):
                 if self._is_wanted_again(job):
                     continue
-                error = CacheError(f"{job.item.name} is no longer wanted")
-            except PenstockError as failure:
-                error = failure
-            except Exception as failure:  # noqa: BLE001  it goes to whoever asked
-                _log.exception("fetching %s failed", job.item.name)
-                error = failure
-            self._finish(job, result, error)
+                result = CacheError(f"{job.item.name} is no longer wanted")
+            if result is None:
+                self._park(job, was_urgent=was_urgent)
+            else:
+                self._finish(job, result)
+            del job, admission, result
+
+    def _try(self, job: Job, action: Callable[..., T], *arguments: Any) -> T | Exception:
+        """Give what a step of a job gives, or its error: errors go to whoever wants the item, not to this thread."""
+        try:
+            return action(*arguments)
+        except (PenstockError, NoLongerWanted) as error:
+            return error
+        except Exception as error:  # noqa: BLE001
+            _log.exception("fetching %s failed", job.item.name)
+            return error
 
     def _is_wanted_again(self, job: Job) -> bool:
         """Queue a job anew that was cancelled and meanwhile found somebody who wants it."""
@@ -323,29 +341,25 @@ class Engine:
         with self._changed:
             while not self._is_closed:
                 num_busy = self._num_drivers - self._num_idle
-                job = self._queue.pop(only_urgent=num_busy > _MOST_DRIVERS)
+                job = self._queue.pop(only_urgent=num_busy >= _MOST_DRIVERS)
                 if job is not None:
-                    job.started_at = time.monotonic()
+                    self._num_idle -= 1
                     self._staff()
                     return job
-                self._num_idle += 1
                 self._changed.wait()
-                self._num_idle -= 1
+            self._num_idle -= 1
             self._num_drivers -= 1
             return None
 
-    def _finish(self, job: Job, result: dict[str, Any] | None, error: BaseException | None) -> None:
+    def _finish(self, job: Job, result: dict[str, Any] | Exception) -> None:
         with self._changed:
-            if result is None and error is None:
-                self._park(job)
-                return
             tickets, job.tickets = job.tickets, []
             self._queue.remove(job)
-            if error is not None and not job.is_cancelled:
+            if isinstance(result, Exception) and not job.is_cancelled:
                 self._counts.add("errors")
                 self._failed[job.key] = time.monotonic() + _FAILED_FOR_S
                 if not tickets:
-                    _log.warning("prefetching %s failed: %s", job.item.name, error)
+                    _log.warning("prefetching %s failed: %s", job.item.name, result)
             else:
                 self._failed.pop(job.key, None)
             self._queue.unpark()
@@ -354,22 +368,27 @@ class Engine:
         for ticket in tickets:
             if not ticket.future.set_running_or_notify_cancel():
                 continue
-            if error is not None:
-                ticket.future.set_exception(error)
+            if isinstance(result, Exception):
+                ticket.future.set_exception(result)
             else:
-                ticket.future.set_result(result or {})
+                ticket.future.set_result(result)
 
-    def _park(self, job: Job) -> None:
+    def _park(self, job: Job, *, was_urgent: bool) -> None:
         """Put a job aside for want of room; prefetches that would compete for it stay back too."""
-        now = time.monotonic()
-        for ticket in job.tickets:
-            ticket.parked_at = ticket.parked_at or now
-        self._queue.park(job)
-        job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
-        self._queue.stalled |= job.competes_in
-        if self._clock is None:
-            self._clock = threading.Thread(target=self._tick, name="penstock-clock", daemon=True)
-            self._clock.start()
+        with self._changed:
+            if job.is_urgent and not was_urgent:  # somebody has come to wait for it, and may take more
+                job.state = State.QUEUED
+                self._queue.update(job)
+                return
+            now = time.monotonic()
+            for ticket in job.tickets:
+                ticket.parked_at = ticket.parked_at or now
+            self._queue.park(job)
+            job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
+            self._queue.stalled |= job.competes_in
+            if self._clock is None:
+                self._clock = threading.Thread(target=self._tick, name="penstock-clock", daemon=True)
+                self._clock.start()
 
     def _tick(self) -> None:
         """While anything is parked, let it try again now and then, and end what has waited too long."""

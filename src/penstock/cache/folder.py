@@ -75,8 +75,8 @@ class Folder:
         num_bytes = self._measure(item)
         if num_bytes:
             self.shelf.put(item.name, num_bytes, time.time())
-        if item.is_object:
-            self._remember(item)
+        if item.is_object or not (self.directory / INDEX_NAME).exists():
+            self._remember(item)  # nothing else will tell the next fetcher that it is ours
 
     def hand_over(self, name: str) -> None:
         """Keep an item until its reader says that it has locked it."""

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from concurrent.futures import CancelledError
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.bring import Bring, split
@@ -41,6 +41,15 @@ class NoLongerWanted(Exception):  # noqa: N818  no error: whoever wanted it has 
     """A job was given up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A job that may go on: its item is there already, or has its room, or its size is yet to be learnt."""
+
+    item: Item
+    reservation: Reservation | None = None
+    is_there: bool = False
+
+
 class _Reader(Owner):
     """On whose behalf ranges are read that go straight to whoever asks."""
 
@@ -63,50 +72,72 @@ class Haul:
         self._stores: dict[str, Store] = {}
         self._opening = threading.Lock()
 
-    def bring(self, job: Job) -> dict[str, Any] | None:
-        """Bring an item; None: there is no room for it now."""
-        for _ in range(_DELETED_TRIES - 1):
-            try:
-                return self._bring(job)
-            except FileNotFoundError as error:
-                if isinstance(error, PenstockError) and not _is_below(job.directory, error):
-                    raise
-                _log.info("%s was deleted while %s was on its way: again", job.directory, job.item.name)
-        with translated(job.directory):
-            return self._bring(job)
+    def admit(self, job: Job) -> Admission | None:
+        """Make room for a job without waiting for anybody; None: there is none now.
 
-    def _bring(self, job: Job) -> dict[str, Any] | None:
+        Jobs are admitted one after the other, so that what is needed later never takes the room of what is needed
+        sooner.
+        """
+        item, is_urgent = job.item, job.is_urgent
         if job.is_cancelled:
             raise NoLongerWanted
-        item = self._sized(job)
-        if not item.refresh and is_complete(job.directory, item):
-            self._room.found(job.directory, item, hand_over=bool(job.tickets))
-            return {"downloaded": 0}
-        reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=job.is_urgent)
-        if reservation is None:
-            return None
-        return self._bring_into(job, item, reservation)
+        if self._is_there(job, item):
+            return Admission(item, is_there=True)
+        if item.parts[0].stored.num_bytes is None:
+            return Admission(item)
+        reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=is_urgent)
+        return None if reservation is None else Admission(item, reservation)
 
-    def _bring_into(self, job: Job, item: Item, reservation: Reservation) -> dict[str, Any]:
-        arrived: Item | None = None
+    def carry(self, job: Job, admission: Admission) -> dict[str, Any] | None:
+        """Bring an item that was admitted; None: its size is known only now, and there is no room for it."""
+        item, reservation = admission.item, admission.reservation
+        if admission.is_there:
+            return {"downloaded": 0}
+        if reservation is None:
+            item = self._sized(job)
+            reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=True)
+            if reservation is None:
+                return None
+        arrived = None
         try:
-            stripe = self._stripes.take(
-                job.directory, stripe_of(item.name), job.stream.timeout_s, should_stop=lambda: job.is_cancelled
-            )
-            try:
-                if not item.refresh and is_complete(job.directory, item):
-                    arrived = item  # another fetcher was quicker
-                    return {"downloaded": 0}
-                credit = job.credit()
-                self._download(job, item)
-                arrived = item
-            finally:
-                self._stripes.leave(stripe)
-            num_bytes = item.packed_bytes or item.raw_bytes
-            self._counts.add_download(credit, num_bytes)
+            num_bytes = self._carry_again(job, item)
+            arrived = item
             return {"downloaded": num_bytes}
         finally:
             self._room.settle(reservation, arrived, hand_over=bool(job.tickets))
+
+    def _is_there(self, job: Job, item: Item) -> bool:
+        if item.refresh or not is_complete(job.directory, item):
+            return False
+        self._room.found(job.directory, item, hand_over=bool(job.tickets))
+        return True
+
+    def _carry_again(self, job: Job, item: Item) -> int:
+        for _ in range(_DELETED_TRIES - 1):
+            try:
+                return self._carry_locked(job, item)
+            except FileNotFoundError as error:
+                if isinstance(error, PenstockError) and not _is_below(job.directory, error):
+                    raise
+                _log.info("%s was deleted while %s was on its way: again", job.directory, item.name)
+        with translated(job.directory):
+            return self._carry_locked(job, item)
+
+    def _carry_locked(self, job: Job, item: Item) -> int:
+        """Download unless another fetcher was quicker, and give the number of bytes that came."""
+        stripe = self._stripes.take(
+            job.directory, stripe_of(item.name), job.stream.timeout_s, should_stop=lambda: job.is_cancelled
+        )
+        try:
+            if not item.refresh and is_complete(job.directory, item):
+                return 0
+            credit = job.credit()
+            self._download(job, item)
+        finally:
+            self._stripes.leave(stripe)
+        num_bytes = item.packed_bytes or item.raw_bytes
+        self._counts.add_download(credit, num_bytes)
+        return num_bytes
 
     def _download(self, job: Job, item: Item) -> None:
         job.num_bytes_done = 0
@@ -128,10 +159,6 @@ class Haul:
     def _sized(self, job: Job) -> Item:
         """Learn the size of an object that came without one: room cannot be made for the unknown."""
         item = job.item
-        if item.raw_bytes or any(part.raw.num_bytes is not None for part in item.parts):
-            return item
-        if not item.refresh and is_complete(job.directory, item):
-            return item
         (part,) = item.parts
         source = self._source(job.stream)
         ask = self._pool.submit(
@@ -141,10 +168,14 @@ class Haul:
             part.raw.key,
             lambda: try_again(lambda: source.store.stat(part.raw.key), source.retry, self._on_retry),
         )
-        (info,) = self._pool.wait([ask])
+        try:
+            (info,) = self._pool.wait([ask])
+        except CancelledError as error:
+            raise NoLongerWanted from error
         return replace(item, parts=(replace(part, raw=replace(part.raw, num_bytes=info.num_bytes)),))
 
     def read(self, settings: CachedStream, key: str, spans: Sequence[Span] | None) -> list[Any]:
+        """Give ranges of an object, read at the same time, or all of it in pieces."""
         source = self._source(settings)
         owner = _Reader()
 

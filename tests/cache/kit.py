@@ -1,0 +1,195 @@
+"""Datasets to fetch, clients as processes of their own, and a watch over fetchers that must not survive."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cache.cache import Cache, CachedStream
+from penstock.codecs.compress import most_compressed_bytes, parse_compression
+from penstock.codecs.digest import digest
+from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.mosaic_json import dump_index, parse_index
+from penstock.storage.base import resolve_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HASH = "xxh64"
+
+
+def content(name: str, num_bytes: int) -> bytes:
+    """The bytes of a file are known from its name, so that any process can check them."""
+    block = random.Random(name).randbytes(997)  # repeats: compression has something to do
+    return (block * (num_bytes // len(block) + 1))[:num_bytes]
+
+
+def compress(data: bytes, compression: str) -> bytes:
+    codec, level = parse_compression(compression)
+    out = bytearray(most_compressed_bytes(len(data)))
+    return bytes(out[: codec.compress_into(data, out, level)])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A remote folder of shards and the cache directory they are brought to."""
+
+    remote: Path
+    local: Path
+    index: Index
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        return self.index.shards
+
+    def stream(self, **options: object) -> CachedStream:
+        return CachedStream(directory=self.local, store=resolve_store(str(self.remote)), **options)  # type: ignore[arg-type]
+
+    def cache(self, limit_bytes: int | None = None, **options: object) -> Cache:
+        return Cache([self.stream(**options)], limit_bytes=limit_bytes)
+
+    def cached_names(self) -> set[str]:
+        """The files of shards that lie in the cache."""
+        if not self.local.exists():
+            return set()
+        return {path.name for path in self.local.iterdir() if path.is_file() and path.name != "index.json"}
+
+    def parts_left(self) -> list[Path]:
+        return list(self.local.rglob("*.part"))
+
+
+def write_dataset(
+    folder: Path,
+    *,
+    num_shards: int = 6,
+    num_bytes: int = 100_000,
+    num_parts: int = 1,
+    compression: str | None = None,
+) -> Dataset:
+    remote = folder / "remote"
+    remote.mkdir(parents=True)
+    kind, columns = ("mds", (Column("x", "bytes"),)) if num_parts == 1 else ("json", (Column("x", "str"),))
+    layout = ShardLayout(
+        format=kind, columns=columns, compression=compression, hashes=(HASH,), newline="\n" if num_parts > 1 else None
+    )
+    shards = []
+    for number in range(num_shards):
+        names = [f"shard.{number:05}.{suffix}" for suffix in ("data", "meta")[:num_parts]]
+        parts = tuple(_write_part(remote, name, num_bytes, compression) for name in names)
+        shards.append(ShardInfo(layout, 1, parts))
+    index = Index(tuple(shards))
+    (remote / "index.json").write_bytes(dump_index(index))
+    return Dataset(remote, folder / "local", index)
+
+
+def open_dataset(folder: Path) -> Dataset:
+    """The same, in another process."""
+    remote = folder / "remote"
+    return Dataset(remote, folder / "local", parse_index((remote / "index.json").read_bytes(), "the test"))
+
+
+def _write_part(remote: Path, name: str, num_bytes: int, compression: str | None) -> Part:
+    data = content(name, num_bytes)
+    raw = FileInfo(name, num_bytes, digest([data], [HASH]))
+    if compression is None:
+        (remote / name).write_bytes(data)
+        return Part(raw)
+    packed = compress(data, compression)
+    stored = f"{name}.{compression.partition(':')[0]}"
+    (remote / stored).write_bytes(packed)
+    return Part(raw, FileInfo(stored, len(packed), digest([packed], [HASH])))
+
+
+def check_shard(cache: Cache, shard: ShardInfo, stream: int = 0) -> None:
+    """Lease a shard and compare every byte of it."""
+    with cache.lease(stream, shard) as lease:
+        for path, part in zip(lease.paths, shard.parts, strict=True):
+            assert path.read_bytes() == content(part.raw.basename, part.raw.num_bytes), f"{path} is torn"
+
+
+# --- Processes ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def runtime_dir() -> Iterator[Path]:
+    """A meeting place for one test. It must be short; and nobody may be left there at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
+    old = os.environ.get("PENSTOCK_RUNTIME_DIR")
+    os.environ["PENSTOCK_RUNTIME_DIR"] = str(folder)
+    try:
+        yield folder
+        assert not left_over(folder), f"fetchers survive: {left_over(folder)}"
+    finally:
+        if old is None:
+            del os.environ["PENSTOCK_RUNTIME_DIR"]
+        else:
+            os.environ["PENSTOCK_RUNTIME_DIR"] = old
+        for pid in fetcher_pids(folder):
+            os.kill(pid, 9)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def left_over(folder: Path) -> list[int]:
+    wait_until(lambda: not fetcher_pids(folder), 10, fail=False)
+    return fetcher_pids(folder)
+
+
+def fetcher_pids(folder: Path) -> list[int]:
+    """The fetchers that meet in a folder, by what the kernel says of all processes."""
+    found = []
+    wanted = f"PENSTOCK_RUNTIME_DIR={folder}".encode()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                if b"penstock.cache.fetcher" not in (process / "cmdline").read_bytes():
+                    continue
+                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z" and wanted in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float = 30, *, fail: bool = True) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            assert not fail, "it never came to pass"
+            return
+        time.sleep(0.02)
+
+
+def start_client(code: str, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    """Run a script in a process of its own, with this kit at hand."""
+    root = Path(__file__).resolve().parents[2]
+    paths = [str(root), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> str:
+    """Wait for a client, which must end well, and give what it printed."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"a client hangs: {out}\n{err}") from None
+    assert process.returncode == 0, f"a client failed ({process.returncode}): {out}\n{err}"
+    return out
