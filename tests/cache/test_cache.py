@@ -18,7 +18,7 @@ from penstock.errors import (
     ObjectNotFoundError,
 )
 from penstock.index.model import FileInfo, Part, ShardInfo
-from penstock.storage.base import open_store, resolve_store
+from penstock.storage.base import StoreSettings, open_store, resolve_store
 from penstock.types import Span
 from tests.cache.kit import HASH, check_shard, content, fetcher_pids, wait_until, write_dataset
 
@@ -258,7 +258,7 @@ def test_the_fetcher_knows_no_secret_by_its_arguments_or_environment(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     data = write_dataset(tmp_path)
-    stream = CachedStream(directory=data.local, store=resolve_store(str(data.remote), {"secret": "hush"}))
+    stream = CachedStream(directory=data.local, store=StoreSettings(str(data.remote), {"secret": "hush"}))
     with Cache([stream]) as cache:
         check_shard(cache, data.shards[0])
         (pid,) = fetcher_pids(runtime)
