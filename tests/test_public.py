@@ -38,13 +38,29 @@ def test_importing_penstock_loads_nothing_heavier_than_numpy() -> None:
     assert not HEAVY & set(loaded)
 
 
-def test_all_names_come_without_optional_libraries() -> None:
+def test_names_that_need_no_torch_do_not_load_it() -> None:
     loaded = run(
         "import sys, penstock\n"
-        "for name in penstock.__all__: getattr(penstock, name)\n"
+        "for name in penstock.__all__:\n"
+        "    if not name.startswith('Streaming'): getattr(penstock, name)\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     ).split()
     assert not HEAVY & set(loaded)
+
+
+def test_without_torch_all_but_its_loader_works(tmp_path: Path) -> None:
+    printed = run(
+        "import sys; sys.modules['torch'] = None\n"
+        "import penstock\n"
+        f"with penstock.MDSWriter(out={str(tmp_path)!r}, columns={{'x': 'int'}}) as writer:\n"
+        "    for x in range(100): writer.write({'x': x})\n"
+        f"dataset = penstock.StreamingDataset(local={str(tmp_path)!r}, shuffle=True, batch_size=8)\n"
+        "assert sorted(sample['x'] for sample in dataset) == list(range(100))\n"
+        "try: penstock.StreamingDataLoader\n"
+        "except ImportError as error: print(type(error).__name__, error)"
+    )
+    assert printed.startswith("MissingExtraError")
+    assert "penstock[torch]" in printed
 
 
 def test_the_package_is_typed() -> None:

@@ -28,7 +28,7 @@ def _act(store: Store, action: str, given: dict[str, Any]) -> tuple[dict[str, An
     if action == "read":
         return {}, store.read(given["key"], span)
     if action == "read_piece":
-        data, info = store.read_piece(given["key"], span or Span(0, 0), given["etag"])
+        data, info = store.read_piece(given["key"], Span(*given["span"]), given["etag"])
         return {"info": asdict(info)}, bytes(data)
     if action == "stat":
         return {"info": asdict(store.stat(given["key"]))}, b""
