@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import warnings
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "default_directory"]
 
+_log = logging.getLogger("penstock.cache")
+_LONG_WAIT_S = 2.0
 _MOST_TRIES = 50  # a shard that vanishes each time it was brought: somebody else deletes it
 
 
@@ -106,8 +109,11 @@ class Cache:
         try:
             return self._wait_for(stream, item_of_shard(shard, self.streams[stream].validate_hash), files)
         finally:
+            waited_s = time.monotonic() - begin
             stats.waits += 1
-            stats.seconds_waited += time.monotonic() - begin
+            stats.seconds_waited += waited_s
+            if waited_s > _LONG_WAIT_S:
+                _log.info("waited %.1f s for %s", waited_s, shard.name)
 
     def is_present(self, stream: int, shard: ShardInfo) -> bool:
         """Tell whether a shard is here now. Only a lease keeps it here."""

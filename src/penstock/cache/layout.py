@@ -25,7 +25,7 @@ def default_directory(url: str, split: str | None) -> Path:
     place = _without_secrets(url)
     if split:
         place = f"{place}/{split}"
-    tail = _READABLE.sub("-", "-".join(part for part in place.split("/") if part)[-60:]).strip("-.") or "data"
+    tail = _READABLE.sub("-", place)[-60:].strip("-.") or "data"
     return user_cache_dir() / f"{tail}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 
 

@@ -1,0 +1,114 @@
+"""Pieces: in order of urgency, as many as allowed, given up when they hang."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.cache.partfile import PartFile
+from penstock.cache.pool import Owner, PiecePool
+from penstock.cache.source import Source
+from penstock.errors import StoreError, StoreTimeoutError
+from penstock.storage.base import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def pool() -> Iterator[PiecePool]:
+    pool = PiecePool()
+    yield pool
+    pool.close()
+
+
+def source(timeout_s: float = 30) -> Source:
+    return Source(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
+
+
+class Ranked(Owner):
+    def __init__(self, rank: float) -> None:
+        self._rank = rank
+
+    def rank(self) -> tuple[float, ...]:
+        return (self._rank,)
+
+
+def test_results_come_in_the_order_asked_for(pool: PiecePool) -> None:
+    owner = Ranked(0)
+    pieces = [pool.submit(owner, 1, source(), "x", lambda i=i: i) for i in range(100)]  # type: ignore[misc]
+    assert pool.wait(pieces) == list(range(100))
+
+
+def test_the_most_urgent_goes_first(pool: PiecePool) -> None:
+    gate, log = threading.Event(), []
+    lock = threading.Lock()
+    holders = [pool.submit(Ranked(0), 1, source(), "x", gate.wait) for _ in range(pool.limit)]
+
+    def note(rank: int) -> None:
+        with lock:
+            log.append(rank)
+
+    ranks = [5, 3, 1, 4, 2] * 20
+    pieces = [pool.submit(Ranked(rank), 1, source(), "x", lambda r=rank: note(r)) for rank in ranks]  # type: ignore[misc]
+    assert pool.num_running <= pool.limit
+    gate.set()
+    pool.wait([*holders, *pieces])
+    assert sum(log[:20]) < sum(log[40:60]) < sum(log[80:])
+
+
+def test_large_pieces_are_bounded_by_their_bytes(pool: PiecePool) -> None:
+    gate = threading.Event()
+    pieces = [pool.submit(Ranked(0), 60 << 20, source(), "x", gate.wait) for _ in range(8)]
+    assert pool.num_running <= 2
+    gate.set()
+    pool.wait(pieces)
+
+
+def test_the_first_failure_ends_the_rest(pool: PiecePool) -> None:
+    def fail() -> None:
+        raise StoreError("broken")
+
+    owner = Ranked(0)
+    pieces = [pool.submit(owner, 1, source(), "x", fail) for _ in range(50)]
+    with pytest.raises(StoreError, match="broken"):
+        pool.wait(pieces)
+    assert pool.wait([pool.submit(owner, 1, source(), "x", lambda: 7)]) == [7]
+
+
+def test_a_piece_that_hangs_is_given_up_and_blocks_nobody(pool: PiecePool) -> None:
+    gate = threading.Event()
+    try:
+        for _ in range(3):
+            hanging = [pool.submit(Ranked(0), 1, source(0.05), "a/key", gate.wait) for _ in range(pool.limit)]
+            with pytest.raises(StoreTimeoutError, match=r"memory://test-pool/a/key.*0\.05 s"):
+                pool.wait(hanging)
+        assert pool.wait([pool.submit(Ranked(0), 1, source(), "x", lambda: 7)]) == [7]
+    finally:
+        gate.set()
+
+
+def test_cancelling_wakes_the_waiter(pool: PiecePool) -> None:
+    gate, owner = threading.Event(), Ranked(0)
+    try:
+        pieces = [pool.submit(owner, 1, source(), "x", gate.wait) for _ in range(20)]
+        threading.Timer(0.05, lambda: pool.cancel_all_of(owner)).start()
+        with pytest.raises(CancelledError):
+            pool.wait(pieces)
+    finally:
+        gate.set()
+
+
+def test_a_late_piece_writes_nowhere(tmp_path: Path) -> None:
+    part = PartFile(tmp_path / "x.part", 10)
+    part.write(b"12345", 5)
+    part.write(b"abcde", 0)
+    part.close()
+    part.write(b"late!", 0)
+    assert (tmp_path / "x.part").read_bytes() == b"abcde12345"
+    part.discard()
+    assert not (tmp_path / "x.part").exists()
