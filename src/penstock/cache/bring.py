@@ -6,13 +6,12 @@ import errno
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.cache.failpoints import reach
 from penstock.cache.layout import new_part_path, stripe_of
 from penstock.cache.partfile import PartFile
 from penstock.cache.pool import PIECE_BYTES
-from penstock.cache.source import Source, try_again
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import CacheError, CorruptShardError, ObjectChangedError, ObjectNotFoundError, StoreError
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
 
     from penstock.cache.item import Item, ItemPart, StoredFile
     from penstock.cache.pool import Owner, Piece, PiecePool
+    from penstock.cache.source import Source
     from penstock.storage.base import ObjectInfo
-
-T = TypeVar("T")
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -162,7 +160,7 @@ class Bring:
         if file.num_bytes is not None:
             return file.num_bytes
         store = self.source.store
-        (info,) = self.pool.wait([self._submit(file.key, 0, lambda: self._again(lambda: store.stat(file.key)))])
+        (info,) = self.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
         return int(info.num_bytes)
 
     def _first_piece(self, file: StoredFile, span: Span, num_bytes: int, out: PartFile) -> ObjectInfo:
@@ -179,7 +177,7 @@ class Bring:
         return found
 
     def _copy(self, file: StoredFile, span: Span, etag: str | None, out: PartFile) -> ObjectInfo:
-        data, info = self._again(lambda: self.source.store.read_piece(file.key, span, etag))
+        data, info = self.source.store.read_piece(file.key, span, etag)
         if memoryview(data).nbytes != len(span):
             raise StoreError(
                 f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
@@ -187,9 +185,6 @@ class Bring:
         out.write(data, span.begin)
         self.on_bytes(len(span))
         return info
-
-    def _again(self, action: Callable[[], T]) -> T:
-        return try_again(action, self.source.retry, self.on_retry)
 
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
         return self.pool.submit(self.owner, num_bytes, self.source, key, action)

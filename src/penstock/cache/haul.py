@@ -14,10 +14,11 @@ from penstock.cache.bring import Bring, split
 from penstock.cache.folder import is_complete
 from penstock.cache.layout import stripe_of
 from penstock.cache.pool import Owner
-from penstock.cache.source import Source, try_again
+from penstock.cache.source import Source
 from penstock.errors import CacheError, PenstockError
 from penstock.files import translated
 from penstock.storage.base import open_store
+from penstock.storage.retry import RetryHooks, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,6 +72,7 @@ class Haul:
         self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self._stores: dict[str, Store] = {}
         self._opening = threading.Lock()
+        self._hooks = RetryHooks(on_retry=lambda _: self._on_retry())
 
     def admit(self, job: Job) -> Admission | None:
         """Make room for a job without waiting for anybody; None: there is none now.
@@ -166,7 +168,7 @@ class Haul:
             0,
             source,
             part.raw.key,
-            lambda: try_again(lambda: source.store.stat(part.raw.key), source.retry, self._on_retry),
+            lambda: source.store.stat(part.raw.key),
         )
         try:
             (info,) = self._pool.wait([ask])
@@ -180,9 +182,7 @@ class Haul:
         owner = _Reader()
 
         def submit(num_bytes: int, action: Callable[[], Any]) -> Any:
-            return self._pool.submit(
-                owner, num_bytes, source, key, lambda: try_again(action, source.retry, self._on_retry)
-            )
+            return self._pool.submit(owner, num_bytes, source, key, action)
 
         if spans is not None:
             etag = None
@@ -202,10 +202,11 @@ class Haul:
 
     def _source(self, settings: CachedStream) -> Source:
         with self._opening:
-            known = f"{settings.store.url} {sorted(settings.store.options.items(), key=str)!r}"
+            policy = RetryPolicy.of(settings.retry, settings.timeout_s)
+            known = f"{policy} {settings.store.url} {sorted(settings.store.options.items(), key=str)!r}"
             store = self._stores.get(known)
             if store is None:
-                store = self._stores[known] = open_store(settings.store)
+                store = self._stores[known] = open_store(settings.store, retry=policy, hooks=self._hooks)
         return Source(store=store, url=settings.store.url, retry=settings.retry, timeout_s=settings.timeout_s)
 
     def _on_bytes(self, job: Job, num_bytes: int) -> None:

@@ -21,6 +21,7 @@ PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
+_SLACK_S = 2.0  # a store that keeps its own deadline knows the cause better than we do
 
 
 class Owner:
@@ -46,7 +47,8 @@ class Piece:
 
     def left_s(self) -> float | None:
         """Give how long it may still take, or None if it has not begun."""
-        return None if self.started_at is None else self.started_at + self.timeout_s - time.monotonic()
+        slack_s = min(_SLACK_S, self.timeout_s / 4)
+        return None if self.started_at is None else self.started_at + self.timeout_s + slack_s - time.monotonic()
 
 
 class PiecePool:
