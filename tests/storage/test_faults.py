@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import StoreError
+from penstock.errors import ConfigError, StoreError
 from penstock.storage.base import Store, open_store, resolve_store
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.testing.faults import FAULTS, Fault, FaultProxy, Faults
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.servers.nginx import WebServer
     from tests.servers.s3 import S3Server
 
 PATIENT = RetryPolicy(attempts=12, base_s=0.01, max_s=0.05, stall_s=0.3, deadline_s=60)
@@ -148,3 +152,21 @@ def test_nothing_but_faults_is_an_error_with_its_cause(
         store.read("x")
     with pytest.raises(StoreError, match=f"{root}/y"):
         store.upload(tmp_path / "source", "y")
+
+
+def test_a_proxy_as_a_process_of_its_own_with_latency_and_a_limit(nginx: WebServer) -> None:
+    (nginx.files / "limited").write_bytes(some_bytes(9, 300_000))
+    command = [sys.executable, "-m", "penstock.testing.faults", nginx.url, "--latency", "0.01", "--bandwidth", "3e6"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert open_store(url).read("limited") == some_bytes(9, 300_000)
+        process.stdin.close()
+        assert json.loads(process.stdout.read()) == {"requests": 1, "bytes": 300_000}
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 2.0}, {"kinds": ("gremlins",)}, {"kinds": ()}])
+def test_faults_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Faults(**wrong)

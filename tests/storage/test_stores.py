@@ -16,7 +16,7 @@ from penstock.errors import (
     StoreError,
     UnknownSchemeError,
 )
-from penstock.storage.base import Store, open_store, url_scheme
+from penstock.storage.base import Store, open_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
 from penstock.storage.retry import with_retry
@@ -64,6 +64,19 @@ class TestMemoryStore(StoreContract):
 )
 def test_schemes(url: str, scheme: str | None) -> None:
     assert url_scheme(url) == scheme
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:hunter2@host:1/x?sig=hunter3#f", "https://host:1/x"),
+        ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+        ("oci://bucket@namespace/x", "oci://bucket@namespace/x"),
+        ("/plain/path?x", "/plain/path?x"),
+    ],
+)
+def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
 
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:

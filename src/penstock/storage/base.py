@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.types import Span
 
+_BUCKET_BEFORE_AT = ("abfs", "abfss", "az", "azure", "azure-dl", "oci")  # where others have a name and a password
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
@@ -137,7 +138,8 @@ def shown_url(url: str) -> str:
     if url_scheme(url) is None:
         return url
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    place = parts.netloc if parts.scheme.lower() in _BUCKET_BEFORE_AT else parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=place, query="", fragment=""))
 
 
 def resolve_store(

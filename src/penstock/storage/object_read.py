@@ -40,21 +40,21 @@ class Receiver:
         info = describe(self._key, result.meta)
         check_version(self._shown, info, self._etag)
         self._etag = info.etag
-        wanted = min(self._span.end, info.num_bytes) - self._span.begin
-        if at > begin or (self._has_ranges and at != begin):
+        wanted = max(0, min(self._span.end, info.num_bytes) - self._span.begin)
+        if self._has_ranges and at != begin:
             raise StoreError(f"{self._shown}: the server sent bytes from {at}, not from {begin}")
         # Large chunks are cheaper, but an unfinished one is lost with its connection. So once the connection has
         # proved to be bad, bytes are taken as they come.
         chunk_bytes, self._was_cut = 1 if self._was_cut else _CHUNK_BYTES, True
         for chunk in result.stream(chunk_bytes):
-            self._keep(chunk[max(0, begin - at) :] if at < begin else chunk, wanted)
+            self._keep(chunk[max(0, begin - at) :], wanted)
             at += len(chunk)
             attempts.progressed()
             if not self._has_ranges and self._filled >= wanted:
                 break
-        if self._filled != wanted and wanted >= 0:
+        if self._filled != wanted:
             raise StoreError(f"{self._shown}: {self._filled} bytes came of the {wanted} announced")
-        return self._data[: max(0, wanted)], info
+        return self._data[:wanted], info
 
     def _ask(self, client: Any, path: str, begin: int) -> tuple[Any, int]:
         """Ask for the bytes from `begin` on; a server without ranges sends all, and is asked so from then on."""
@@ -75,7 +75,7 @@ class Receiver:
 
     def _keep(self, chunk: bytes, wanted: int) -> None:
         if not self._has_ranges:
-            chunk = chunk[: max(0, wanted - self._filled)]
+            chunk = chunk[: wanted - self._filled]  # the rest of the object
         end = self._filled + len(chunk)
         if end > len(self._data):
             raise StoreError(f"{self._shown}: more bytes came than were asked for")

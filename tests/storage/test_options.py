@@ -1,0 +1,42 @@
+"""Options by their many names, and the environment of a process that opens stores for others."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.storage.environment import neutral_environment
+from penstock.storage.options import first_set, is_true, own_options, take_options
+
+
+def test_a_neutral_environment() -> None:
+    environ = {
+        "HOME": "/h",
+        "AWS_PROFILE": "x",
+        "AZURE_CLIENT_ID": "x",
+        "HTTPS_PROXY": "x",
+        "no_proxy": "x",
+        "S3_X": "x",
+    }
+    assert neutral_environment({**environ, "AWS_EC2_METADATA_DISABLED": "true"}) == {
+        "HOME": "/h",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def test_options_that_are_not_set_are_left_out() -> None:
+    assert take_options("x", {"a": None, "b": 0}, {"a": "a", "b": "c"}) == {"c": 0}
+    assert take_options("x", {"b": 1, "c": 1}, {"b": "c", "c": "c"}) == {"c": 1}
+
+
+def test_flat_options_may_be_named_like_a_scheme() -> None:
+    assert own_options("s3", {"file": "x"}, ["s3", "file"]) == {"file": "x"}
+    assert own_options("s3", {"gs": {"token": "x"}}, ["s3", "gs"]) == {}
+
+
+def test_switches_and_variables() -> None:
+    assert [is_true("x", value) for value in (True, "1", "Yes", False, "off", "")] == [True] * 3 + [False] * 3
+    with pytest.raises(ConfigError, match="neither true nor false"):
+        is_true("x", "perhaps")
+    assert first_set({"A": "", "B": "b"}, "A", "B") == "b"
+    assert first_set({}, "A") is None
