@@ -10,6 +10,7 @@ from benchmarks.peers.common import (
     timed_warm,
     timed_writing,
 )
+
 from streaming import LocalDataset, MDSWriter
 
 

@@ -167,7 +167,12 @@ def test_ranks_share_an_epoch_and_its_global_batches(folder: Path, num_ranks: in
     ranks = []
     for rank in range(num_ranks):
         dataset = StreamingDataset(
-            local=folder, batch_size=24 // num_ranks, rank=rank, world_size=num_ranks, num_nodes=num_nodes, **options  # type: ignore[arg-type]
+            local=folder,
+            batch_size=24 // num_ranks,
+            rank=rank,
+            world_size=num_ranks,
+            num_nodes=num_nodes,
+            **options,  # type: ignore[arg-type]
         )
         ranks.append(ids_of(dataset))
         assert len(ranks[-1]) == len(dataset) == -(-NUM_SAMPLES // num_ranks)
@@ -251,9 +256,7 @@ def test_weights(
     pair: list[Path], weights: Any, options: dict[str, Any], counts: list[int], shuffle: bool, order: str
 ) -> None:
     streams = [Stream(local=path, **weight) for path, weight in zip(pair, weights, strict=True)]
-    dataset = StreamingDataset(
-        streams=streams, split="train", shuffle=shuffle, order=order, batch_size=1, **options
-    )
+    dataset = StreamingDataset(streams=streams, split="train", shuffle=shuffle, order=order, batch_size=1, **options)
     assert count_by_stream(dataset) == counts
     assert dataset.epoch_size == sum(counts)
     assert dataset.num_samples == dataset.size == 100
@@ -274,7 +277,11 @@ def test_a_split_belongs_to_one_stream_or_to_all(pair: list[Path]) -> None:
 @pytest.mark.parametrize("method", ["stratified", "per_stream"])
 def test_batching_methods(pair: list[Path], method: Any) -> None:
     dataset = StreamingDataset(
-        streams=[Stream(local=path) for path in pair], split="train", batch_size=10, batching_method=method, shuffle=True
+        streams=[Stream(local=path) for path in pair],
+        split="train",
+        batch_size=10,
+        batching_method=method,
+        shuffle=True,
     )
     found = ids_of(dataset)
     assert len(found) == len(set(found)) == 100
@@ -355,7 +362,10 @@ def test_skipping(tmp_path: Path, columnar: bool, is_remote: bool) -> None:
     (next((data / "part.007").glob("shard.*.mds"))).unlink()
     place = {"remote": data, "local": tmp_path / "cache"} if is_remote else {"local": data}
     options: dict[str, Any] = {**place, "batch_size": 10, "shuffle": True, "columnar": columnar, "download_retry": 0}
-    with StreamingDataset(**options) as strict, pytest.raises((CorruptShardError, ObjectNotFoundError, ObjectChangedError)):
+    with (
+        StreamingDataset(**options) as strict,
+        pytest.raises((CorruptShardError, ObjectNotFoundError, ObjectChangedError)),
+    ):
         list(strict)
     with StreamingDataset(**options, on_error="skip") as dataset:
         passed = list(dataset)

@@ -56,9 +56,7 @@ def open_case(case: Case, folders: dict[str, Path], rank: int, world: str, monke
 
 @pytest.mark.parametrize("world", ["explicit", "environment"])
 @pytest.mark.parametrize("number", range(len(CASES)))
-def test_streaming_loader(
-    number: int, world: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streaming_loader(number: int, world: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[number]
     for rank in range(case["ranks"]):
         dataset = open_case(case, folders, rank, world, monkeypatch)

@@ -130,9 +130,7 @@ def _be_quiet(worker: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_state_of_a_dataset_under_a_stock_loader(
-    folder: Path, epochs: list[list[list[int]]], workers: int
-) -> None:
+def test_the_state_of_a_dataset_under_a_stock_loader(folder: Path, epochs: list[list[list[int]]], workers: int) -> None:
     dataset = open_dataset(folder)
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, num_workers=workers)
     batch_ids(loader)
@@ -192,9 +190,7 @@ def epoch_start(folder: Path, epoch: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("columnar", [False, True])
-def test_dropping_the_last_batch(
-    folder: Path, epochs: list[list[list[int]]], workers: int, columnar: bool
-) -> None:
+def test_dropping_the_last_batch(folder: Path, epochs: list[list[list[int]]], workers: int, columnar: bool) -> None:
     loader = StreamingDataLoader(open_dataset(folder), num_workers=workers, columnar=columnar, drop_last=True)
     assert len(loader) == 16
     assert batch_ids(loader) == epochs[0][:16]
