@@ -98,10 +98,9 @@ def steady_rate(plan: Any, seat: Any, size: int) -> float:
 
 def measure_peer(num_samples: int) -> dict[str, Any]:
     """Time the same questions in mosaicml-streaming: it has to compute the whole epoch before any batch."""
+    from streaming import StreamingDataset
     from streaming.base.batching import generate_work
     from streaming.base.world import World
-
-    from streaming import StreamingDataset
 
     num_shards = count_shards(num_samples)
     with tempfile.TemporaryDirectory() as directory:

@@ -53,10 +53,9 @@ def prepare_ours(spec: dict[str, Any]) -> Callable[[], Any]:
 
 
 def prepare_theirs(spec: dict[str, Any]) -> Callable[[], Any]:
+    from streaming import StreamingDataset
     from streaming.base.batching import generate_work
     from streaming.base.world import World
-
-    from streaming import StreamingDataset
 
     with tempfile.TemporaryDirectory() as directory:
         write_index(Path(directory), shard_sizes(spec))

@@ -10,7 +10,6 @@ from benchmarks.peers.common import (
     timed_warm,
     timed_writing,
 )
-
 from streaming import LocalDataset, MDSWriter
 
 

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import streaming
 from streaming.base.util import merge_index
 from tests.interop.cases import CASES, Case, write_case
 from tests.interop.digest import digest_sample
-
-import streaming
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,10 +19,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.peers.empty_index import write_index
+from streaming import Stream, StreamingDataset
 from streaming.base.batching import generate_work
 from streaming.base.world import World
-
-from streaming import Stream, StreamingDataset
 
 
 def order_epoch(case: dict[str, Any], directory: Path) -> dict[str, Any]:
