@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := 2.13.0
 
-.PHONY: demo test servers lint types format interop soak bench peers clean
+.PHONY: demo test servers lint types format interop integrations soak bench peers clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -31,6 +31,10 @@ format: $(READY)
 # Reads what mosaicml-streaming writes, and the other way round, with the real library in .peers/mosaic.
 interop: $(READY) .peers/mosaic/.ready
 	$(BIN)/python -m pytest -m interop
+
+# Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations.
+integrations: .peers/integrations/.ready
+	.peers/integrations/bin/python -m pytest -m integrations tests/integrations
 
 # Slow or large tests: a 4 GiB shard, long fuzzing.
 soak: $(READY)

@@ -1,0 +1,42 @@
+"""What the training examples share: a line to learn, kept as a dataset, and a note of what each rank saw."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from penstock import MDSWriter
+
+NUM_SAMPLES = 250
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path, help="folder of the dataset; written if it is not there")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seen", type=Path, help="folder to note the ids in that each rank saw in each epoch")
+    return parser.parse_args()
+
+
+def write_line(folder: Path) -> None:
+    """Write samples of y = 2x + 1, unless they are there."""
+    if (folder / "index.json").exists():
+        return
+    numbers = np.random.default_rng(0).uniform(-1, 1, NUM_SAMPLES).astype(np.float32)
+    with MDSWriter(
+        out=folder, columns={"id": "int", "x": "ndarray:float32:1", "y": "ndarray:float32:1"}, size_limit="1kb"
+    ) as writer:
+        for number, x in enumerate(numbers):
+            writer.write({"id": number, "x": np.array([x]), "y": np.array([2 * x + 1])})
+
+
+def note(seen: Path | None, epoch: int, ids: list[int]) -> None:
+    """Write down what this rank saw in an epoch."""
+    if seen is not None:
+        seen.mkdir(parents=True, exist_ok=True)
+        (seen / f"epoch{epoch}.rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(ids))

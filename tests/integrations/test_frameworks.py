@@ -1,0 +1,65 @@
+"""The examples, run for real: whatever the framework and the number of ranks, an epoch is each sample once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.streaming import write_samples
+
+pytestmark = pytest.mark.integrations
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def launch(ranks: int, *command: object) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable]
+    if ranks > 1:
+        run += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return subprocess.run(
+        [*run, *map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("name", ["torch", "accelerate", "lightning", "hf_trainer"])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
+def test_examples(tmp_path: Path, name: str, ranks: int, workers: int) -> None:
+    data, seen = tmp_path / "data", tmp_path / "seen"
+    launched = launch(
+        1,
+        "-c",
+        f"import sys; sys.path.insert(0, 'examples'); import tiny, pathlib; tiny.write_line(pathlib.Path({str(data)!r}))",
+    )
+    assert launched.returncode == 0, launched.stderr
+    done = launch(ranks, f"examples/train_{name}.py", data, "--workers", workers, "--seen", seen)
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    epochs = []
+    for epoch in range(2):
+        by_rank = [json.loads((seen / f"epoch{epoch}.rank{rank}.json").read_text()) for rank in range(ranks)]
+        assert {len(ids) for ids in by_rank} == {250 // ranks}
+        assert sorted(sum(by_rank, [])) == list(range(250))
+        epochs.append(by_rank)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dispatch", ["default", "shard"])
+def test_a_stock_loader_that_accelerate_would_divide_again_is_refused(
+    tmp_path: Path, workers: int, dispatch: str
+) -> None:
+    data = write_samples(tmp_path, 100)
+    done = launch(2, "tests/integrations/reshard.py", data, workers, dispatch)
+    assert done.returncode != 0
+    assert "use penstock's StreamingDataLoader" in done.stdout + done.stderr, done.stdout + done.stderr[-3000:]
+    assert "not refused" not in done.stdout
