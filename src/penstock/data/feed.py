@@ -8,10 +8,15 @@ import numpy as np
 
 from penstock.data.columnar import ColumnCollector
 from penstock.data.getitem import group_by_shard, within_one_shard
+from penstock.data.skip import SKIPPED, Gap
+from penstock.errors import CorruptShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.data.ranged import RangedRows
     from penstock.data.readers import OpenShards
+    from penstock.formats.base import ShardReader
     from penstock.order.spans import Spans
     from penstock.types import Columns, Int64Array, Sample
 
@@ -67,6 +72,25 @@ class Feed:
         numbers[np.concatenate(placed)] = np.arange(len(samples))
         return list(map(samples.__getitem__, numbers.tolist()))
 
+    def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
+        """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
+        samples: list[Sample | Gap] = [Gap(CorruptShardError("not read"))] * len(ids)
+        for shard, rows, places in group_by_shard(ids, self._spans):
+            with self._shards:
+                for place, sample in zip(places.tolist(), self._read_rows_around(shard, rows), strict=True):
+                    samples[place] = sample
+        return samples
+
+    def _read_rows_around(self, shard: int, rows: Int64Array) -> Sequence[Sample | Gap]:
+        try:
+            reader = self._shards.get(shard)
+        except SKIPPED as error:
+            return [Gap(error)] * len(rows)
+        try:
+            return reader.read(rows)
+        except SKIPPED:
+            return [_read_row(reader, row) for row in rows.tolist()]
+
     def read_columns(self, ids: range | Int64Array) -> Columns:
         """Give many samples by column: an array where the values allow it, else a list."""
         alone = within_one_shard(ids, self._spans)
@@ -78,3 +102,10 @@ class Feed:
             for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
                 collector.add(self._shards.get(shard), rows, places)
         return collector.columns()
+
+
+def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
+    try:
+        return reader.read([row])[0]
+    except SKIPPED as error:
+        return Gap(error)

@@ -13,7 +13,7 @@ from penstock.data.feed import Feed
 from penstock.data.progress import Progress
 from penstock.data.ranged import RangedRows
 from penstock.data.readers import OpenShards
-from penstock.data.skip import SKIPPED, read_around
+from penstock.data.skip import SKIPPED, Gap, fill_gaps
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,13 +102,12 @@ class Tour:
             except SKIPPED:
                 if dataset.on_error == "raise":
                     raise
-                return self._read_around(block)
-            if not dataset.is_overridden:
-                return samples
-            here.at_hand = dict(zip(ids.tolist(), samples, strict=True))
+                samples = here.feed.read_around(ids)
+            if dataset.is_overridden:
+                samples = self._get_items(ids.tolist(), samples)
             if dataset.on_error == "skip":
-                return self._read_around(block)
-            return [dataset[number] for number in ids.tolist()]
+                samples = [sample for _, batch in self._filled(block, samples) for sample in batch]
+            return samples
 
     def _read_columns(self, block: list[Int64Array]) -> Columns:
         here, dataset, ids = self._here, self._dataset, np.concatenate(block)
@@ -118,17 +117,35 @@ class Tour:
             except SKIPPED:
                 if dataset.on_error == "raise":
                     raise
-            good = []
-            for batch in block:
-                numbers, num_bad = read_around(batch, lambda number: here.feed.read_one(number) and number)
-                here.progress.skipped += num_bad
-                good += numbers
+            read = here.feed.read_around(ids)
+            # Numbers in place of samples: what stands in for a bad one is the number of a good one.
+            numbers = [
+                sample if isinstance(sample, Gap) else number for number, sample in zip(ids.tolist(), read, strict=True)
+            ]
+            good = [number for _, batch in self._filled(block, numbers) for number in batch]
             return here.feed.read_columns(np.array(good, dtype=np.int64))
 
-    def _read_around(self, block: list[Int64Array]) -> list[Any]:
-        samples: list[Any] = []
+    def _get_items(self, ids: list[int], samples: list[Any]) -> list[Any]:
+        """Have the subclass make its samples from those that were read together."""
+        here, dataset = self._here, self._dataset
+        here.at_hand = {
+            number: sample for number, sample in zip(ids, samples, strict=True) if not isinstance(sample, Gap)
+        }
+        if dataset.on_error == "raise":
+            return [dataset[number] for number in ids]
+        made: list[Any] = []
+        for number, sample in zip(ids, samples, strict=True):
+            try:
+                made.append(sample if isinstance(sample, Gap) else dataset[number])
+            except SKIPPED as error:
+                made.append(Gap(error))
+        return made
+
+    def _filled(self, block: list[Int64Array], samples: list[Any]) -> Iterator[tuple[Int64Array, list[Any]]]:
+        """Cut samples into batches and fill the gaps of each from its own."""
+        end = 0
         for ids in block:
-            read, num_bad = read_around(ids, self._dataset.__getitem__)
-            self._here.progress.skipped += num_bad
-            samples += read
-        return samples
+            begin, end = end, end + len(ids)
+            batch = samples[begin:end]
+            self._here.progress.skipped += fill_gaps(batch, ids.tolist())
+            yield ids, batch
