@@ -1,4 +1,4 @@
-"""Train with Hugging Face Accelerate: `prepare` leaves a StreamingDataLoader as it is, for each rank has its own samples.
+"""Train with Hugging Face Accelerate: `prepare` leaves a StreamingDataLoader alone, for each rank has its samples.
 
 ACCELERATE_USE_CPU=true torchrun --standalone --nproc-per-node 2 examples/train_accelerate.py /tmp/line
 """

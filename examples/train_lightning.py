@@ -19,9 +19,10 @@ class Line(lightning.LightningModule):
     def __init__(self, seen: Any) -> None:
         super().__init__()
         self.line = torch.nn.Linear(1, 1)
-        self.seen, self.ids = seen, []
+        self.seen = seen
+        self.ids: list[int] = []
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:  # noqa: ARG002
         self.ids += batch["id"].tolist()
         return torch.nn.functional.mse_loss(self.line(batch["x"]), batch["y"])
 

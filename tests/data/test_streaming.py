@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import shutil
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,6 +23,9 @@ from penstock.errors import (
     SampleKeyError,
 )
 from tests.streaming import COLUMNS, ids_of, sample, tree_of, write_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NUM_SAMPLES = 103
 
@@ -73,7 +74,7 @@ def test_sizes_and_keys(source: dict[str, Any]) -> None:
         with pytest.raises(SampleIndexError):
             dataset.get_item(-1)
         with pytest.raises(SampleKeyError):
-            dataset["3"]  # type: ignore[call-overload]
+            dataset["3"]  # type: ignore[index]
         with pytest.raises(SampleKeyError):
             dataset[np.array([True, False])]
 
@@ -479,7 +480,7 @@ def test_local_shards_that_appear_later_are_found(folder: Path, tmp_path: Path) 
     """A cache that was filled by hand is used as it is, and what lacks is brought."""
     cache = tmp_path / "cache"
     shutil.copytree(folder, cache)
-    os.remove(next((cache / "part.004").glob("shard*")))
+    next((cache / "part.004").glob("shard*")).unlink()
     with StreamingDataset(remote=folder, local=cache) as dataset:
         assert ids_of(dataset) == list(range(NUM_SAMPLES))
         assert dataset.stats()["process"]["downloads"] == 2  # the index and the shard

@@ -39,7 +39,8 @@ def test_examples(tmp_path: Path, name: str, ranks: int, workers: int) -> None:
     launched = launch(
         1,
         "-c",
-        f"import sys; sys.path.insert(0, 'examples'); import tiny, pathlib; tiny.write_line(pathlib.Path({str(data)!r}))",
+        "import sys, pathlib; sys.path.insert(0, 'examples'); import tiny; "
+        f"tiny.write_line(pathlib.Path({str(data)!r}))",
     )
     assert launched.returncode == 0, launched.stderr
     done = launch(ranks, f"examples/train_{name}.py", data, "--workers", workers, "--seen", seen)
@@ -48,7 +49,7 @@ def test_examples(tmp_path: Path, name: str, ranks: int, workers: int) -> None:
     for epoch in range(2):
         by_rank = [json.loads((seen / f"epoch{epoch}.rank{rank}.json").read_text()) for rank in range(ranks)]
         assert {len(ids) for ids in by_rank} == {250 // ranks}
-        assert sorted(sum(by_rank, [])) == list(range(250))
+        assert sorted(number for ids in by_rank for number in ids) == list(range(250))
         epochs.append(by_rank)
     assert epochs[0] != epochs[1]
 

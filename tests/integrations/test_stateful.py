@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import StreamingDataset
 from tests.streaming import batch_ids, write_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.integrations,

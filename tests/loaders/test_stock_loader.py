@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +13,9 @@ from torch.utils.data import DataLoader
 from penstock import StreamingDataLoader, StreamingDataset
 from penstock.errors import ConfigError, ResumeError
 from tests.streaming import batch_ids, write_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NUM_SAMPLES, BATCH = 67, 4
 
@@ -219,7 +221,7 @@ def test_settings_that_contradict(folder: Path) -> None:
     dataset = open_dataset(folder)
     for options in ({"batch_size": 5}, {"shuffle": True}, {"columnar": True, "collate_fn": list}):
         with pytest.raises(ConfigError):
-            StreamingDataLoader(dataset, **options)  # type: ignore[arg-type]
+            StreamingDataLoader(dataset, **options)
     with pytest.raises(ConfigError, match="batch size"):
         StreamingDataLoader(StreamingDataset(local=folder))
     told = StreamingDataset(local=folder)
@@ -277,8 +279,9 @@ def test_states_of_something_else_are_refused(folder: Path, tmp_path: Path) -> N
     other.load_state_dict(state)
     with pytest.raises(ResumeError):
         next(iter(other))
-    for nonsense in ({}, {"a": 1}, {"epoch": 0}, [], None):
+    nothings: list[Any] = [{}, {"a": 1}, {"epoch": 0}, [], None]
+    for nonsense in nothings:
         with pytest.raises(ResumeError):
             dataset = open_dataset(folder)
-            dataset.load_state_dict(nonsense)  # type: ignore[arg-type]
+            dataset.load_state_dict(nonsense)
             next(iter(dataset))

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.cache.kit import finish, left_over, runtime_dir, start_client, write_dataset
 
 if TYPE_CHECKING:

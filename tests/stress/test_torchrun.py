@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,10 @@ class Jobs:
             "group": ranks % 4 != 0,  # the environment alone serves as well
         }
         done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-            + [str(Path(__file__).with_name("rank.py")), json.dumps(settings)],
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
+                *(str(Path(__file__).with_name("rank.py")), json.dumps(settings)),
+            ],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
@@ -60,7 +62,7 @@ class Jobs:
 def global_batches(reports: list[Report]) -> list[list[int]]:
     """What all ranks saw at each step."""
     assert len({len(report["batches"]) for report in reports}) == 1
-    return [sorted(sum(step, [])) for step in zip(*(report["batches"] for report in reports), strict=True)]
+    return [sorted(chain.from_iterable(step)) for step in zip(*(report["batches"] for report in reports), strict=True)]
 
 
 def only_state(reports: list[Report]) -> Report:
@@ -80,14 +82,14 @@ def test_worlds(folder: Path, tmp_path: Path, place: str) -> None:
         dataset |= {"remote": str(folder), "local": str(tmp_path / "cache"), "cache_limit": int(size * 0.75)}
     jobs = Jobs(tmp_path, dataset)
     whole = global_batches(jobs.run(1, 0))
-    assert sorted(sum(whole, [])) == list(range(NUM_SAMPLES))
+    assert sorted(chain.from_iterable(whole)) == list(range(NUM_SAMPLES))
     assert len(whole) == 27
     worlds = [(1, 2), (2, 0), (2, 2), (4, 0), (4, 2)] if place == "local" else [(2, 2)]
     for ranks, workers in worlds:
         found = global_batches(jobs.run(ranks, workers))
         assert found[:-1] == whole[:-1]
         assert set(found[-1]) >= set(whole[-1])
-        assert len(sum(found, [])) - NUM_SAMPLES < ranks
+        assert sum(map(len, found)) - NUM_SAMPLES < ranks
     # Stopped somewhere, gone on in another world, stopped again, gone on in a third one.
     begun = jobs.run(2, 2, stop=7)
     middle = jobs.run(4, 0, state=only_state(begun), stop=5)

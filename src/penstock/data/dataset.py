@@ -6,6 +6,7 @@ import os
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -289,18 +290,27 @@ class StreamingDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Begin the next pass: the samples of this rank, or of this worker's share of them."""
         refuse_resharding(self._seat().world.num_ranks)
-        worker, num_workers = worker_of()
-        if is_worker() and self.batch_size is None and worker == 0:
+        if is_worker() and self.batch_size is None and worker_of()[0] == 0:
             warnings.warn(
                 "a loader with workers cannot tell this dataset its batch size: pass batch_size= to the dataset, or use"
                 " penstock's StreamingDataLoader; until then no state can be taken",
                 stacklevel=2,
             )
         number, self._meant_for = self._meant_for, None
+        if is_worker():
+            return chain.from_iterable(self._set_out(number).pieces())
+        return chain.from_iterable(self._set_out_later(number))
+
+    def _set_out_later(self, number: int | None) -> Iterator[Iterator[Any]]:
+        """Begin a pass when its first item is taken: loaders make iterators that they never use."""
+        yield from self._set_out(number).pieces()
+
+    def _set_out(self, number: int | None) -> Tour:
+        worker, num_workers = worker_of()
         begun = self._book.join(worker if is_worker() else NO_WORKER, pass_key(), self._start_of, number)
-        tour = self._tour(begun, worker, num_workers, self._here())
-        self._here().tour = tour
-        return tour.columns() if self.columnar else tour.samples()
+        here = self._here()
+        here.tour = self._tour(begun, worker, num_workers, here)
+        return here.tour
 
     @contextmanager
     def beginning_pass(self, num_workers: int) -> Iterator[Pass]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -55,12 +54,12 @@ class Tour:
         """Count the samples that were taken since the pass began."""
         return self._handed_over - length_hint(self._left)
 
-    def samples(self) -> Iterator[Any]:
-        """Give sample after sample."""
-        # No Python code runs between two samples of a block: what is left of it tells how many were taken.
-        return chain.from_iterable(self._lists())
+    def pieces(self) -> Iterator[Iterator[Any]]:
+        """Give what the dataset gives, samples or batches by column, in pieces to be laid end to end."""
+        return iter([self.columns()]) if self._dataset.columnar else self._samples()
 
-    def _lists(self) -> Iterator[Iterator[Any]]:
+    def _samples(self) -> Iterator[Iterator[Any]]:
+        # No Python code runs between two samples of a block: what is left of it tells how many were taken.
         for block, skipped in self._blocks():
             samples = self._read(block)[skipped:]
             self._left = iter(samples)
