@@ -105,7 +105,7 @@ def write_tokens(out: str, count: int, endpoint: str | None = None) -> Result:
     rows = make_tokens(4096)
     samples = [{"tokens": row} for row in rows]
     place = out if endpoint is None else f"s3://{BUCKET}/{out}"
-    extra = {} if endpoint is None else {"storage_options": options_of(endpoint)}
+    extra: dict[str, Any] = {} if endpoint is None else {"storage_options": options_of(endpoint)}
 
     def work() -> int:
         with MDSWriter(out=place, columns=TOKEN_COLUMNS, size_limit=SIZE_LIMIT, **extra) as writer:
