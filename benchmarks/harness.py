@@ -66,6 +66,8 @@ def run_once(run: Run, scratch: Path) -> Result:
         ]
         # What a library leaves in the temporary directory goes with the run.
         environment = {**os.environ, "TMPDIR": fresh}
+        # Compiled modules are kept, as everywhere else: without them, start-up is what Python's compiler takes.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkError(f"{run.peer} {run.action} failed:\n{done.stderr or done.stdout}")

@@ -65,7 +65,7 @@ def one_by_one(directory: str, kind: str, count: int, seconds: float, form: str,
 def loader(directory: str, kind: str, column: str, seconds: float, form: str, shuffled: bool = True) -> Result:
     dataset = open_dataset(directory, kind, form, shuffled=shuffled and form == "stream")
     # A table is shuffled by the loader, as any dataset with random access.
-    options = {"shuffle": True} if form == "arrow" and shuffled else {}
+    options: dict[str, Any] = {"shuffle": True} if form == "arrow" and shuffled else {}
     batches = DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True, **options)
     return timed_batches(lambda: batches, seconds, column)
 

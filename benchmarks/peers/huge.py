@@ -1,4 +1,4 @@
-"""Datasets with very many samples and shards that take little disk: rows of one int, all zero, never written."""
+"""Datasets with very many samples and shards on little disk: rows of one int, all zero and never written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""mosaicml-streaming from a store, in .peers/mosaic. It reads the very files that penstock reads."""
+"""mosaicml-streaming from a store, in .peers/mosaic. It reads the very files that penstock reads.
+
+Its forked workers inherit the connection over which the main process fetched the index. Where there is latency, both
+of them use it at once, and each gets the other's bytes, or waits for a minute. So that it can be measured at all, that
+client is put away before the workers start; nothing else is changed.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,8 @@ def loader(endpoint: str, key: str, directory: str, column: str, seconds: float)
 
     def batches() -> Any:
         dataset = StreamingDataset(remote=f"s3://{BUCKET}/{key}", local=directory, shuffle=True, batch_size=BATCH)
+        for stream in dataset.streams:
+            stream._downloader._s3_client = None
         return DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
 
     return run_cold(batches, column, seconds)
