@@ -1,27 +1,11 @@
-"""Options by their many names, and the environment of a process that opens stores for others."""
+"""Options by their many names."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.storage.environment import neutral_environment
 from penstock.storage.options import first_set, is_true, own_options, take_options
-
-
-def test_a_neutral_environment() -> None:
-    environ = {
-        "HOME": "/h",
-        "AWS_PROFILE": "x",
-        "AZURE_CLIENT_ID": "x",
-        "HTTPS_PROXY": "x",
-        "no_proxy": "x",
-        "S3_X": "x",
-    }
-    assert neutral_environment({**environ, "AWS_EC2_METADATA_DISABLED": "true"}) == {
-        "HOME": "/h",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
 
 
 def test_options_that_are_not_set_are_left_out() -> None:

@@ -14,7 +14,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy, retrying, with_retry
+from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy, retrying
 
 POLICY = RetryPolicy(attempts=4, base_s=1, max_s=3, stall_s=5, deadline_s=60)
 
@@ -116,4 +116,4 @@ def test_what_is_no_fault_of_a_store_passes() -> None:
         raise PenstockError("something else")
 
     with pytest.raises(PenstockError, match="something else"):
-        with_retry(action, attempts=3)
+        retrying(action, RetryPolicy(attempts=3), RetryHooks(), "it")

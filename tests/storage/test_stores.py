@@ -13,13 +13,11 @@ from penstock.errors import (
     AccessDeniedError,
     ConfigError,
     ObjectNotFoundError,
-    StoreError,
     UnknownSchemeError,
 )
 from penstock.storage.base import Store, open_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
-from penstock.storage.retry import with_retry
 from penstock.testing.stores import LargeObjectContract, StoreContract
 from penstock.types import Span
 
@@ -133,26 +131,3 @@ def test_no_permission(tmp_path: Path) -> None:
 def test_spans_that_cannot_be(begin: int, end: int) -> None:
     with pytest.raises(ConfigError, match="not a range of bytes"):
         Span(begin, end)
-
-
-def test_trying_again() -> None:
-    calls = []
-
-    def fail(times: int, error: Exception) -> str:
-        calls.append(1)
-        if len(calls) <= times:
-            raise error
-        return "done"
-
-    assert with_retry(lambda: fail(2, StoreError("a passing fault")), attempts=3, base_s=0) == "done"
-    calls.clear()
-    with pytest.raises(StoreError, match="again"):
-        with_retry(lambda: fail(9, StoreError("again")), attempts=3, base_s=0)
-    assert len(calls) == 3
-    for final in (ObjectNotFoundError("gone"), AccessDeniedError("no"), ZeroDivisionError()):
-        calls.clear()
-        with pytest.raises(type(final)):
-            with_retry(lambda final=final: fail(9, final), attempts=3, base_s=0)  # type: ignore[misc]
-        assert len(calls) == 1
-    with pytest.raises(ConfigError):
-        with_retry(lambda: 1, attempts=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
-from penstock.storage.base import StoreSettings, open_store
+from penstock.storage.base import StoreSettings, check_writable, open_store
 from penstock.storage.retry import RetryPolicy
 from penstock.types import Span
 
@@ -35,9 +35,7 @@ def _act(store: Store, action: str, given: dict[str, Any]) -> tuple[dict[str, An
     if action == "list":
         return {}, json.dumps([asdict(info) for info in store.list(given["prefix"])]).encode()
     if action == "check":
-        check = getattr(store, "check", None)
-        if check is not None:
-            check()
+        check_writable(store)
         return {}, b""
     if action == "upload":
         store.upload(Path(given["path"]), given["key"])

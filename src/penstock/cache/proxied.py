@@ -73,7 +73,7 @@ class ProxiedStore:
         """Remove an object."""
         self._ask("delete", key=key)
 
-    def check(self) -> None:
+    def check_writable(self) -> None:
         """Raise if nothing can be stored here, saying why."""
         self._ask("check")
 

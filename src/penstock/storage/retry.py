@@ -125,9 +125,3 @@ def retrying(action: Callable[[], T], policy: RetryPolicy, hooks: RetryHooks, wh
             return action()
         except StoreError as error:
             attempts.failed(error)
-
-
-def with_retry(action: Callable[[], T], *, attempts: int, base_s: float = 1.0) -> T:
-    """Call until it works, at most `attempts` times, waiting a random part of a doubling delay in between."""
-    policy = RetryPolicy(attempts=attempts, base_s=base_s, max_s=3600, deadline_s=7 * 24 * 3600)
-    return retrying(action, policy, RetryHooks(), "the operation")

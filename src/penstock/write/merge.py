@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Location = str | PathLike[str]
     Out = Location | tuple[Location, Location]
 
-_UPLOAD_ATTEMPTS = 2
-
 
 def merge_index(
     *args: Any,
@@ -58,7 +56,7 @@ def merge_index(
         else:
             merged = merge_indexes(_indexes_named(index_file_urls, place, deadline, storage_options))
         write_file(place.local / INDEX_NAME, [dump_index(merged, is_merged=True)])
-        publish(place, INDEX_NAME, _UPLOAD_ATTEMPTS)
+        publish(place, INDEX_NAME)
     finally:
         place.close()
 

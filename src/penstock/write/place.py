@@ -16,8 +16,9 @@ from penstock.files import sweep
 from penstock.index.model import Index
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
-from penstock.storage.base import url_scheme
+from penstock.storage.base import check_writable, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.storage.retry import RetryPolicy
 from penstock.write.rotate import is_shard_file
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Place:
         """Make the place ready and give the index to continue; what is there already is an error unless allowed."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
-        if isinstance(self.store, ProxiedStore):
-            self.store.check()  # before the first sample, not after the last one
+        if self.store is not None:
+            check_writable(self.store)  # before the first sample, not after the last one
         if append:
             sweep(self.local)
             return self._published_index() or Index(())
@@ -92,7 +93,12 @@ class Place:
 
 
 def parse_place(
-    out: Any, remote: Any = None, *, keep_local: bool = False, storage_options: Mapping[str, Any] | None = None
+    out: Any,
+    remote: Any = None,
+    *,
+    keep_local: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    attempts: int = 2,
 ) -> Place:
     """Understand `out` as a path, a URL or a pair of both, and `remote` as a store beside a path."""
     if isinstance(out, (tuple, list)):
@@ -103,22 +109,27 @@ def parse_place(
         if remote is not None:
             raise ConfigError("Invalid `out` argument: a pair names the remote already, so leave `remote` out")
         local, remote = out
-        return _both(_text(local), _text(remote), keep_local, storage_options)
+        return _both(_text(local), _open(remote, storage_options, attempts), keep_local)
     text = _text(out)
     if remote is not None:
-        return _both(text, _text(remote), True, storage_options)
+        return _both(text, _open(remote, storage_options, attempts), True)
     if url_scheme(text) in (None, "file"):
         return Place(local=LocalStore.from_url(text).root)
-    store = open_proxied(text, storage_options)
+    _, store = _open(text, storage_options, attempts)
     folder = Path(tempfile.mkdtemp(prefix="penstock-"))
     return Place(local=folder, store=store, remote=text, keep_local=False, is_temporary=True)
 
 
-def _both(local: str, remote: str, keep_local: bool, storage_options: Mapping[str, Any] | None) -> Place:
+def _open(remote: Any, storage_options: Mapping[str, Any] | None, attempts: int) -> tuple[str, Store]:
+    url = _text(remote)
+    return url, open_proxied(url, storage_options, retry=RetryPolicy(attempts=attempts))
+
+
+def _both(local: str, opened: tuple[str, Store], keep_local: bool) -> Place:
+    remote, store = opened
     if url_scheme(local) not in (None, "file"):
         raise ConfigError(f"Invalid `out` argument: {local!r} is a URL where a local path belongs")
     folder = LocalStore.from_url(local).root
-    store = open_proxied(remote, storage_options)
     if isinstance(store, LocalStore) and store.root.absolute() == folder.absolute():
         raise ConfigError(f"Invalid `out` argument: local and remote are both {folder}")
     return Place(local=folder, store=store, remote=remote, keep_local=keep_local)

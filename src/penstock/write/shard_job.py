@@ -12,7 +12,6 @@ from penstock.codecs.digest import digest
 from penstock.files import appearing, translated
 from penstock.index.model import FileInfo, Part, ShardInfo
 from penstock.memory import new_memory
-from penstock.storage.retry import with_retry
 
 if TYPE_CHECKING:
     import mmap
@@ -52,7 +51,6 @@ class ShardJob:
     layout: ShardLayout
     names: tuple[str, ...]  # of its parts, raw
     place: Place
-    attempts: int
 
     def run(self) -> ShardInfo:
         """Store the shard; only afterwards is its memory free again."""
@@ -62,7 +60,7 @@ class ShardJob:
         self.builder.release()
         # The first part stands for the whole shard, so it arrives last.
         for part in reversed(info.parts):
-            publish(self.place, part.stored.basename, self.attempts)
+            publish(self.place, part.stored.basename)
         return info
 
     def _store_part(self, name: str, pieces: list[Buffer]) -> Part:
@@ -79,12 +77,12 @@ class ShardJob:
         return Part(raw, FileInfo(packed_name, packed.nbytes, digest([packed], hashes)))
 
 
-def publish(place: Place, name: str, attempts: int) -> None:
+def publish(place: Place, name: str) -> None:
     """Upload a file that was written locally, if the dataset goes further, and remove it if it shall not stay."""
     if place.store is None:
         return
-    store, path = place.store, place.local / name
-    with_retry(lambda: store.upload(path, name), attempts=attempts)
+    path = place.local / name
+    place.store.upload(path, name)
     if not place.keep_local:
         path.unlink()
 

@@ -94,14 +94,13 @@ class Writer:
             **of_format,
         }
         layout = None if columns is None else self._layout(columns)
-        self._attempts = retry
         self._pool = ChunkPool(self._settings["size_limit"])
         self._queue = ShardQueue(max_workers)
         self._builder: ShardBuilder | None = None
         self._has_inferred = False
         self._is_closed = False
         self._done_bytes = 0
-        self._place = parse_place(out, remote, keep_local=keep_local, storage_options=storage_options)
+        self._place = parse_place(out, remote, keep_local=keep_local, storage_options=storage_options, attempts=retry)
         try:
             self._old = self._place.open(exist_ok=exist_ok, append=append)
             self._num_samples = self._old.num_samples
@@ -145,7 +144,7 @@ class Writer:
                 self._submit(self._builder)
             index = Index((*self._old.shards, *self._queue.results()))
             write_file(self._place.local / INDEX_NAME, [dump_index(index)])
-            publish(self._place, INDEX_NAME, self._attempts)
+            publish(self._place, INDEX_NAME)
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
         except BaseException:
@@ -231,11 +230,7 @@ class Writer:
     def _submit(self, builder: ShardBuilder) -> None:
         name = shard_name(self._next_shard, self.format_name)
         names = tuple(name + suffix for suffix in self._format.part_suffixes)
-        self._queue.submit(
-            ShardJob(
-                builder=builder, layout=self._shard_layout, names=names, place=self._place, attempts=self._attempts
-            )
-        )
+        self._queue.submit(ShardJob(builder=builder, layout=self._shard_layout, names=names, place=self._place))
         self._next_shard += 1
         self._done_bytes += self._shard_bytes
 
