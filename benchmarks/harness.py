@@ -53,7 +53,8 @@ class Run:
 
 def run_once(run: Run, scratch: Path) -> Result:
     """Runs the adapter as a process of its own and returns what it printed last."""
-    with tempfile.TemporaryDirectory(dir=scratch) as fresh:
+    # Processes that a library leaves behind for a moment may still write there: the workshop's end removes the rest.
+    with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as fresh:
         options = dict(run.options)
         if run.fresh_directory:
             options["directory"] = str(Path(fresh, "out"))

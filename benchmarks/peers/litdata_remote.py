@@ -15,7 +15,7 @@ from litdata import StreamingDataLoader, StreamingDataset
 from litdata.streaming import downloader
 
 
-def loader(endpoint: str, key: str, directory: str, column: str, seconds: float) -> Result:
+def loader(endpoint: str, key: str, directory: str, column: str, seconds: float, shuffled: bool = True) -> Result:
     use_store(endpoint)
     downloader._OBSTORE_CLIENT_OPTIONS = {**(downloader._OBSTORE_CLIENT_OPTIONS or {}), "allow_http": True}
     options = {
@@ -26,7 +26,9 @@ def loader(endpoint: str, key: str, directory: str, column: str, seconds: float)
     }
 
     def batches() -> Any:
-        dataset = StreamingDataset(f"s3://{BUCKET}/{key}", cache_dir=directory, shuffle=True, storage_options=options)
+        dataset = StreamingDataset(
+            f"s3://{BUCKET}/{key}", cache_dir=directory, shuffle=shuffled, storage_options=options
+        )
         return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
 
     return run_cold(batches, column, seconds)
