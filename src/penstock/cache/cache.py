@@ -94,8 +94,11 @@ class Cache:
 
     # --- Shards ---------------------------------------------------------------------------------------------
 
-    def lease(self, stream: int, shard: ShardInfo) -> Lease:
-        """Give a shard that stays while the lease is open, waiting for it if it is not here yet."""
+    def lease(self, stream: int, shard: ShardInfo, what: str | None = None) -> Lease:
+        """Give a shard that stays while the lease is open, waiting for it if it is not here yet.
+
+        `what` says what is being waited for, such as `shard 12/873`.
+        """
         live = self._live
         files = _files(shard)
         on_close = self._released if self.limit_bytes is not None else None
@@ -107,7 +110,7 @@ class Cache:
             return lease
         begin = time.monotonic()
         try:
-            return self._wait_for(stream, item_of_shard(shard, self.streams[stream].validate_hash), files)
+            return self._wait_for(stream, item_of_shard(shard, self.streams[stream].validate_hash), files, what)
         finally:
             waited_s = time.monotonic() - begin
             stats.waits += 1
@@ -252,10 +255,10 @@ class Cache:
         self._live = _Live([Paths(stream.directory) for stream in self.streams], [StreamStats() for _ in self.streams])
         close_in_children(self)
 
-    def _wait_for(self, stream: int, item: Item, files: list[tuple[str, int]]) -> Lease:
+    def _wait_for(self, stream: int, item: Item, files: list[tuple[str, int]], what: str | None) -> Lease:
         on_close = self._released if self.limit_bytes is not None else None
         for _ in range(_MOST_TRIES):
-            self._fetch(stream, item, is_urgent=True)
+            self._fetch(stream, item, is_urgent=True, what=what)
             lease = try_lease(self._live.paths[stream], files, on_close)
             if lease is not None:
                 self._backend(stream).taken(stream, item.name)
@@ -266,8 +269,8 @@ class Cache:
             name=item.name,
         )
 
-    def _fetch(self, stream: int, item: Item, *, is_urgent: bool) -> None:
-        line = WaitLine()
+    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> None:
+        line = WaitLine(what)
         try:
             self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:

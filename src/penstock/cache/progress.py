@@ -14,7 +14,8 @@ _SILENT_FOR_S = 2.0
 class WaitLine:
     """Shows how a long wait goes, on a terminal only, and is gone when the wait is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str | None = None) -> None:
+        self._what = what
         self._begin = time.monotonic()
         self._num_shown = 0
 
@@ -22,7 +23,7 @@ class WaitLine:
         """Take one report of the fetcher."""
         if time.monotonic() - self._begin < _SILENT_FOR_S or not progress or not _is_terminal():
             return
-        text = describe(progress)
+        text = describe(progress, self._what)
         sys.stderr.write("\r" + text.ljust(self._num_shown))
         sys.stderr.flush()
         self._num_shown = len(text)
@@ -35,9 +36,9 @@ class WaitLine:
             self._num_shown = 0
 
 
-def describe(progress: dict[str, Any]) -> str:
-    """Put a report into words."""
-    name, wanted = progress["name"], progress["wanted"]
+def describe(progress: dict[str, Any], what: str | None = None) -> str:
+    """Put a report into words; `what` is what the user knows the item by."""
+    name, wanted = what or progress["name"], progress["wanted"]
     if progress["state"] == "parked":
         return f"waiting for room in the cache for {name}"
     if progress["state"] == "queued":

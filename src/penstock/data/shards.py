@@ -67,7 +67,7 @@ class ShardTable:
             return OpenShard(open_shard(place.in_place, info, self.options))
         if place.cached is None:
             raise ConfigError(f"stream {stream} has neither a folder nor a store")
-        lease = self.cache.lease(place.cached, info)
+        lease = self.cache.lease(place.cached, info, f"shard {shard + 1}/{len(self.spans)}")
         try:
             return OpenShard(open_shard(self.cache.streams[place.cached].directory, info, self.options), lease)
         except BaseException:
