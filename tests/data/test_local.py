@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import LocalDataset, MDSWriter
+from penstock import LocalDataset, MDSWriter, merge_index
 from penstock.data.columnar import join_batches
 from penstock.data.getitem import group_by_shard, resolve_ids
 from penstock.errors import (
@@ -328,3 +328,24 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path) -> None:
     dataset = LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw", validate_hash="sha1")
     assert list(dataset) == SAMPLES
     assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+
+
+def test_columns_of_shards_that_are_laid_out_differently(tmp_path: Path) -> None:
+    """Sizes and encodings may differ between the writers of a merged dataset: what can be one array is one."""
+    for part, kind, size in (("0", "int32", 3), ("1", "int32", 3), ("2", "int64", 3), ("3", "int32", 4)):
+        columns = {"x": f"ndarray:{kind}:{size}", "n": "int64", "t": "str"}
+        with MDSWriter(out=tmp_path / part, columns=columns) as writer:
+            for number in range(4):
+                writer.write({"x": np.full(size, number, kind), "n": number + 4 * int(part), "t": str(number)})
+    merge_index(tmp_path)
+    dataset = LocalDataset(tmp_path)
+    alike = dataset.read_columns([5, 0, 3, 6])
+    assert np.asarray(alike["x"]).tolist() == [[1] * 3, [0] * 3, [3] * 3, [2] * 3]
+    assert (np.asarray(alike["n"]).tolist(), alike["t"]) == ([5, 0, 3, 6], ["1", "0", "3", "2"])
+    different = dataset.read_columns([15, 5, 0, 9, 3, 14, 6])
+    assert isinstance(different["x"], list)
+    assert [value.tolist() for value in different["x"]] == [
+        [3] * 4, [1] * 3, [0] * 3, [1] * 3, [3] * 3, [2] * 4, [2] * 3
+    ]  # fmt: skip
+    assert np.asarray(different["n"]).tolist() == [15, 5, 0, 9, 3, 14, 6]
+    assert different["t"] == ["3", "1", "0", "1", "3", "2", "2"]

@@ -24,7 +24,22 @@ def map_file(path: Path) -> mmap.mmap | bytes:
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class MappedFile(mmap.mmap):
+    """A file mapped for reading, whose pages can be let go of at any time: they stay in the cache of the system."""
+
+    def rest(self) -> None:
+        """Take the pages that were read out of this process's memory."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.madvise(mmap.MADV_DONTNEED)
+
+
+def rest(data: mmap.mmap | bytes) -> None:
+    """Take the pages of a mapped file out of this process's memory; what was unpacked into memory stays."""
+    if isinstance(data, MappedFile):
+        data.rest()
 
 
 def release(data: mmap.mmap | bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array
 
 
-@runtime_checkable
 class FillsColumns(Protocol):
     """A shard reader that can put values of fixed size where they belong, without a copy in between."""
 
@@ -30,8 +29,8 @@ class FillsColumns(Protocol):
         """Put the stored values of such a column at their places in an array of void items."""
         ...
 
-    def read_columns(self, rows: Rows, names: Container[str] | None = None) -> Columns:
-        """Read some columns only."""
+    def read_columns(self, rows: Rows, without: Container[str] = ()) -> Columns:
+        """Read the other columns."""
         ...
 
 
@@ -43,40 +42,43 @@ class ColumnCollector:
 
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows
-        self._encodings: dict[str, FixedEncoding] = {}
-        self._blank: dict[str, npt.NDArray[Any]] = {}
-        self._names: list[str] | None = None
+        self._encodings: dict[str, FixedEncoding] | None = None  # of the columns that are filled
+        self._filled: dict[str, npt.NDArray[Any]] = {}
         self._batches: list[tuple[Int64Array, Columns]] = []
 
     def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
         """Take some rows of a shard."""
-        fixed = reader.fixed_columns() if isinstance(reader, FillsColumns) else {}
-        if self._names is None:
-            self._names = list(reader.read_columns(rows[:0]))
+        fixed = reader.fixed_columns() if fills_columns(reader) else {}
+        if self._encodings is None:
             self._encodings = fixed
-            self._blank = {name: np.empty(self._num_rows, f"V{each.num_bytes}") for name, each in fixed.items()}
-        if fixed.keys() != self._encodings.keys() or any(fixed[name] is not self._encodings[name] for name in fixed):
+            self._filled = {name: np.empty(self._num_rows, f"V{each.num_bytes}") for name, each in fixed.items()}
+        elif self._filled and fixed != self._encodings:
             self._give_up_filling()
-        if not self._blank or not isinstance(reader, FillsColumns):
+        if self._filled and fills_columns(reader):
+            for name, out in self._filled.items():
+                reader.fill(name, rows, places, out)
+            self._batches.append((places, reader.read_columns(rows, without=self._filled)))
+        else:
             self._batches.append((places, reader.read_columns(rows)))
-            return
-        for name, out in self._blank.items():
-            reader.fill(name, rows, places, out)
-        others = [name for name in self._names if name not in self._blank]
-        self._batches.append((places, reader.read_columns(rows, others)))
 
     def columns(self) -> Columns:
         """Give the columns of all rows."""
         joined = join_batches(self._batches, self._num_rows)
-        filled = {name: self._encodings[name].to_array(out) for name, out in self._blank.items()}
-        return {name: filled[name] if name in filled else joined[name] for name in self._names or joined}
+        encodings = self._encodings or {}
+        return {**joined, **{name: encodings[name].to_array(out) for name, out in self._filled.items()}}
 
     def _give_up_filling(self) -> None:
         """Shards that are laid out differently are joined as far as their values allow."""
+        encodings = self._encodings or {}
         for places, columns in self._batches:
-            for name, out in self._blank.items():
-                columns[name] = self._encodings[name].to_array(out[places])
-        self._blank, self._names = {}, None
+            for name, out in self._filled.items():
+                columns[name] = encodings[name].to_array(out[places])
+        self._filled = {}
+
+
+def fills_columns(reader: ShardReader) -> TypeGuard[FillsColumns]:
+    """Tell whether a reader can put values where they belong."""
+    return hasattr(reader, "fill")
 
 
 def join_batches(batches: Sequence[tuple[Int64Array, Columns]], num_rows: int) -> Columns:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Rows of one shard are decoded together, so a block should have many of each; but not so many that the first batches
 # wait, or that decoded samples fill the memory.
-_MAX_BLOCK_SAMPLES = 1 << 14
+_MAX_BLOCK_SAMPLES = 1 << 13
 _MAX_BLOCK_BYTES = 16 << 20
 _ENOUGH_ROWS_PER_SHARD = 1024
 # Shards that are fetched before they are needed, by default.

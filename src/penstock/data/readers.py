@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # take no more than half of the descriptors that it may have.
 _MOST_OPEN = 1024
 _DESCRIPTORS_PER_SHARD = 2
+# Up to so many, pages of shards that are read again and again stay where they are.
+_FEW_OPEN = 32
 
 _all_open: weakref.WeakSet[OpenShards] = weakref.WeakSet()
 
@@ -54,6 +56,7 @@ class OpenShards:
         self._used_bytes = 0
         self.max_open: int | None = None  # besides what the process as a whole may have open
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
+        self._last: ShardReader | None = None
         self._in_use = threading.Lock()
         _all_open.add(self)
 
@@ -73,14 +76,18 @@ class OpenShards:
 
     def get(self, shard: int) -> ShardReader:
         """Give an open shard; it stays open at least until the next call."""
+        if self._last is not None and len(self._readers) > _FEW_OPEN:
+            self._last.rest()  # with many open, all that was ever read of them would be a lot
         found = self._readers.get(shard)
         if found is not None:
             self._readers.move_to_end(shard)
+            self._last = found.reader
             return found.reader
         self._make_room(self._size(shard))
         opened = self._open(shard)
         self._readers[shard] = opened
         self._used_bytes += self._size(shard)
+        self._last = opened.reader
         return opened.reader
 
     def close(self) -> None:
@@ -107,6 +114,8 @@ class OpenShards:
 
     def _close_oldest(self) -> None:
         shard, opened = self._readers.popitem(last=False)
+        if opened.reader is self._last:
+            self._last = None
         self._used_bytes -= self._size(shard)
         opened.reader.close()
         if opened.lease is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.data.detect import is_worker
 from penstock.data.feed import Feed
 from penstock.data.progress import Progress
 from penstock.data.ranged import RangedRows
@@ -28,6 +30,10 @@ class Here:
     """The part of a dataset that stays in its process, or thread. Nothing in it is carried over a fork."""
 
     def __init__(self, table: ShardTable) -> None:
+        if is_worker():
+            # What came from the parent is shared with it until somebody writes to it, as the collector does to all
+            # that it looks at. In a worker none of that is garbage.
+            gc.freeze()
         self.pid = os.getpid()
         self.open_shards = OpenShards(table.open)
         self.feed = Feed(table.spans, self.open_shards, RangedRows(table) if table.needs_cache else None)

@@ -47,6 +47,10 @@ class ShardReader(Protocol):
         """Give the same by column: an array where all values allow it, else a list."""
         ...
 
+    def rest(self) -> None:
+        """Take out of memory what was read, if it can be read again: the shard stays open."""
+        ...
+
     def close(self) -> None:
         """Let go of the shard's bytes."""
         ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from penstock.codecs.unpack import release
+from penstock.codecs.unpack import release, rest
 from penstock.errors import (
     BadIndexError,
     CorruptShardError,
@@ -140,14 +140,10 @@ class MDSReader:
         values = [self._values(column, numbers) for column in self._columns]
         return join_columns(self._names, values, len(numbers))
 
-    def read_columns(self, rows: Rows, names: Container[str] | None = None) -> Columns:
-        """Give the same by column, or some of the columns: an array where all values allow it, else a list."""
+    def read_columns(self, rows: Rows, without: Container[str] = ()) -> Columns:
+        """Give the same by column, maybe without some: an array where all values allow it, else a list."""
         numbers = check_rows(rows, self._num_samples, self._name)
-        return {
-            column.name: self._column(column, numbers)
-            for column in self._columns
-            if names is None or column.name in names
-        }
+        return {column.name: self._column(column, numbers) for column in self._columns if column.name not in without}
 
     def fixed_columns(self) -> dict[str, FixedEncoding]:
         """Name the columns whose values always have as many bytes."""
@@ -164,6 +160,10 @@ class MDSReader:
         source, target = memoryview(self._data), memoryview(out.view(np.uint8).reshape(-1).data)
         for begin, place in zip(begins.tolist(), (places * num_bytes).tolist(), strict=True):
             target[place : place + num_bytes] = source[begin : begin + num_bytes]
+
+    def rest(self) -> None:
+        """Take the shard's pages out of memory."""
+        rest(self._data)
 
     def close(self) -> None:
         """Unmap the shard."""

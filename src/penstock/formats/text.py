@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.codecs.unpack import release
+from penstock.codecs.unpack import release, rest
 from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, UnknownEncodingError
 from penstock.formats.blame import encode_error
 from penstock.formats.body import BodyBuilder
@@ -112,6 +112,11 @@ class TextReader:
         wanted = self._wanted
         columns = [column for column in self._layout.columns if wanted is None or column.name in wanted]
         return {column.name: _to_column(column, [sample.get(column.name) for sample in samples]) for column in columns}
+
+    def rest(self) -> None:
+        """Take the shard's pages out of memory."""
+        for part in (self._data, self._meta):
+            rest(part)
 
     def close(self) -> None:
         """Unmap the shard."""

@@ -24,7 +24,7 @@ from penstock.order.spread import rows_before, rows_of_part
 if TYPE_CHECKING:
     from penstock.types import Int64Array
 
-_REMEMBERED_IDS = 1 << 22
+_REMEMBERED_IDS = 1 << 20
 # A window up to this size is shuffled whole; a larger one, which takes very unequal shards, in parts.
 _MAX_WINDOW_SIZE = 4 * CHUNK_SIZE
 _MAX_WINDOWS_AT_ONCE = 1 << 10
