@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import ConfigError
 
+if TYPE_CHECKING:  # names only: not every process that moves bytes needs NumPy
+    import numpy as np
+    import numpy.typing as npt
+
 Sample: TypeAlias = dict[str, Any]
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+Int64Array: TypeAlias = "npt.NDArray[np.int64]"
 Columns: TypeAlias = dict[str, "npt.NDArray[Any] | list[Any]"]
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
+_SMALL_BYTES = 128 << 10
+_MOST_SMALL = 48
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
 _SLACK_S = 2.0  # a store that keeps its own deadline knows the cause better than we do
@@ -44,6 +46,11 @@ class Piece:
     future: Future[Any] = field(default_factory=Future)
     started_at: float | None = None
     is_given_up: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it takes no time but that of asking."""
+        return self.num_bytes <= _SMALL_BYTES
 
     def left_s(self) -> float | None:
         """Give how long it may still take, or None if it has not begun."""
@@ -147,7 +154,8 @@ class PiecePool:
 
     def _staff(self) -> None:
         """Have a thread for each piece that may run now."""
-        wanted = min(self._climb.limit, len(self._started) + sum(map(len, self._pending.values()))) + self._num_stuck
+        num_all = len(self._started) + sum(map(len, self._pending.values()))
+        wanted = min(self._climb.limit + _MOST_SMALL, num_all) + self._num_stuck
         if not self._num_idle and self._num_threads < min(wanted, _MOST_THREADS):
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
@@ -211,7 +219,7 @@ class PiecePool:
             return None
         owner = min(self._pending, key=lambda owner: owner.rank())
         queue = self._pending[owner]
-        if not self._may_run(queue[0].num_bytes):
+        if not self._may_run(queue[0]):
             self._was_full = True
             return None
         piece = queue.popleft()
@@ -219,10 +227,14 @@ class PiecePool:
             del self._pending[owner]
         return piece
 
-    def _may_run(self, num_bytes: int) -> bool:
+    def _may_run(self, piece: Piece) -> bool:
         if not self._started:
             return True
-        return len(self._started) < self._climb.limit and self._running_bytes + num_bytes <= _MAX_BYTES
+        # Small reads wait for the store's answer, not for bytes: many of them at once cost nothing.
+        if piece.is_small:
+            return sum(started.is_small for started in self._started) < _MOST_SMALL
+        num_large = sum(not started.is_small for started in self._started)
+        return num_large < self._climb.limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 
     def _leave(self, piece: Piece) -> None:
         self._started.discard(piece)

@@ -12,7 +12,7 @@ from penstock.data.skip import SKIPPED, Gap
 from penstock.errors import CorruptShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.data.ranged import RangedRows
     from penstock.data.readers import OpenShards
@@ -35,24 +35,48 @@ class Feed:
         row = sample_id - int(self._spans.starts[shard])
         with self._shards:
             if self._ranged is not None and shard not in self._shards and self._ranged.is_worth_it(shard, 1):
-                return self._ranged.read(shard, np.array([row]))[0]
+                [reader] = self._ranged.open([(shard, np.array([row]))])
+                return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
 
     def read_some(self, ids: range | Int64Array) -> list[Sample]:
-        """Give samples that are asked for by number; of shards from far away, maybe only their bytes are fetched."""
-        if self._ranged is None:
+        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched."""
+        if self._ranged is None or not len(ids):
             return self.read(ids)
-        numbers = np.asarray(ids, np.int64)
-        samples: list[Sample] = [{}] * len(numbers)
-        for shard, rows, places in group_by_shard(numbers, self._spans):
-            with self._shards:
-                if shard not in self._shards and self._ranged.is_worth_it(shard, len(rows)):
-                    read = self._ranged.read(shard, rows)
-                else:
-                    read = self._shards.get(shard).read(rows)
-            for place, sample in zip(places.tolist(), read, strict=True):
-                samples[place] = sample
+        samples: list[Sample] = [{}] * len(ids)
+        with self._shards:
+            for reader, rows, places in self._readers_of_some(np.asarray(ids, np.int64)):
+                for place, sample in zip(places.tolist(), reader.read(rows), strict=True):
+                    samples[place] = sample
         return samples
+
+    def read_some_columns(self, ids: Int64Array) -> Columns:
+        """Give the same by column."""
+        if self._ranged is None or not len(ids):
+            return self.read_columns(ids)
+        collector = ColumnCollector(len(ids))
+        with self._shards:
+            for reader, rows, places in self._readers_of_some(ids):
+                collector.add(reader, rows, places)
+        return collector.columns()
+
+    def _readers_of_some(self, ids: Int64Array) -> Iterator[tuple[ShardReader, Int64Array, Int64Array]]:
+        """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
+        groups = list(group_by_shard(ids, self._spans))
+        ranged = self._ranged
+        far = [
+            (shard, rows, places)
+            for shard, rows, places in groups
+            if ranged is not None and shard not in self._shards and ranged.is_worth_it(shard, len(rows))
+        ]
+        if ranged is not None and far:
+            readers = ranged.open([(shard, rows) for shard, rows, _ in far])
+            for reader, (_, rows, places) in zip(readers, far, strict=True):
+                yield reader, np.arange(len(rows)), places
+        fetched = {shard for shard, _, _ in far}
+        for shard, rows, places in groups:
+            if shard not in fetched:
+                yield self._shards.get(shard), rows, places
 
     def read(self, ids: range | Int64Array) -> list[Sample]:
         """Give many samples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,18 @@ from penstock.formats.offsets import table_bytes, write_offsets
 from penstock.types import Span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.data.shards import ShardTable
-    from penstock.types import Int64Array, Sample
+    from penstock.formats.base import ShardReader
+    from penstock.index.model import ShardInfo
+    from penstock.types import Int64Array
 
 # Past this part of its rows, or this many of them, a shard is worth fetching whole.
 _MAX_PART = 1 / 8
 _MAX_ROWS = 64
+_SMALL_TABLE_BYTES = 256 << 10
+_MOST_THREADS = 32
 
 
 class RangedRows:
@@ -41,16 +48,21 @@ class RangedRows:
             return False
         return not self._table.cache.is_present(place.cached, info)
 
-    def read(self, shard: int, rows: Int64Array) -> list[Sample]:
-        """Give the samples at these rows: where they are first, then their bytes, all at once."""
+    def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
+        """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
+        if len(wanted) == 1:
+            return [self._open(*wanted[0])]
+        with ThreadPoolExecutor(min(len(wanted), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
+            return list(pool.map(self._open, *zip(*wanted, strict=True)))
+
+    def _open(self, shard: int, rows: Int64Array) -> ShardReader:
         stream, info = self._table.find(shard)
         cached, file = self._table.places[stream].cached, info.parts[0].raw
         cache = self._table.cache
         if cached is None:
             raise CorruptShardError(f"{info.name} is not in a store", shard=info.name)
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        places = cache.read_many(cached, file.basename, [Span(4 + 4 * row, 12 + 4 * row) for row in rows.tolist()])
-        bounds = np.frombuffer(b"".join(places), dtype="<u4").reshape(-1, 2).astype(np.int64)
+        bounds = self._read_bounds(cached, info, rows)
         is_wrong = (
             (bounds[:, 0] > bounds[:, 1])
             | (bounds[:, 0] < table_bytes(info.num_samples))
@@ -65,8 +77,13 @@ class RangedRows:
         # A shard of these rows alone, which the format reads as it reads any other.
         ends = np.cumsum([len(piece) for piece in pieces])
         data = write_offsets(ends, table_bytes(len(pieces))) + b"".join(pieces)
-        reader = get_format("mds").open([data], replace(info, num_samples=len(pieces)), self._table.options)
-        try:
-            return reader.read(range(len(pieces)))
-        finally:
-            reader.close()
+        return get_format("mds").open([data], replace(info, num_samples=len(pieces)), self._table.options)
+
+    def _read_bounds(self, cached: int, info: ShardInfo, rows: Int64Array) -> Int64Array:
+        """Say where rows begin and end: from the whole table of the shard, if it is small, else from their places."""
+        cache, key, size = self._table.cache, info.parts[0].raw.basename, table_bytes(info.num_samples)
+        if size <= _SMALL_TABLE_BYTES and len(rows) > 1:
+            table = np.frombuffer(cache.read(cached, key, Span(4, size)), dtype="<u4").astype(np.int64)
+            return np.stack([table[rows], table[rows + 1]], axis=1)
+        places = cache.read_many(cached, key, [Span(4 + 4 * row, 12 + 4 * row) for row in rows.tolist()])
+        return np.frombuffer(b"".join(places), dtype="<u4").reshape(-1, 2).astype(np.int64)

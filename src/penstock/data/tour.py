@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import suppress
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -15,15 +16,17 @@ from penstock.data.progress import Progress
 from penstock.data.ranged import RangedRows
 from penstock.data.readers import OpenShards
 from penstock.data.skip import SKIPPED, Gap, fill_gaps
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.data.dataset import StreamingDataset
     from penstock.data.iteration import Course, Outlook
     from penstock.data.shards import ShardTable
     from penstock.types import Columns, Int64Array
+
+T = TypeVar("T")
 
 
 class Here:
@@ -52,6 +55,7 @@ class Tour:
         self._dataset, self._here, self._outlook = dataset, here, outlook
         here.open_shards.max_open = dataset.max_open_shards(course)
         self.course = course
+        self._has_begun = False
         self._handed_over = yielded
         self._left: Iterator[Any] = iter(())
 
@@ -99,11 +103,19 @@ class Tour:
             yield block, skipped
             skipped = 0
 
+    def _early(self, read: Callable[[Int64Array], T], read_some: Callable[[Int64Array], T], ids: Int64Array) -> T:
+        """Read a block; the first one, which the training loop stands still for, does not wait for whole shards."""
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first:
+            with suppress(StoreError):  # reading whole shards says what is wrong, or finds that nothing is
+                return read_some(ids)
+        return read(ids)
+
     def _read(self, block: list[Int64Array]) -> list[Any]:
         here, dataset, ids = self._here, self._dataset, np.concatenate(block)
         with here.progress.reading(ids, dataset.table.first_ids):
             try:
-                samples: list[Any] = here.feed.read(ids)
+                samples: list[Any] = self._early(here.feed.read, here.feed.read_some, ids)
             except SKIPPED:
                 if dataset.on_error == "raise":
                     raise
@@ -118,7 +130,7 @@ class Tour:
         here, dataset, ids = self._here, self._dataset, np.concatenate(block)
         with here.progress.reading(ids, dataset.table.first_ids):
             try:
-                return here.feed.read_columns(ids)
+                return self._early(here.feed.read_columns, here.feed.read_some_columns, ids)
             except SKIPPED:
                 if dataset.on_error == "raise":
                     raise

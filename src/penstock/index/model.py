@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -86,6 +84,8 @@ class Index:
     @property
     def lengths(self) -> Int64Array:
         """The number of samples of each shard."""
+        import numpy as np
+
         return np.fromiter((shard.num_samples for shard in self.shards), np.int64, len(self.shards))
 
     @property
