@@ -20,6 +20,7 @@ from penstock.errors import (
 from penstock.storage.base import open_store, resolve_store
 from penstock.testing.faults import FAULTS, Fault, FaultProxy, Faults
 from tests.cache.kit import left_over
+from tests.servers.script import Answer, Request, run_script
 from tests.streaming import ids_of, sample, write_samples
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from tests.servers.s3 import S3Server
 
 NUM_SAMPLES = 300
-SEED = 1  # of the faults; what befalls the index must not be a flipped bit, for it has no digest
 # Long enough for any machine, short enough that a test which waits for one of them is not in doubt.
 FAR_TOO_LONG_S = 60.0
 
@@ -118,7 +118,7 @@ def test_an_epoch_at_one_fault_in_five_is_the_same_epoch(bucket: Bucket, tmp_pat
         expected = check(list(dataset))
     assert sorted(expected) == list(range(NUM_SAMPLES))
     kinds = (*FAULTS, "flip", "flip", "flip")
-    bucket.proxy.faults = Faults(rate=0.2, kinds=kinds, seed=SEED, stall_s=2.0, slow_s=0.002, retry_after_s=0.1)
+    bucket.proxy.faults = Faults(rate=0.2, kinds=kinds, seed=1, stall_s=2.0, slow_s=0.002, retry_after_s=0.1)
     before = bucket.proxy.counts.copy()
     with bucket.open(tmp_path / "bad", download_retry=10, download_timeout=30) as dataset:
         found = check(list(dataset))
@@ -149,6 +149,47 @@ def test_a_server_that_falls_silent(bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(StoreTimeoutError, match=f"{bucket.root}/index.json"):
         bucket.open(tmp_path / "cache", download_retry=1, download_timeout=0.5)
     assert time.monotonic() - begin < FAR_TOO_LONG_S
+
+
+# --- The index, by which all else is checked ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_flipped_bits_do_not_pass_for_an_index(bucket: Bucket, tmp_path: Path, seed: int) -> None:
+    """No digest of it is recorded anywhere, but S3 tags it with one."""
+    bucket.proxy.faults = Faults(rate=0.8, kinds=("flip",), seed=seed)
+    before = bucket.proxy.counts["flip"]
+    with bucket.open(tmp_path / "cache", download_retry=50) as dataset:
+        assert bucket.proxy.counts["flip"] > before
+        bucket.proxy.faults = Faults()
+        assert sorted(check(list(dataset))) == list(range(NUM_SAMPLES))
+
+
+def test_nothing_but_flipped_bits_is_no_index(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.proxy.faults = Faults(rate=1.0, kinds=("flip",))
+    words = f"{bucket.root}/index.json came with other bytes in each of 4 attempts"
+    with pytest.raises(StoreError, match=words):
+        bucket.open(tmp_path / "cache", download_retry=2)
+    assert not list((tmp_path / "cache").glob("index.json*"))
+
+
+def test_a_tag_that_only_looks_like_a_digest(folders: dict[str, Path], tmp_path: Path, places: Path) -> None:
+    """As S3 gives to objects that it encrypts with keys of a customer: the index is fetched twice, and believed."""
+
+    def serve(request: Request) -> Answer:
+        data = (folders["raw"] / request.path.lstrip("/")).read_bytes()
+        headers = {"ETag": f'"{"0a" * 16}"', "Last-Modified": "Mon, 16 Nov 2026 00:00:00 GMT"}
+        span = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+        if span is None:
+            return Answer(200, data, headers)
+        begin, end = int(span[1]), min(int(span[2]) + 1, len(data))
+        return Answer(206, data[begin:end], {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"})
+
+    with run_script(serve) as server, StreamingDataset(remote=server.url, local=tmp_path, download_retry=0) as dataset:
+        assert check(list(dataset)) == list(range(NUM_SAMPLES))
+        asked = [request.path for request in server.requests if request.method == "GET"]
+    assert asked.count("/index.json") == 2
+    assert max(asked.count(path) for path in asked if "shard" in path) == 1
 
 
 # --- What is wrong in the bucket itself ---------------------------------------------------------------------
