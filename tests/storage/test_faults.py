@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import re
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -164,6 +167,20 @@ def test_a_proxy_as_a_process_of_its_own_with_latency_and_a_limit(nginx: WebServ
         assert open_store(url).read("limited") == some_bytes(9, 300_000)
         process.stdin.close()
         assert json.loads(process.stdout.read()) == {"requests": 1, "bytes": 300_000}
+
+
+def test_a_proxy_that_ends_amid_requests_leaves_nothing_open(nginx: WebServer) -> None:
+    """Whatever is not closed warns when it is collected, and warnings are errors."""
+    (nginx.files / "stalled").write_bytes(bytes(1000))
+    for _ in range(20):
+        with FaultProxy(nginx.url, Faults(rate=1.0, kinds=("stall",))) as proxy:
+            address = urlsplit(proxy.url)
+            clients = [socket.create_connection((address.hostname, address.port)) for _ in range(10)]
+            for client in clients:
+                client.sendall(b"GET /stalled HTTP/1.1\r\nHost: x\r\n\r\n")
+        for client in clients:
+            client.close()
+    gc.collect()
 
 
 @pytest.mark.parametrize("wrong", [{"rate": 2.0}, {"kinds": ("gremlins",)}, {"kinds": ()}])

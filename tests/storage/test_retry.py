@@ -99,7 +99,18 @@ def test_progress_forgives_failures_but_not_the_deadline() -> None:
         attempts.failed(StoreError("cut"))
         attempts.progressed()
     clock.time = 61
-    with pytest.raises(StoreTimeoutError, match="bytes come too slowly"):
+    with pytest.raises(StoreTimeoutError, match="it did not succeed within 60 s: cut") as late:
+        attempts.progressed()
+    with pytest.raises(StoreTimeoutError) as again:  # said once, not as the cause of itself
+        attempts.failed(late.value)
+    assert again.value is late.value
+
+
+def test_a_connection_that_never_fails_may_be_too_slow() -> None:
+    clock = Clock()
+    attempts = Attempts(POLICY, clock.hooks, "it")
+    clock.time = 61
+    with pytest.raises(StoreTimeoutError, match="it did not succeed within 60 s: bytes come too slowly"):
         attempts.progressed()
 
 

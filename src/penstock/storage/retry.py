@@ -87,6 +87,8 @@ class Attempts:
         self._what = what
         self._began = hooks.now()
         self._failures = 0
+        self._last_cause = "bytes come too slowly"
+        self._late: StoreTimeoutError | None = None
 
     @property
     def remaining_s(self) -> float:
@@ -97,12 +99,14 @@ class Attempts:
         """Take note that something arrived: the count of failures in a row starts anew."""
         self._failures = 0
         if self.remaining_s <= 0:
-            raise self._too_late("bytes come too slowly")
+            self._late = self._too_late(self._last_cause)
+            raise self._late
 
     def failed(self, error: StoreError) -> None:
         """Wait before the next attempt, or raise if there is none."""
-        if isinstance(error, FINAL_ERRORS):
+        if isinstance(error, FINAL_ERRORS) or error is self._late:
             raise error
+        self._last_cause = str(error)
         self._failures += 1
         if self._failures >= self._policy.attempts:
             raise error

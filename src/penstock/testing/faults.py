@@ -21,6 +21,7 @@ import random
 import socket
 import struct
 import threading
+import weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -133,6 +134,7 @@ class FaultProxy:
         self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
         self._started = threading.Event()
         self._stop = asyncio.Event()
+        self._open: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -152,6 +154,7 @@ class FaultProxy:
         tasks: set[asyncio.Task[None]] = set()
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._open.add(writer)
             task = asyncio.ensure_future(self._converse(reader, writer))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -161,10 +164,16 @@ class FaultProxy:
         self.url = self._target._replace(netloc=f"127.0.0.1:{port}").geturl()
         self._started.set()
         await self._stop.wait()
+        # The loop's own tasks bring connections just accepted to `begin`: cut short, they would leave them open.
+        while asyncio.all_tasks() - tasks - {asyncio.current_task()}:
+            await asyncio.sleep(0)
         server.close()
         for task in tasks:
             task.cancel()
+        for writer in self._open:  # a task that has not begun closes nothing, and a silent peer lets nobody close
+            writer.transport.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # connections close in the next turn of the loop
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the requests of one connection."""
@@ -192,6 +201,7 @@ class FaultProxy:
         upstream, downstream = await asyncio.open_connection(
             self._target.hostname, self._target.port, limit=_HEAD_LIMIT
         )
+        self._open.add(downstream)
         try:
             await self._exchange(fault, draw, request, (reader, writer), (upstream, downstream))
         finally:
