@@ -12,10 +12,9 @@ from typing import Any
 from benchmarks.peers.common import BATCH, Result, main
 from benchmarks.peers.remote import BUCKET, run_cold, use_store
 from benchmarks.peers.streaming import WORKERS
+from streaming import StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader
-
-from streaming import StreamingDataset
 
 
 def loader(endpoint: str, key: str, directory: str, column: str, seconds: float) -> Result:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from benchmarks.peers.common import BATCH, Result, main
 from benchmarks.peers.streaming import WORKERS, check_samples, peak_memory, timed_batches, timed_samples
+from streaming import StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader
-
-from streaming import StreamingDataset
 
 
 def open_shuffled(directory: str) -> Any:
