@@ -111,12 +111,12 @@ def test_two_hundred_datasets_in_one_process(
     # One line to the fetcher for all, one nameless file for each, and for shards half of what the process may have.
     assert len(fetcher_pids(places / "run")) == 1
     assert open_descriptors() - before <= NUM_DATASETS + few_descriptors // 2 + 2
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     for dataset in datasets:
         dataset.close()
     assert open_descriptors() - before <= NUM_DATASETS + 2
     del dataset, datasets, samples
     gc.collect()
     assert open_descriptors() == before
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert not left_over(places / "run")
