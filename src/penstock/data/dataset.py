@@ -465,13 +465,15 @@ class StreamingDataset(IterableDataset[Any]):
         for stream, shards in self._cached_shards(key):
             self.table.cache.unpin(stream, shards)
 
-    def fetch(self, url: str, local: str | None = None) -> Path:
+    def fetch(self, url: str, local: str | None = None, *, ahead: bool = False) -> Path:
         """Bring an object that lies beside the shards, such as a video, into the cache, and say where it is.
+
+        With `ahead` it is fetched in the background: call again without when it is needed.
 
         `url` is a URL below the remote of one of the streams, or a key below the first one's. `local` is its name below
         the stream's folder. It counts against the cache limit and is evicted as shards are.
         """
-        return self.table.fetch(url, local, [stream.url for stream in self.streams])
+        return self.table.fetch(url, local, [stream.url for stream in self.streams], ahead=ahead)
 
     def stats(self) -> dict[str, Any]:
         """Count what this process read, fetched and waited for, and what the fetcher of this node did."""

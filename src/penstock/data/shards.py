@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,14 @@ from penstock.cache.cache import Cache, CachedStream
 from penstock.cache.layout import default_directory
 from penstock.data.local import check_layouts, read_local_index
 from penstock.data.readers import OpenShard
-from penstock.errors import AccessDeniedError, ConfigError, EmptyDatasetError, ObjectNotFoundError, StoreError
+from penstock.errors import (
+    AccessDeniedError,
+    ConfigError,
+    EmptyDatasetError,
+    ObjectNotFoundError,
+    PenstockError,
+    StoreError,
+)
 from penstock.formats.parts import open_shard
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
@@ -97,7 +105,7 @@ class ShardTable:
                 chosen = [place.index.shards[shard - first] for shard in here.tolist()]
             yield place.cached, chosen
 
-    def fetch(self, url: str, local: str | None, remotes: Sequence[str | None]) -> Path:
+    def fetch(self, url: str, local: str | None, remotes: Sequence[str | None], *, ahead: bool) -> Path:
         """Bring an object that lies below the remote of one of the streams, and say where it is."""
         for place, remote in zip(self.places, remotes, strict=True):
             below = "" if remote is None else f"{remote.rstrip('/')}/"
@@ -105,10 +113,25 @@ class ShardTable:
                 continue
             key = url.removeprefix(below)
             if place.in_place is not None and place.cached is None:
-                return resolve_inside(place.in_place, key)
+                path = resolve_inside(place.in_place, key)
+                if not path.is_file():
+                    raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path))
+                return path
             if place.cached is not None:
+                if ahead:
+                    return self._fetch_ahead(place.cached, key, local)
                 return self.cache.fetch_object(place.cached, key, local)
         raise ConfigError(f"{url} is not below the remote of any stream: give the key of an object beside the shards")
+
+    def _fetch_ahead(self, cached: int, key: str, local: str | None) -> Path:
+        def fetch() -> None:
+            try:
+                self.cache.fetch_object(cached, key, local)
+            except PenstockError as error:  # whoever comes for it is told again
+                log.warning("fetching %s ahead failed: %s", key, error)
+
+        threading.Thread(target=fetch, name="penstock-ahead", daemon=True).start()
+        return resolve_inside(self.cache.streams[cached].directory, local or key)
 
     def describe_cache(self) -> dict[str, Any]:
         """Count what this process leased, waited for and caused to be fetched, in all and by stream."""
