@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,10 @@ def test_a_copy_has_a_book_of_its_own() -> None:
 def test_the_file_has_no_name() -> None:
     book = PassBook()
     assert "(deleted)" in str(Path(f"/proc/self/fd/{book._descriptor}").readlink())
+
+
+def test_threads_begin_passes_of_their_own() -> None:
+    book = PassBook()
+    with ThreadPoolExecutor(8) as pool:
+        begun = list(pool.map(lambda _: book.join(NO_WORKER, None, next_start).epoch, range(200)))
+    assert sorted(begun) == list(range(200))

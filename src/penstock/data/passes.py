@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import context, reduction
@@ -63,6 +64,14 @@ class Notes:
     passes: list[Pass] = field(default_factory=list)
 
 
+class _Nested:
+    """A lock that its thread may take again: whoever begins a pass looks into the book while doing so."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.depth = 0
+
+
 class PassBook:
     """The notebook. Any process may read and write it; each change is one step that nobody sees half done."""
 
@@ -71,6 +80,7 @@ class PassBook:
         with tempfile.TemporaryFile(prefix="penstock-") as file:
             self._descriptor = os.dup(file.fileno())
         self._owner = os.getpid()
+        self._locks: dict[int, _Nested] = {}
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -150,12 +160,21 @@ class PassBook:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self._keep_apart()
-        # A lock of the process, not of the open file, which forked workers share with their parent.
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        # A lock of the process, not of the open file, which forked workers share with their parent; and since it
+        # does not keep threads apart, one for these.
+        here = self._locks.get(os.getpid())
+        if here is None:  # one that came over a fork may be held by a thread that did not
+            here = self._locks.setdefault(os.getpid(), _Nested())
+        with here.lock:
+            here.depth += 1
+            if here.depth == 1:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                here.depth -= 1
+                if here.depth == 0:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def _load(self) -> Notes:
         data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
@@ -174,6 +193,7 @@ class PassBook:
         if "shared" in state:
             self._descriptor = state["shared"].detach()
             self._owner = 0  # another process
+            self._locks = {}
             return
         PassBook.__init__(self)
         os.pwrite(self._descriptor, json.dumps(state["notes"]).encode(), 0)
