@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cache.kit import wait_until
+from tests.cache.kit import heed_interrupts, wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 120.0
@@ -52,6 +52,7 @@ class Job:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
+                preexec_fn=heed_interrupts,
             )
         return self.process
 

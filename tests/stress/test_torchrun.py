@@ -72,7 +72,7 @@ def only_state(reports: list[Report]) -> Report:
     return first
 
 
-@pytest.mark.parametrize("place", ["local", "remote"])
+@pytest.mark.parametrize("place", ["local", pytest.param("remote", marks=pytest.mark.soak)])
 def test_worlds(folder: Path, tmp_path: Path, place: str) -> None:
     size = sum(path.stat().st_size for path in folder.rglob("shard*"))
     dataset: Report = {"shuffle": True, "shuffle_block_size": 40}

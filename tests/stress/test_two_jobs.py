@@ -117,6 +117,6 @@ def test_two_hundred_datasets_in_one_process(
     assert open_descriptors() - before <= NUM_DATASETS + 2
     del dataset, datasets, samples
     gc.collect()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before  # what earlier tests left may have gone meanwhile
     assert threading.active_count() <= threads
     assert not left_over(places / "run")
