@@ -15,6 +15,7 @@ from penstock.codecs.digest import check_hashes
 from penstock.data.detect import find_seat, is_worker, pass_key, worker_of
 from penstock.data.getitem import resolve_ids
 from penstock.data.iteration import Course, Outlook, batches_ahead, max_open_shards
+from penstock.data.orphans import end_with_parent
 from penstock.data.passes import NO_WORKER, PassBook
 from penstock.data.resharding import refuse_resharding
 from penstock.data.run import Runs
@@ -298,6 +299,7 @@ class StreamingDataset(IterableDataset[Any]):
             )
         number, self._meant_for = self._meant_for, None
         if is_worker():
+            end_with_parent()
             return chain.from_iterable(self._set_out(number).pieces())
         return chain.from_iterable(self._set_out_later(number))
 

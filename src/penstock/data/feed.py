@@ -50,15 +50,15 @@ class Feed:
                     samples[place] = sample
         return samples
 
-    def read_some_columns(self, ids: Int64Array) -> Columns:
-        """Give the same by column."""
+    def collect_some(self, ids: Int64Array) -> ColumnCollector:
+        """Give the same by column, to be cut into batches."""
         if self._ranged is None or not len(ids):
-            return self.read_columns(ids)
+            return self.collect(ids)
         collector = ColumnCollector(len(ids))
         with self._shards:
             for reader, rows, places in self._readers_of_some(ids):
                 collector.add(reader, rows, places)
-        return collector.columns()
+        return collector
 
     def _readers_of_some(self, ids: Int64Array) -> Iterator[tuple[ShardReader, Int64Array, Int64Array]]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
@@ -122,10 +122,15 @@ class Feed:
             if alone is not None:
                 shard, rows = alone
                 return self._shards.get(shard).read_columns(rows)
-            collector = ColumnCollector(len(ids))
-            for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
+        return self.collect(np.asarray(ids, np.int64)).columns()
+
+    def collect(self, ids: Int64Array) -> ColumnCollector:
+        """Give many samples by column, to be cut into batches."""
+        collector = ColumnCollector(len(ids))
+        with self._shards:
+            for shard, rows, places in group_by_shard(ids, self._spans):
                 collector.add(self._shards.get(shard), rows, places)
-        return collector.columns()
+        return collector
 
 
 def _read_row(reader: ShardReader, row: int) -> Sample | Gap:

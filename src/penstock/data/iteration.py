@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from penstock.order.world import Seat
     from penstock.types import Int64Array
 
-# Rows of one shard are decoded together, so a block should have many of each; but not so many that the first batches
-# wait, or that decoded samples fill the memory.
+# Rows of one shard are decoded together, so a block should have some of each: as many as make the steps per shard cheap
+# beside those per row. More would be slower: samples that are still in the processor's cache are collated, and freed,
+# in half the time. Where rows lie in too many shards for that, the blocks end here, before they fill the memory.
+_ENOUGH_ROWS_PER_SHARD = 256
+_ENOUGH_BYTES_PER_SHARD = 256 << 10
 _MAX_BLOCK_SAMPLES = 1 << 13
 _MAX_BLOCK_BYTES = 16 << 20
-_ENOUGH_ROWS_PER_SHARD = 1024
 # Shards that are fetched before they are needed, by default.
 _AHEAD_BYTES = 512 << 20
 _MIN_BATCHES_AHEAD = 8
@@ -52,7 +54,9 @@ class Course:
         """Samples of this rank in a whole batch."""
         return max(1, self.global_batch_size // self.seat.world.num_ranks)
 
-    def blocks(self, first_turn: int, sample_bytes: float, table: ShardTable) -> Iterator[list[Int64Array]]:
+    def blocks(
+        self, first_turn: int, sample_bytes: float, table: ShardTable, *, by_column: bool
+    ) -> Iterator[list[Int64Array]]:
         """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
         num_turns = self.num_turns()
         most = max(1, min(_MAX_BLOCK_SAMPLES, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
@@ -60,15 +64,17 @@ class Course:
         while turn < num_turns:
             block = [self.ids(number) for number in range(turn, min(turn + size, num_turns))]
             turn += len(block)
-            if size < most and not _has_enough_rows(block, table):
+            if size < most and not _is_enough(block, table, 0 if by_column else sample_bytes):
                 size = min(2 * size, most)
             yield block
 
 
-def _has_enough_rows(block: list[Int64Array], table: ShardTable) -> bool:
+def _is_enough(block: list[Int64Array], table: ShardTable, read_bytes: float) -> bool:
+    """Tell whether a block has enough rows of each shard, or enough bytes, if so many of each row are read at once."""
     ids = np.concatenate(block)
     shards, _ = table.spans.locate(ids)
-    return len(ids) >= _ENOUGH_ROWS_PER_SHARD * len(np.unique(shards))
+    rows_per_shard = len(ids) / max(1, len(np.unique(shards)))
+    return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * read_bytes >= _ENOUGH_BYTES_PER_SHARD
 
 
 class Outlook:

@@ -27,15 +27,21 @@ class Progress:
     @contextmanager
     def reading(self, ids: Int64Array, first_ids: Int64Array) -> Iterator[None]:
         """Count samples that are read, by stream, and the time it takes."""
+        with self.timed():
+            yield
+        streams = np.searchsorted(first_ids, ids, side="right") - 1
+        counts = np.bincount(streams, minlength=len(first_ids) - 1)
+        self.samples_per_stream = (np.array(self.samples_per_stream or [0] * len(counts)) + counts).tolist()
+        self.samples += len(ids)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the time of a part of reading."""
         begin = time.perf_counter()
         try:
             yield
         finally:
             self.seconds_reading += time.perf_counter() - begin
-        streams = np.searchsorted(first_ids, ids, side="right") - 1
-        counts = np.bincount(streams, minlength=len(first_ids) - 1)
-        self.samples_per_stream = (np.array(self.samples_per_stream or [0] * len(counts)) + counts).tolist()
-        self.samples += len(ids)
 
     def describe(self) -> dict[str, Any]:
         """Give the counts as plain values."""

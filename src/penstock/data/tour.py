@@ -21,6 +21,7 @@ from penstock.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.data.columnar import ColumnCollector
     from penstock.data.dataset import StreamingDataset
     from penstock.data.iteration import Course, Outlook
     from penstock.data.shards import ShardTable
@@ -70,7 +71,7 @@ class Tour:
 
     def _samples(self) -> Iterator[Iterator[Any]]:
         # No Python code runs between two samples of a block: what is left of it tells how many were taken.
-        for block, skipped in self._blocks():
+        for block, skipped in self._blocks(by_column=False):
             samples = self._read(block)[skipped:]
             self._left = iter(samples)
             self._handed_over += len(samples)
@@ -83,20 +84,22 @@ class Tour:
             raise ConfigError(
                 "columnar=True reads whole columns and would not call your get_item: leave one of the two out"
             )
-        for block, skipped in self._blocks():
+        for block, skipped in self._blocks(by_column=True):
             sizes = [len(ids) for ids in block]
-            columns = self._read_columns(block)
+            collected = self._collect(block)
             for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True):
                 begin, skipped = end - size + min(skipped, size), max(0, skipped - size)
                 if begin < end:
                     self._handed_over += end - begin
-                    yield {name: values[begin:end] for name, values in columns.items()}
+                    with self._here.progress.timed():
+                        columns = collected.columns(begin, end)
+                    yield columns
 
-    def _blocks(self) -> Iterator[tuple[list[Int64Array], int]]:
+    def _blocks(self, *, by_column: bool) -> Iterator[tuple[list[Int64Array], int]]:
         """Give the ids of several batches at a time, and how many samples of the first one were yielded before."""
         course, dataset = self.course, self._dataset
         turn, skipped = divmod(self.yielded, course.batch_size)
-        for block in course.blocks(turn, dataset.mean_sample_bytes, dataset.table):
+        for block in course.blocks(turn, dataset.mean_sample_bytes, dataset.table, by_column=by_column):
             if self._outlook is not None:
                 self._outlook.look(course.seat.step_of(turn))
             turn += len(block)
@@ -126,11 +129,11 @@ class Tour:
                 samples = [sample for _, batch in self._filled(block, samples) for sample in batch]
             return samples
 
-    def _read_columns(self, block: list[Int64Array]) -> Columns:
+    def _collect(self, block: list[Int64Array]) -> ColumnCollector:
         here, dataset, ids = self._here, self._dataset, np.concatenate(block)
         with here.progress.reading(ids, dataset.table.first_ids):
             try:
-                return self._early(here.feed.read_columns, here.feed.read_some_columns, ids)
+                return self._early(here.feed.collect, here.feed.collect_some, ids)
             except SKIPPED:
                 if dataset.on_error == "raise":
                     raise
@@ -140,7 +143,7 @@ class Tour:
                 sample if isinstance(sample, Gap) else number for number, sample in zip(ids.tolist(), read, strict=True)
             ]
             good = [number for _, batch in self._filled(block, numbers) for number in batch]
-            return here.feed.read_columns(np.array(good, dtype=np.int64))
+            return here.feed.collect(np.array(good, dtype=np.int64))
 
     def _get_items(self, ids: list[int], samples: list[Any]) -> list[Any]:
         """Have the subclass make its samples from those that were read together."""

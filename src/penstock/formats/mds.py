@@ -25,7 +25,7 @@ from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     from typing_extensions import Buffer
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
-
-_LARGE_VALUE_BYTES = 2048
 
 
 class MDSFormat:
@@ -130,6 +128,8 @@ class MDSReader:
             columns = [column for column in columns if column.name in options.columns]
         self._columns = columns
         self._names = tuple(column.name for column in columns)
+        self._fixed = {column.name: column for column in columns if isinstance(column, _FixedColumn)}
+        self._encodings = {name: column.encoding for name, column in self._fixed.items()}
 
     def __len__(self) -> int:
         return self._num_samples
@@ -140,26 +140,27 @@ class MDSReader:
         values = [self._values(column, numbers) for column in self._columns]
         return join_columns(self._names, values, len(numbers))
 
-    def read_columns(self, rows: Rows, without: Container[str] = ()) -> Columns:
-        """Give the same by column, maybe without some: an array where all values allow it, else a list."""
+    def read_columns(self, rows: Rows) -> Columns:
+        """Give the same by column: an array where all values allow it, else a list."""
         numbers = check_rows(rows, self._num_samples, self._name)
-        return {column.name: self._column(column, numbers) for column in self._columns if column.name not in without}
+        return {column.name: self._column(column, numbers) for column in self._columns}
 
     def fixed_columns(self) -> dict[str, FixedEncoding]:
         """Name the columns whose values always have as many bytes."""
-        return {column.name: column.encoding for column in self._columns if isinstance(column, _FixedColumn)}
+        return self._encodings
 
     def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
-        """Put the stored values of a column of fixed size at their places in an array, copying them once."""
-        [column] = (column for column in self._columns if column.name == name and isinstance(column, _FixedColumn))
-        begins, num_bytes = column.begins(rows), column.encoding.num_bytes
-        if num_bytes < _LARGE_VALUE_BYTES:
-            out[places] = column.items[begins]
-            return
-        # For values this large a step of Python each costs less than an array of them in between.
-        source, target = memoryview(self._data), memoryview(out.view(np.uint8).reshape(-1).data)
-        for begin, place in zip(begins.tolist(), (places * num_bytes).tolist(), strict=True):
-            target[place : place + num_bytes] = source[begin : begin + num_bytes]
+        """Put the stored values of a column of fixed size at their places in an array of void items."""
+        column = self._fixed[name]
+        out[places] = column.items[column.begins(rows)]
+
+    def locate(self, name: str, rows: Int64Array) -> tuple[memoryview, Int64Array]:
+        """Say where the stored values of a column of fixed size lie: in which bytes, and where each begins."""
+        return memoryview(self._data), self._fixed[name].begins(rows)
+
+    def read_others(self, rows: Int64Array) -> Columns:
+        """Read the columns that are not of fixed size."""
+        return {column.name: self._column(column, rows) for column in self._columns if column.name not in self._fixed}
 
     def rest(self) -> None:
         """Take the shard's pages out of memory."""
@@ -167,7 +168,7 @@ class MDSReader:
 
     def close(self) -> None:
         """Unmap the shard."""
-        self._columns = []  # their arrays point into the mapping, which closes only when nobody does
+        self._columns, self._fixed = [], {}  # their arrays point into the mapping, which closes only when nobody does
         self._num_samples = 0
         release(self._data)
 
