@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock import registry
 from penstock.errors import ConfigError, MissingExtraError
 from penstock.extras import require
 from penstock.registry import Registry
@@ -50,7 +49,7 @@ def test_outside_packages_add_names_but_do_not_replace_ours(monkeypatch: pytest.
     points = EntryPoints(
         [EntryPoint("dump", "json:dump", "penstock.test"), EntryPoint("loads", "os:system", "penstock.test")]
     )
-    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
     import json
 
     animals = make()

@@ -34,7 +34,7 @@ def options_of(endpoint: str) -> dict[str, Any]:
     return {**KEYS, "endpoint_url": endpoint, "client_kwargs": {"region_name": "us-east-1"}}
 
 
-def open_shuffled(endpoint: str, key: str, directory: str) -> StreamingDataset:
+def open_shuffled(endpoint: str, key: str, directory: str, **options: Any) -> StreamingDataset:
     from penstock import StreamingDataset
 
     return StreamingDataset(
@@ -43,28 +43,30 @@ def open_shuffled(endpoint: str, key: str, directory: str) -> StreamingDataset:
         shuffle=True,
         batch_size=BATCH,
         storage_options=options_of(endpoint),
+        **options,
     )
 
 
-def stock_loader(endpoint: str, key: str, directory: str, column: str, seconds: float) -> Result:
+def stock_loader(endpoint: str, key: str, directory: str, column: str, seconds: float, **options: Any) -> Result:
     dataset: list[StreamingDataset] = []
 
     def batches() -> Any:
-        dataset.append(open_shuffled(endpoint, key, directory))
+        dataset.append(open_shuffled(endpoint, key, directory, **options))
         return DataLoader(dataset[0], batch_size=BATCH, num_workers=WORKERS)
 
     result = run_cold(batches, column, seconds)
     return {**result, "fetcher_mb": fetcher_peak_mb()}
 
 
-def own_loader(endpoint: str, key: str, directory: str, column: str, seconds: float) -> Result:
+def own_loader(endpoint: str, key: str, directory: str, column: str, seconds: float, **options: Any) -> Result:
+    """Columnar, and so without workers, as its documentation recommends: the fetcher works beside it."""
     from penstock import StreamingDataLoader
 
     dataset: list[StreamingDataset] = []
 
     def batches() -> Any:
-        dataset.append(open_shuffled(endpoint, key, directory))
-        return StreamingDataLoader(dataset[0], columnar=True, num_workers=WORKERS)
+        dataset.append(open_shuffled(endpoint, key, directory, **options))
+        return StreamingDataLoader(dataset[0], columnar=True)
 
     result = run_cold(batches, column, seconds)
     return {**result, "fetcher_mb": fetcher_peak_mb()}

@@ -7,7 +7,7 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from penstock.cache.failpoints import reach
 from penstock.cache.layout import new_part_path, stripe_of
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from typing_extensions import Buffer
+
     from penstock.cache.item import Item, ItemPart, StoredFile
     from penstock.cache.pool import Owner, Piece, PiecePool
     from penstock.cache.source import Source
-    from penstock.storage.base import ObjectInfo
+    from penstock.storage.base import ObjectInfo, Store
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -37,6 +39,19 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def split(num_bytes: int) -> list[Span]:
     """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
     return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, max(num_bytes, 1), PIECE_BYTES)]
+
+
+class CopiesPieces(Protocol):
+    """A store that hands over what comes of a piece at once, so that it is in memory once and not for long."""
+
+    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
+        """Hand over a range of an object as it comes, each part with its place in the range."""
+        ...
+
+
+def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
+    """Tell whether a store can do so."""
+    return hasattr(store, "copy_piece")
 
 
 def has_size(path: Path, num_bytes: int | None) -> bool:
@@ -208,7 +223,12 @@ class Bring:
         return found
 
     def _copy(self, file: StoredFile, span: Span, etag: str | None, out: PartFile) -> ObjectInfo:
-        data, info = self.source.store.read_piece(file.key, span, etag)
+        store = self.source.store
+        if copies_pieces(store):
+            found = store.copy_piece(file.key, span, etag, lambda chunk, at: self._write(chunk, span.begin + at, out))
+            self.on_bytes(len(span))
+            return found
+        data, info = store.read_piece(file.key, span, etag)
         if memoryview(data).nbytes != len(span):
             raise StoreError(
                 f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
@@ -216,6 +236,15 @@ class Bring:
         out.write(data, span.begin)
         self.on_bytes(len(span))
         return info
+
+    def _write(self, data: Buffer, begin: int, out: PartFile) -> None:
+        """Write while the store is sending, and let no error of the disk be taken for one of the network."""
+        try:
+            out.write(data, begin)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise self._no_space(error) from error
+            raise CacheError(f"{out.path} cannot be written: {error.strerror}", path=str(out.path)) from error
 
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
         return self.pool.submit(self.owner, num_bytes, self.source, key, action)

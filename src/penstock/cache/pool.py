@@ -21,6 +21,7 @@ PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
 _SMALL_BYTES = 128 << 10
 _MOST_SMALL = 48
+_MOST_BESIDE_SMALL = 2
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
 _SLACK_S = 2.0  # a store that keeps its own deadline knows the cause better than we do
@@ -234,7 +235,9 @@ class PiecePool:
         if piece.is_small:
             return sum(started.is_small for started in self._started) < _MOST_SMALL
         num_large = sum(not started.is_small for started in self._started)
-        return num_large < self._climb.limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
+        # But somebody stands still for their answers: large ones do not crowd them out.
+        limit = self._climb.limit if num_large == len(self._started) else _MOST_BESIDE_SMALL
+        return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 
     def _leave(self, piece: Piece) -> None:
         self._started.discard(piece)

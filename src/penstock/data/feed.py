@@ -12,7 +12,7 @@ from penstock.data.skip import SKIPPED, Gap
 from penstock.errors import CorruptShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.data.ranged import RangedRows
     from penstock.data.readers import OpenShards
@@ -39,28 +39,33 @@ class Feed:
                 return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
 
-    def read_some(self, ids: range | Int64Array) -> list[Sample]:
-        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched."""
+    def read_some(self, ids: range | Int64Array, before_shards: Callable[[], None] = lambda: None) -> list[Sample]:
+        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched.
+
+        `before_shards` is called once those bytes are here, before whole shards are waited for.
+        """
         if self._ranged is None or not len(ids):
             return self.read(ids)
         samples: list[Sample] = [{}] * len(ids)
         with self._shards:
-            for reader, rows, places in self._readers_of_some(np.asarray(ids, np.int64)):
+            for reader, rows, places in self._readers_of_some(np.asarray(ids, np.int64), before_shards):
                 for place, sample in zip(places.tolist(), reader.read(rows), strict=True):
                     samples[place] = sample
         return samples
 
-    def collect_some(self, ids: Int64Array) -> ColumnCollector:
+    def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
         if self._ranged is None or not len(ids):
             return self.collect(ids)
         collector = ColumnCollector(len(ids))
         with self._shards:
-            for reader, rows, places in self._readers_of_some(ids):
+            for reader, rows, places in self._readers_of_some(ids, before_shards):
                 collector.add(reader, rows, places)
         return collector
 
-    def _readers_of_some(self, ids: Int64Array) -> Iterator[tuple[ShardReader, Int64Array, Int64Array]]:
+    def _readers_of_some(
+        self, ids: Int64Array, before_shards: Callable[[], None]
+    ) -> Iterator[tuple[ShardReader, Int64Array, Int64Array]]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
         groups = list(group_by_shard(ids, self._spans))
         ranged = self._ranged
@@ -73,6 +78,7 @@ class Feed:
             readers = ranged.open([(shard, rows) for shard, rows, _ in far])
             for reader, (_, rows, places) in zip(readers, far, strict=True):
                 yield reader, np.arange(len(rows)), places
+        before_shards()
         fetched = {shard for shard, _, _ in far}
         for shard, rows, places in groups:
             if shard not in fetched:

@@ -57,6 +57,7 @@ class Tour:
         here.open_shards.max_open = dataset.max_open_shards(course)
         self.course = course
         self._has_begun = False
+        self._step = 0
         self._handed_over = yielded
         self._left: Iterator[Any] = iter(())
 
@@ -100,19 +101,31 @@ class Tour:
         course, dataset = self.course, self._dataset
         turn, skipped = divmod(self.yielded, course.batch_size)
         for block in course.blocks(turn, dataset.mean_sample_bytes, dataset.table, by_column=by_column):
-            if self._outlook is not None:
-                self._outlook.look(course.seat.step_of(turn))
+            self._step = course.seat.step_of(turn)
             turn += len(block)
             yield block, skipped
             skipped = 0
 
-    def _early(self, read: Callable[[Int64Array], T], read_some: Callable[[Int64Array], T], ids: Int64Array) -> T:
-        """Read a block; the first one, which the training loop stands still for, does not wait for whole shards."""
+    def _early(
+        self,
+        read: Callable[[Int64Array], T],
+        read_some: Callable[[Int64Array, Callable[[], None]], T],
+        ids: Int64Array,
+    ) -> T:
+        """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
+
+        The shards of later batches are asked for after it: they would take the line from it.
+        """
         is_first, self._has_begun = not self._has_begun, True
-        if is_first:
+        if is_first and self.course.seat.worker == 0:
             with suppress(StoreError):  # reading whole shards says what is wrong, or finds that nothing is
-                return read_some(ids)
+                return read_some(ids, self._look_ahead)
+        self._look_ahead()
         return read(ids)
+
+    def _look_ahead(self) -> None:
+        if self._outlook is not None:
+            self._outlook.look(self._step)
 
     def _read(self, block: list[Int64Array]) -> list[Any]:
         here, dataset, ids = self._here, self._dataset, np.concatenate(block)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from typing_extensions import Buffer
+
     from penstock.storage.base import Store
 
 T = TypeVar("T")
@@ -27,6 +29,14 @@ T_co = TypeVar("T_co", covariant=True)
 _PARALLEL_PARTS = 8
 _MOST_PARTS = 9000  # S3 allows 10000 in one upload
 _LIST_PAGE = 1000
+
+
+def _into(data: memoryview) -> Callable[[Buffer, int], None]:
+    def keep(chunk: Buffer, begin: int) -> None:
+        view = memoryview(chunk)
+        data[begin : begin + view.nbytes] = view
+
+    return keep
 
 
 class Call(Protocol[T_co]):
@@ -68,22 +78,28 @@ class ObjectStore:
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[memoryview, ObjectInfo]:
         """Give a range of an object, and what the whole object is; a body that is cut goes on where it ended."""
+        data = memoryview(bytearray(len(span)))
+        return data, self.copy_piece(key, span, etag, _into(data))
+
+    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
+        """Hand over a range of an object as it comes, each part with its place in the range, and say what it is of."""
         check_key(key)
         if len(span) == 0:
             info = self.stat(key)
             check_version(self.shown(key), info, etag)
-            data = memoryview(b"")
         else:
-            data, info = self._receive(key, span, etag)
+            _, info = self._receive(key, span, etag, keep)
         if span.end > info.num_bytes:
             raise RequestRefusedError(f"{self.shown(key)} ends at byte {info.num_bytes}, before {span.end}", key=key)
-        return data, info
+        return info
 
     def read_first(self, key: str, limit: int) -> tuple[memoryview, ObjectInfo]:
         """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
         check_key(key)
+        data = memoryview(bytearray(limit))
         try:
-            return self._receive(key, Span(0, limit), None)
+            num_bytes, info = self._receive(key, Span(0, limit), None, _into(data))
+            return data[:num_bytes], info
         except RequestRefusedError as error:
             if not is_range_error(error):
                 raise
@@ -150,8 +166,10 @@ class ObjectStore:
             if error.facts.get("code") not in ("AccessDenied", "AuthorizationPermissionMismatch"):
                 raise
 
-    def _receive(self, key: str, span: Span, etag: str | None) -> tuple[memoryview, ObjectInfo]:
-        return self._drive(key, Receiver(key, self.shown(key), span, etag).receive)
+    def _receive(
+        self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]
+    ) -> tuple[int, ObjectInfo]:
+        return self._drive(key, Receiver(key, self.shown(key), span, etag, keep).receive)
 
     def _list(self, prefix: str, *, writes: bool = False) -> Iterator[ObjectInfo]:
         """List in the store's own order, page by page; a list that is cut goes on after its last key."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from penstock.errors import ObjectChangedError, StoreError
 from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
     from penstock.storage.retry import Attempts
     from penstock.types import Span
 
@@ -21,20 +23,23 @@ _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 
 
 class Receiver:
-    """The bytes of a span, as far as the object goes. `receive` goes on where an earlier call was cut."""
+    """The bytes of a span, as far as the object goes. `receive` goes on where an earlier call was cut.
 
-    def __init__(self, key: str, shown: str, span: Span, etag: str | None) -> None:
+    Whatever comes is handed to `keep`, with its place in the span.
+    """
+
+    def __init__(self, key: str, shown: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> None:
         self._key = key
         self._shown = shown
         self._span = span
         self._etag = etag
-        self._data = np.empty(len(span), np.uint8).data  # not zeroed: that would cost as much as receiving
+        self._keep_bytes = keep
         self._filled = 0
         self._was_cut = False
         self._has_ranges = True
 
-    def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[memoryview, ObjectInfo]:
-        """Ask for what is missing; a body that ends early is a `StoreError`, and what came is kept."""
+    def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[int, ObjectInfo]:
+        """Ask for what is missing, and count what came; a body that ends early is a `StoreError`."""
         begin = self._span.begin + self._filled
         result, at = self._ask(client, path, begin)
         info = describe(self._key, result.meta)
@@ -54,7 +59,7 @@ class Receiver:
                 break
         if self._filled != wanted:
             raise StoreError(f"{self._shown}: {self._filled} bytes came of the {wanted} announced")
-        return self._data[:wanted], info
+        return wanted, info
 
     def _ask(self, client: Any, path: str, begin: int) -> tuple[Any, int]:
         """Ask for the bytes from `begin` on; a server without ranges sends all, and is asked so from then on."""
@@ -77,9 +82,9 @@ class Receiver:
         if not self._has_ranges:
             chunk = chunk[: wanted - self._filled]  # the rest of the object
         end = self._filled + len(chunk)
-        if end > len(self._data):
+        if end > len(self._span):
             raise StoreError(f"{self._shown}: more bytes came than were asked for")
-        self._data[self._filled : end] = chunk
+        self._keep_bytes(chunk, self._filled)
         self._filled = end
 
 
