@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 ROOT = Path(__file__).resolve().parents[1]
 # These need only what penstock needs (those for streaming also torch).
@@ -77,7 +77,11 @@ def run_once(run: Run, scratch: Path) -> Result:
 
 
 def measure(
-    runs: dict[str, Run], repeats: int, scratch: Path, optional: Collection[str] = ()
+    runs: dict[str, Run],
+    repeats: int,
+    scratch: Path,
+    optional: Collection[str] = (),
+    before_each: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Result]]:
     """Runs them all by turns (A, B, A, B ...), so that a slow moment of the machine meets each of them.
 
@@ -86,6 +90,7 @@ def measure(
     results: dict[str, list[Result]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name in list(results):
+            before_each()
             try:
                 results[name].append(run_once(runs[name], scratch))
             except BenchmarkError as error:

@@ -14,7 +14,7 @@ _WORSE = 0.95
 class Climb:
     """Where the search stands: the limit in force, the direction it moved last, the rate before that move."""
 
-    limit: int = 8
+    limit: int = 16
     direction: int = 1
     rate: float = 0.0
 
