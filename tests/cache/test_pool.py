@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.cache.climb import LOWEST
 from penstock.cache.partfile import PartFile
 from penstock.cache.pool import Owner, PiecePool
 from penstock.cache.source import Source
@@ -67,6 +68,22 @@ def test_large_pieces_are_bounded_by_their_bytes(pool: PiecePool) -> None:
     assert pool.num_running <= 2
     gate.set()
     pool.wait(pieces)
+
+
+def test_few_large_pieces_begin_beside_small_ones(pool: PiecePool) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+    small = pool.submit(Ranked(0), 1, source(), "x", gate.wait)
+
+    def hold() -> None:
+        begun.release()
+        gate.wait()
+
+    large = [pool.submit(Ranked(1), 1 << 20, source(), "x", hold) for _ in range(pool.limit)]
+    for _ in range(LOWEST):
+        assert begun.acquire(timeout=30)
+    assert not begun.acquire(timeout=0.2)
+    gate.set()
+    pool.wait([small, *large])
 
 
 def test_the_first_failure_ends_the_rest(pool: PiecePool) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.climb import Climb, next_climb
+from penstock.cache.climb import LOWEST, Climb, next_climb
 from penstock.errors import StoreTimeoutError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
 _SMALL_BYTES = 128 << 10
 _MOST_SMALL = 48
-_MOST_BESIDE_SMALL = 2
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
 _SLACK_S = 2.0  # a store that keeps its own deadline knows the cause better than we do
@@ -236,7 +235,7 @@ class PiecePool:
             return sum(started.is_small for started in self._started) < _MOST_SMALL
         num_large = sum(not started.is_small for started in self._started)
         # But somebody stands still for their answers: large ones do not crowd them out.
-        limit = self._climb.limit if num_large == len(self._started) else _MOST_BESIDE_SMALL
+        limit = self._climb.limit if num_large == len(self._started) else LOWEST
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 
     def _leave(self, piece: Piece) -> None:
