@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # beside those per row. More would be slower: samples that are still in the processor's cache are collated, and freed,
 # in half the time. Where rows lie in too many shards for that, the blocks end here, before they fill the memory.
 _ENOUGH_ROWS_PER_SHARD = 256
+_ENOUGH_ROWS_BY_COLUMN = 512  # which cost less each
 _ENOUGH_BYTES_PER_SHARD = 256 << 10
 _MAX_BLOCK_SAMPLES = 1 << 13
 _MAX_BLOCK_BYTES = 16 << 20
@@ -64,17 +65,19 @@ class Course:
         while turn < num_turns:
             block = [self.ids(number) for number in range(turn, min(turn + size, num_turns))]
             turn += len(block)
-            if size < most and not _is_enough(block, table, 0 if by_column else sample_bytes):
+            if size < most and not _is_enough(block, table, sample_bytes, by_column=by_column):
                 size = min(2 * size, most)
             yield block
 
 
-def _is_enough(block: list[Int64Array], table: ShardTable, read_bytes: float) -> bool:
-    """Tell whether a block has enough rows of each shard, or enough bytes, if so many of each row are read at once."""
+def _is_enough(block: list[Int64Array], table: ShardTable, sample_bytes: float, *, by_column: bool) -> bool:
+    """Tell whether a block has enough rows of each shard; or enough bytes, unless these are copied batch by batch."""
     ids = np.concatenate(block)
     shards, _ = table.spans.locate(ids)
     rows_per_shard = len(ids) / max(1, len(np.unique(shards)))
-    return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * read_bytes >= _ENOUGH_BYTES_PER_SHARD
+    if by_column:
+        return rows_per_shard >= _ENOUGH_ROWS_BY_COLUMN
+    return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD
 
 
 class Outlook:
