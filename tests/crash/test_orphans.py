@@ -13,8 +13,6 @@ from tests.cache.kit import wait_until
 
 from penstock import MDSWriter
 
-pytest.importorskip("torch")
-
 JOB = """
 import sys
 from torch.utils.data import DataLoader
