@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from penstock.codecs.digest import check_hashes
+from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.detect import find_seat, is_worker, pass_key, worker_of
 from penstock.data.getitem import resolve_ids
 from penstock.data.iteration import Course, Outlook, batches_ahead, max_open_shards
@@ -300,6 +301,7 @@ class StreamingDataset(IterableDataset[Any]):
         number, self._meant_for = self._meant_for, None
         if is_worker():
             end_with_parent()
+            keep_small_tensors_inside()
             return chain.from_iterable(self._set_out(number).pieces())
         return chain.from_iterable(self._set_out_later(number))
 
