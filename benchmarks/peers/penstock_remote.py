@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.peers.common import (
     BATCH,
@@ -22,8 +22,7 @@ from benchmarks.peers.remote import BUCKET, KEYS, run_cold
 from benchmarks.peers.streaming import WORKERS
 from torch.utils.data import DataLoader
 
-if TYPE_CHECKING:
-    from penstock import StreamingDataset
+from penstock import MDSWriter, StreamingDataLoader, StreamingDataset
 
 # A fetcher of this run's own, so that its memory is that of this run.
 os.environ["PENSTOCK_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="run")
@@ -35,8 +34,6 @@ def options_of(endpoint: str) -> dict[str, Any]:
 
 
 def open_shuffled(endpoint: str, key: str, directory: str, **options: Any) -> StreamingDataset:
-    from penstock import StreamingDataset
-
     return StreamingDataset(
         remote=f"s3://{BUCKET}/{key}",
         local=directory,
@@ -60,8 +57,6 @@ def stock_loader(endpoint: str, key: str, directory: str, column: str, seconds: 
 
 def own_loader(endpoint: str, key: str, directory: str, column: str, seconds: float, **options: Any) -> Result:
     """Columnar, and so without workers, as its documentation recommends: the fetcher works beside it."""
-    from penstock import StreamingDataLoader
-
     dataset: list[StreamingDataset] = []
 
     def batches() -> Any:
@@ -101,8 +96,6 @@ def fetcher_peak_mb() -> float:
 
 def write_tokens(out: str, count: int, endpoint: str | None = None) -> Result:
     """Tokens in 64 MB shards. With an endpoint `out` is a key in its bucket, and the clock stops when all is there."""
-    from penstock import MDSWriter
-
     # Some rows again and again: what is written is not what is measured, and 2 GB need not be in memory.
     rows = make_tokens(4096)
     samples = [{"tokens": row} for row in rows]

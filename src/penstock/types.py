@@ -29,3 +29,6 @@ class Span:
 
     def __len__(self) -> int:
         return self.end - self.begin
+
+
+Place: TypeAlias = "tuple[str, Span | None]"  # an object by its key, or a range of it

@@ -165,8 +165,9 @@ def test_ranges(tmp_path: Path) -> None:
         assert cache.read(0, "shard.00000.data", Span(10, 20)) == whole[10:20]
         assert cache.read(0, "shard.00000.data") == whole
         spans = [Span(i * 1000, i * 1000 + i) for i in range(20)]
-        assert cache.read_many(0, "shard.00000.data", spans) == [whole[span.begin : span.end] for span in spans]
-        assert cache.read_many(0, "shard.00000.data", []) == []
+        places = [("shard.00000.data", span) for span in spans]
+        assert cache.read_many(0, places) == [whole[span.begin : span.end] for span in spans]
+        assert cache.read_many(0, []) == []
         with pytest.raises(ObjectNotFoundError, match="missing"):
             cache.read(0, "nothing")
     assert not data.cached_names()

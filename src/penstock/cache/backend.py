@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.cache.jobs import Want
     from penstock.cache.settings import CachedStream
     from penstock.cache.wire import Header
-    from penstock.types import Span
+    from penstock.types import Place
 
 _PROGRESS_S = 1.0
 
@@ -38,8 +38,8 @@ class Backend(Protocol):
         """Bring an item and wait until it is there."""
         ...
 
-    def read(self, stream: int, key: str, spans: Sequence[Span] | None) -> list[bytes]:
-        """Give bytes of an object."""
+    def read(self, stream: int, places: Sequence[Place]) -> list[bytes]:
+        """Give objects, or ranges of them."""
         ...
 
     def expect(self, wants: Sequence[Want]) -> None:
@@ -148,12 +148,12 @@ class FetcherBackend:
         header = {"op": "fetch", "group": self._group, "stream": stream, "item": dump_item(item), "urgent": is_urgent}
         return self._client.request(header, on_progress=on_progress)[0]
 
-    def read(self, stream: int, key: str, spans: Sequence[Span] | None) -> list[bytes]:
-        """Give bytes of an object."""
-        plain = None if spans is None else [[span.begin, span.end] for span in spans]
-        header = {"op": "read", "group": self._group, "stream": stream, "key": key, "spans": plain}
+    def read(self, stream: int, places: Sequence[Place]) -> list[bytes]:
+        """Give objects, or ranges of them."""
+        plain = [[key] if span is None else [key, span.begin, span.end] for key, span in places]
+        header = {"op": "read", "group": self._group, "stream": stream, "places": plain}
         answer, payload = self._client.request(header)
-        if spans is None or len(spans) == 1:
+        if len(places) == 1:
             return [payload]
         ends = list(itertools.accumulate(answer["sizes"]))
         return [payload[end - size : end] for end, size in zip(ends, answer["sizes"], strict=True)]
@@ -245,10 +245,9 @@ class LocalBackend:
         finally:
             self._engine.withdraw(ticket)
 
-    def read(self, stream: int, key: str, spans: Sequence[Span] | None) -> list[bytes]:
-        """Give bytes of an object."""
-        found = [bytes(data) for data in self._engine.read(self._key, stream, key, spans).result()]
-        return [b"".join(found)] if spans is None else found
+    def read(self, stream: int, places: Sequence[Place]) -> list[bytes]:
+        """Give objects, or ranges of them."""
+        return [b"".join(pieces) for pieces in self._engine.read(self._key, stream, places).result()]
 
     def expect(self, wants: Sequence[Want]) -> None:
         """Say what will be wanted."""

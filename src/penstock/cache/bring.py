@@ -7,7 +7,7 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
 from penstock.cache.failpoints import reach
 from penstock.cache.layout import new_part_path, stripe_of
@@ -54,6 +54,26 @@ def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
     return hasattr(store, "copy_piece")
 
 
+class ReadsFirst(Protocol):
+    """A store that gives the beginning of an object together with what the object is."""
+
+    def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
+        """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
+        ...
+
+
+def reads_first(store: object) -> TypeGuard[ReadsFirst]:
+    """Tell whether a store can do so."""
+    return hasattr(store, "read_first")
+
+
+class Beginning(NamedTuple):
+    """The first bytes of an object, read to learn what it is."""
+
+    data: Buffer
+    info: ObjectInfo
+
+
 def has_size(path: Path, num_bytes: int | None) -> bool:
     """Tell whether a plain file of that size is there; None: of any size."""
     try:
@@ -76,6 +96,7 @@ class Bring:
     unpacking: threading.Semaphore
     on_bytes: Callable[[int], None]
     on_retry: Callable[[], None]
+    begun: list[Beginning]  # of the item's first part, if somebody has read it already; it serves once
 
     def run(self) -> None:
         """Fetch what is missing, unpack it, publish it: the first part last, since its name stands for all."""
@@ -211,6 +232,13 @@ class Bring:
 
     def _first_piece(self, file: StoredFile, span: Span, num_bytes: int, out: PartFile) -> ObjectInfo:
         """Read the beginning, which tells the version that the rest must be of, and whether it is the right object."""
+        if self.begun:
+            data, info = self.begun.pop()
+            if memoryview(data).nbytes >= len(span):
+                self._write(memoryview(data)[: len(span)], 0, out)
+                self.on_bytes(len(span))
+                self._check_size(file, info, num_bytes)
+                return info
         try:
             (info,) = self.pool.wait([self._submit(file.key, len(span), lambda: self._copy(file, span, None, out))])
         except ObjectNotFoundError:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from penstock.index.model import ShardInfo
-    from penstock.types import Span
+    from penstock.types import Place, Span
 
 __all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "default_directory"]
 
@@ -196,11 +196,11 @@ class Cache:
 
     def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
         """Give an object, or a range of it, without touching the disk."""
-        return self._backend(stream).read(stream, key, None if span is None else [span])[0]
+        return self._backend(stream).read(stream, [(key, span)])[0]
 
-    def read_many(self, stream: int, key: str, spans: Sequence[Span]) -> list[bytes]:
-        """Give several ranges of an object, read at the same time."""
-        return self._backend(stream).read(stream, key, spans) if spans else []
+    def read_many(self, stream: int, places: Sequence[Place]) -> list[bytes]:
+        """Give several ranges of objects, or whole ones, read at the same time."""
+        return self._backend(stream).read(stream, places) if places else []
 
     # --- Looking in -----------------------------------------------------------------------------------------
 

@@ -24,9 +24,11 @@ from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from typing_extensions import Buffer
+
     from penstock.cache.item import Item
     from penstock.cache.settings import CachedStream
-    from penstock.types import Span
+    from penstock.types import Place
 
 T = TypeVar("T")
 
@@ -154,14 +156,14 @@ class Engine:
         """Note that the reader of an item has locked it itself."""
         self._room.taken(self._stream(group, stream).directory, name)
 
-    def read(self, group: GroupKey, stream: int, key: str, spans: Sequence[Span] | None) -> Future[list[Any]]:
-        """Read ranges of an object, or all of it, without touching the disk."""
+    def read(self, group: GroupKey, stream: int, places: Sequence[Place]) -> Future[list[list[Buffer]]]:
+        """Read objects or ranges of them, each in pieces, without touching the disk."""
         settings = self._stream(group, stream)
-        future: Future[list[Any]] = Future()
+        future: Future[list[list[Buffer]]] = Future()
 
         def run() -> None:
             try:
-                future.set_result(self._haul.read(settings, key, spans))
+                future.set_result(self._haul.read(settings, places))
             except BaseException as error:  # noqa: BLE001  raised where it is waited for
                 future.set_exception(error)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
-_SMALL_BYTES = 128 << 10
-_MOST_SMALL = 48
+_SMALL_BYTES = 512 << 10
+_MOST_SMALL = 96
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
 _SLACK_S = 2.0  # a store that keeps its own deadline knows the cause better than we do
@@ -68,7 +68,6 @@ class PiecePool:
         self._started: set[Piece] = set()
         self._running_bytes = 0
         self._num_threads = 0
-        self._num_idle = 0
         self._num_stuck = 0
         self._is_closed = False
         self._stretch_begin = time.monotonic()
@@ -156,7 +155,7 @@ class PiecePool:
         """Have a thread for each piece that may run now."""
         num_all = len(self._started) + sum(map(len, self._pending.values()))
         wanted = min(self._climb.limit + _MOST_SMALL, num_all) + self._num_stuck
-        if not self._num_idle and self._num_threads < min(wanted, _MOST_THREADS):
+        if self._num_threads < min(wanted, _MOST_THREADS):
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
 
@@ -208,9 +207,7 @@ class PiecePool:
                         continue
                     piece.started_at = time.monotonic()
                     return piece
-                self._num_idle += 1
                 self._changed.wait()
-                self._num_idle -= 1
             self._num_threads -= 1
             return None
 

@@ -147,8 +147,6 @@ class _Connection:
             reply = await act(header)
             if isinstance(reply, tuple):
                 reply, payload = reply
-            if isinstance(reply, list):
-                payload, reply = reply, {"sizes": [memoryview(data).nbytes for data in reply]}
             if number is not None:
                 await self._send({"id": number, "ok": reply}, payload)
         except (asyncio.CancelledError, ConnectionError):
@@ -212,12 +210,14 @@ class _Connection:
         finally:
             self._engine.withdraw(ticket)
 
-    async def _read(self, header: Header) -> list[Any]:
-        spans = None if header["spans"] is None else [Span(begin, end) for begin, end in header["spans"]]
-        future = asyncio.wrap_future(self._engine.read(self._group(header), header["stream"], header["key"], spans))
+    async def _read(self, header: Header) -> tuple[Header, list[Any]]:
+        places = [(key, Span(*bounds) if bounds else None) for key, *bounds in header["places"]]
+        future = asyncio.wrap_future(self._engine.read(self._group(header), header["stream"], places))
         while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
             await self._send({"id": header["id"], "progress": {}})
-        return future.result()
+        found = future.result()
+        sizes = [sum(memoryview(piece).nbytes for piece in pieces) for pieces in found]
+        return {"sizes": sizes}, [piece for pieces in found for piece in pieces]
 
     async def _store(self, header: Header) -> Any:
         run = asyncio.get_running_loop().run_in_executor(

@@ -74,7 +74,7 @@ def _is_enough(block: list[Int64Array], table: ShardTable, sample_bytes: float, 
     """Tell whether a block has enough rows of each shard; or enough bytes, unless these are copied batch by batch."""
     ids = np.concatenate(block)
     shards, _ = table.spans.locate(ids)
-    rows_per_shard = len(ids) / max(1, len(np.unique(shards)))
+    rows_per_shard = len(ids) / max(1, len(set(shards.tolist())))
     if by_column:
         return rows_per_shard >= _ENOUGH_ROWS_BY_COLUMN
     return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD

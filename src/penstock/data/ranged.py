@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.data.shards import ShardTable
-    from penstock.formats.base import ShardReader
+    from penstock.formats.base import ReadOptions, ShardReader
     from penstock.index.model import ShardInfo
-    from penstock.types import Int64Array
+    from penstock.types import Int64Array, Place
 
 # Past this part of its rows, or this many of them, a shard is worth fetching whole.
 _MAX_PART = 1 / 8
 _MAX_ROWS = 64
-_SMALL_TABLE_BYTES = 256 << 10
+# Asking for one place costs about as much as so many bytes.
+_TABLE_BYTES_PER_ROW = 256 << 10
 _MOST_THREADS = 32
 
 
@@ -50,40 +51,81 @@ class RangedRows:
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
-        if len(wanted) == 1:
-            return [self._open(*wanted[0])]
-        with ThreadPoolExecutor(min(len(wanted), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
-            return list(pool.map(self._open, *zip(*wanted, strict=True)))
+        asked = [self._ask(shard, rows) for shard, rows in wanted]
+        tables = self._read([(ask.stream, ask.key, ask.table_spans()) for ask in asked])
+        bounds = [ask.bounds(table) for ask, table in zip(asked, tables, strict=True)]
+        spans = [[Span(begin, end) for begin, end in each.tolist()] for each in bounds]
+        found = self._read([(ask.stream, ask.key, each) for ask, each in zip(asked, spans, strict=True)])
+        return [_reader_of(ask.info, pieces, self._table.options) for ask, pieces in zip(asked, found, strict=True)]
 
-    def _open(self, shard: int, rows: Int64Array) -> ShardReader:
+    def _ask(self, shard: int, rows: Int64Array) -> _Ask:
         stream, info = self._table.find(shard)
-        cached, file = self._table.places[stream].cached, info.parts[0].raw
-        cache = self._table.cache
+        cached = self._table.places[stream].cached
         if cached is None:
             raise CorruptShardError(f"{info.name} is not in a store", shard=info.name)
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        bounds = self._read_bounds(cached, info, rows)
+        return _Ask(cached, info, rows)
+
+    def _read(self, wanted: Sequence[tuple[int, str, list[Span]]]) -> list[list[bytes]]:
+        """Read ranges of many objects at once: one question for each stream."""
+        cache = self._table.cache
+        places: dict[int, list[Place]] = {}
+        for stream, key, spans in wanted:
+            places.setdefault(stream, []).extend((key, span) for span in spans)
+        with ThreadPoolExecutor(min(len(places), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
+            answers = pool.map(cache.read_many, places.keys(), places.values())
+            found = {stream: iter(answer) for stream, answer in zip(places, answers, strict=True)}
+        return [[next(found[stream]) for _ in spans] for stream, _, spans in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """Some rows of a shard of a stream."""
+
+    stream: int
+    info: ShardInfo
+    rows: Int64Array
+
+    @property
+    def key(self) -> str:
+        return self.info.parts[0].raw.basename
+
+    @property
+    def _takes_whole_table(self) -> bool:
+        return table_bytes(self.info.num_samples) <= _TABLE_BYTES_PER_ROW * (len(self.rows) - 1)
+
+    def table_spans(self) -> list[Span]:
+        """Say what to read of the table of offsets: all of it, if that is little for so many rows, or their places."""
+        if self._takes_whole_table:
+            return [Span(4, table_bytes(self.info.num_samples))]
+        return [Span(4 + 4 * row, 12 + 4 * row) for row in self.rows.tolist()]
+
+    def bounds(self, table: list[bytes]) -> Int64Array:
+        """Say from what was read where each row begins and ends."""
+        words = np.frombuffer(b"".join(table), dtype="<u4").astype(np.int64)
+        if self._takes_whole_table:
+            bounds = np.stack([words[self.rows], words[self.rows + 1]], axis=1)
+        else:
+            bounds = words.reshape(-1, 2)
+        self._check(bounds)
+        return bounds
+
+    def _check(self, bounds: Int64Array) -> None:
+        info = self.info
         is_wrong = (
             (bounds[:, 0] > bounds[:, 1])
             | (bounds[:, 0] < table_bytes(info.num_samples))
-            | (bounds[:, 1] > file.num_bytes)
+            | (bounds[:, 1] > info.parts[0].raw.num_bytes)
         )
         if is_wrong.any():
-            row = int(rows[int(np.argmax(is_wrong))])
+            row = int(self.rows[int(np.argmax(is_wrong))])
             raise CorruptShardError(
                 f"{info.name}, row {row}: its offsets lie outside of the shard", shard=info.name, row=row
             )
-        pieces = cache.read_many(cached, file.basename, [Span(begin, end) for begin, end in bounds.tolist()])
-        # A shard of these rows alone, which the format reads as it reads any other.
-        ends = np.cumsum([len(piece) for piece in pieces])
-        data = write_offsets(ends, table_bytes(len(pieces))) + b"".join(pieces)
-        return get_format("mds").open([data], replace(info, num_samples=len(pieces)), self._table.options)
 
-    def _read_bounds(self, cached: int, info: ShardInfo, rows: Int64Array) -> Int64Array:
-        """Say where rows begin and end: from the whole table of the shard, if it is small, else from their places."""
-        cache, key, size = self._table.cache, info.parts[0].raw.basename, table_bytes(info.num_samples)
-        if size <= _SMALL_TABLE_BYTES and len(rows) > 1:
-            table = np.frombuffer(cache.read(cached, key, Span(4, size)), dtype="<u4").astype(np.int64)
-            return np.stack([table[rows], table[rows + 1]], axis=1)
-        places = cache.read_many(cached, key, [Span(4 + 4 * row, 12 + 4 * row) for row in rows.tolist()])
-        return np.frombuffer(b"".join(places), dtype="<u4").reshape(-1, 2).astype(np.int64)
+
+def _reader_of(info: ShardInfo, pieces: list[bytes], options: ReadOptions) -> ShardReader:
+    """Make a shard of some rows alone, which the format reads as it reads any other."""
+    ends = np.cumsum([len(piece) for piece in pieces])
+    data = write_offsets(ends, table_bytes(len(pieces))) + b"".join(pieces)
+    return get_format("mds").open([data], replace(info, num_samples=len(pieces)), options)

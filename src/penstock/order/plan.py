@@ -70,6 +70,10 @@ def worker_batch(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_siz
 
 def first_uses(shards: Int64Array, steps: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Of shards used at steps, the later the farther down the list, keep the first use of each."""
-    found, at = np.unique(shards, return_index=True)
-    by_use = np.argsort(at)
-    return found[by_use], steps[at[by_use]]
+    # By hand: the first call of `np.unique` loads all of NumPy's masked arrays, while somebody waits for a first batch.
+    order = np.argsort(shards, kind="stable")
+    ranked = shards[order]
+    is_first = np.ones(len(shards), bool)
+    is_first[1:] = ranked[1:] != ranked[:-1]
+    at = np.sort(order[is_first])
+    return shards[at], steps[at]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError, StoreError
 from penstock.files import open_file
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, open_store, shown_url
-from penstock.storage.object_client import ClientTuning, get_client, let_in, was_let_in
+from penstock.storage.object_client import ClientTuning, get_client, let_in, name_of, was_let_in
 from penstock.storage.object_errors import is_range_error, translated_errors
 from penstock.storage.object_read import Receiver, check_version, describe
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
@@ -56,7 +57,7 @@ class Cloud:
     no_list: str | None = None  # why it cannot be listed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ObjectStore:
     """The objects below a prefix of a bucket. Settings only: the connection belongs to the process that uses it."""
 
@@ -175,7 +176,7 @@ class ObjectStore:
         """List in the store's own order, page by page; a list that is cut goes on after its last key."""
         import obstore
 
-        root = self.cloud.place(self.settings)[1]
+        root = self._place[1]
         folder = "/".join(part for part in (root, prefix.rpartition("/")[0]) if part)
         after: str | None = None
 
@@ -198,11 +199,11 @@ class ObjectStore:
         """
         shown = self.shown(key)
         attempts = Attempts(policy or self.retry, self.hooks, shown)
-        bucket, root = self.cloud.place(self.settings)
+        bucket, root = self._place
         path = f"{root}/{key}" if root else key
         refusal: AccessDeniedError | None = None
         while True:
-            is_anonymous = not writes and (refusal is not None or was_let_in(self.settings))
+            is_anonymous = not writes and (refusal is not None or was_let_in(self._name))
             tuning = ClientTuning(
                 stall_s=self.retry.stall_s,
                 timeout_s=self.retry.deadline_s,
@@ -212,7 +213,7 @@ class ObjectStore:
             )
             try:
                 with translated_errors(shown, bucket):
-                    result = call(get_client(self.settings, tuning, self.cloud.connect), path, attempts)
+                    result = call(get_client(self._name, tuning, self._connect), path, attempts)
             except AccessDeniedError as error:
                 if is_anonymous or writes or not self.cloud.may_try_anonymous(self.settings.options):
                     raise refusal or error from error
@@ -221,12 +222,29 @@ class ObjectStore:
                 attempts.failed(error)
             else:
                 if refusal is not None:
-                    let_in(self.settings)
+                    let_in(self._name)
                 return result
 
     def shown(self, key: str) -> str:
         """Give the URL of an object as it may be shown."""
-        return f"{shown_url(self.settings.url).rstrip('/')}/{key}"
+        return f"{self._shown_root}/{key}"
+
+    # What every request needs, and no request changes.
+
+    @cached_property
+    def _place(self) -> tuple[str, str]:
+        return self.cloud.place(self.settings)
+
+    @cached_property
+    def _name(self) -> str:
+        return name_of(self.settings)
+
+    @cached_property
+    def _shown_root(self) -> str:
+        return shown_url(self.settings.url).rstrip("/")
+
+    def _connect(self, tuning: ClientTuning) -> Any:
+        return self.cloud.connect(self.settings, tuning)
 
     def _check_writable(self) -> None:
         if self.cloud.read_only:

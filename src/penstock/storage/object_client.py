@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 10.0
 
-_clients: dict[str, Any] = {}
+_clients: dict[tuple[str, ClientTuning], Any] = {}
 _anonymous: set[str] = set()
 _lock = threading.Lock()
 _first_user: int | None = None
@@ -50,27 +50,29 @@ class ClientTuning:
         return {"max_retries": self.retries, "retry_timeout": timedelta(seconds=self.timeout_s)}
 
 
-def get_client(
-    settings: StoreSettings, tuning: ClientTuning, make: Callable[[StoreSettings, ClientTuning], Any]
-) -> Any:
-    """Give the client for these settings, making it on first use."""
+def name_of(settings: StoreSettings) -> str:
+    """Name a store with all that it is opened with. The name holds secrets: it stays in this process."""
+    return json.dumps([settings.url, settings.options], sort_keys=True)
+
+
+def get_client(name: str, tuning: ClientTuning, make: Callable[[ClientTuning], Any]) -> Any:
+    """Give the client of a store by its name, making it on first use."""
     check_process()
-    name = json.dumps([_name(settings), asdict(tuning)], sort_keys=True)
     with _lock:
-        client = _clients.get(name)
+        client = _clients.get((name, tuning))
         if client is None:
-            client = _clients[name] = make(settings, tuning)
+            client = _clients[name, tuning] = make(tuning)
     return client
 
 
-def was_let_in(settings: StoreSettings) -> bool:
+def was_let_in(name: str) -> bool:
     """Say whether this store answered to nobody in particular after it had refused our credentials."""
-    return _name(settings) in _anonymous
+    return name in _anonymous
 
 
-def let_in(settings: StoreSettings) -> None:
+def let_in(name: str) -> None:
     """Take note that it did."""
-    _anonymous.add(_name(settings))
+    _anonymous.add(name)
 
 
 def check_process() -> None:
@@ -84,10 +86,6 @@ def check_process() -> None:
             " does not survive a fork. Start processes with spawn or forkserver, open stores in them only, or read"
             " through a dataset, whose fetcher is a process of its own"
         )
-
-
-def _name(settings: StoreSettings) -> str:
-    return json.dumps([settings.url, settings.options], sort_keys=True)
 
 
 def _duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +28,7 @@ class PieceStore(Protocol):
         ...
 
 
-def coalesce(spans: Sequence[Span], *, gap_bytes: int, most_bytes: int) -> list[Span]:
+def coalesce(spans: Sequence[Span], *, gap_bytes: int = DEFAULT_GAP_BYTES, most_bytes: int) -> list[Span]:
     """Join spans that overlap or lie no further apart than `gap_bytes`, as long as the whole has at most `most_bytes`.
 
     The answer is sorted, and each span of the question lies within one of it; empty ones are left out. A span that is
@@ -63,14 +64,19 @@ def read_many(
     if len(joined) > 1:
         with ThreadPoolExecutor(min(_PARALLEL, len(joined) - 1), thread_name_prefix="penstock-range") as pool:
             pieces += pool.map(lambda span: store.read_piece(key, span, info.etag)[0], joined[1:])
+    return [bytes(piece) for piece in cut_out(spans, joined, pieces)]
+
+
+def cut_out(spans: Sequence[Span], joined: Sequence[Span], pieces: Sequence[Buffer]) -> list[memoryview]:
+    """Give each span out of the bytes of the joined one that it lies in."""
     views = [memoryview(piece).cast("B") for piece in pieces]
-
-    def cut(span: Span) -> bytes:
-        if not len(span):
-            return b""
-        for whole, view in zip(joined, views, strict=True):
-            if whole.begin <= span.begin and span.end <= whole.end:
-                return bytes(view[span.begin - whole.begin : span.end - whole.begin])
-        raise AssertionError("coalesce lost a span")
-
-    return [cut(span) for span in spans]
+    begins = [span.begin for span in joined]
+    found = []
+    for span in spans:
+        at = bisect_right(begins, span.begin) - 1
+        if len(span):
+            begin = span.begin - joined[at].begin
+            found.append(views[at][begin : begin + len(span)])
+        else:
+            found.append(memoryview(b""))
+    return found
