@@ -45,17 +45,25 @@ def test_results_come_in_the_order_asked_for(pool: PiecePool) -> None:
     assert pool.wait(pieces) == list(range(100))
 
 
+def test_small_ones_all_begin_at_once_though_a_thread_is_idle(pool: PiecePool) -> None:
+    owner, together = Ranked(0), threading.Barrier(40)
+    pool.wait([pool.submit(owner, 1, source(), "x", lambda: None)])
+    pieces = [pool.submit(owner, 1, source(), "x", lambda: together.wait(20)) for _ in range(40)]
+    assert sorted(pool.wait(pieces)) == list(range(40))
+
+
 def test_the_most_urgent_goes_first(pool: PiecePool) -> None:
     gate, log = threading.Event(), []
     lock = threading.Lock()
-    holders = [pool.submit(Ranked(0), 1, source(), "x", gate.wait) for _ in range(pool.limit)]
+    large = 1 << 20
+    holders = [pool.submit(Ranked(0), large, source(), "x", gate.wait) for _ in range(pool.limit)]
 
     def note(rank: int) -> None:
         with lock:
             log.append(rank)
 
     ranks = [5, 3, 1, 4, 2] * 20
-    pieces = [pool.submit(Ranked(rank), 1, source(), "x", lambda r=rank: note(r)) for rank in ranks]  # type: ignore[misc]
+    pieces = [pool.submit(Ranked(rank), large, source(), "x", lambda r=rank: note(r)) for rank in ranks]  # type: ignore[misc]
     assert pool.num_running <= pool.limit
     gate.set()
     pool.wait([*holders, *pieces])

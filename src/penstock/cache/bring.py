@@ -7,6 +7,7 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
 from penstock.cache.failpoints import reach
@@ -205,23 +206,50 @@ class Bring:
         num_bytes = self._size(file)
         out = PartFile(self._new_part(temporary), num_bytes)
         try:
-            spans = split(num_bytes)
-            info = self._first_piece(file, spans[0], num_bytes, out)
-            if len(spans) > 1:
-                reach("download.half")
-            pieces = [
-                self._submit(file.key, len(span), lambda span=span: self._copy(file, span, info.etag, out))  # type: ignore[misc]
-                for span in spans[1:]
-            ]
-            self.pool.wait(pieces)
-            if len(spans) == 1:
-                reach("download.half")
+            info = self._copy_all(file, num_bytes, out)
         except BaseException:
             out.discard()
             raise
         out.close()
         reach("download.done")
         return out.path, info
+
+    def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile) -> ObjectInfo:
+        """Read all pieces side by side; each tells the version that it is of, and they must agree."""
+        spans = split(num_bytes)
+        found = self._take_begun(spans[0], out)
+        pieces = [
+            self._submit(file.key, len(span), partial(self._copy, file, span, out)) for span in spans[len(found) :]
+        ]
+        try:
+            found += self.pool.wait(pieces[:1])
+            reach("download.half")
+            found += self.pool.wait(pieces[1:])
+        except ObjectNotFoundError:
+            self.pool.cancel(pieces)
+            raise
+        except StoreError as error:
+            self.pool.cancel(pieces)
+            self._explain(file, num_bytes, error)
+            raise
+        for info in found:
+            self._check_size(file, info, num_bytes)
+            if info.etag != found[0].etag:
+                raise ObjectChangedError(
+                    f"{self.source.where(file.key)} was replaced while it was being read: fetch it again", key=file.key
+                )
+        return found[0]
+
+    def _take_begun(self, span: Span, out: PartFile) -> list[ObjectInfo]:
+        """Use the beginning, if somebody has read it already and it is long enough."""
+        if not self.begun:
+            return []
+        data, info = self.begun.pop()
+        if memoryview(data).nbytes < len(span):
+            return []
+        self._write(memoryview(data)[: len(span)], 0, out)
+        self.on_bytes(len(span))
+        return [info]
 
     def _size(self, file: StoredFile) -> int:
         if file.num_bytes is not None:
@@ -230,33 +258,13 @@ class Bring:
         (info,) = self.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
         return int(info.num_bytes)
 
-    def _first_piece(self, file: StoredFile, span: Span, num_bytes: int, out: PartFile) -> ObjectInfo:
-        """Read the beginning, which tells the version that the rest must be of, and whether it is the right object."""
-        if self.begun:
-            data, info = self.begun.pop()
-            if memoryview(data).nbytes >= len(span):
-                self._write(memoryview(data)[: len(span)], 0, out)
-                self.on_bytes(len(span))
-                self._check_size(file, info, num_bytes)
-                return info
-        try:
-            (info,) = self.pool.wait([self._submit(file.key, len(span), lambda: self._copy(file, span, None, out))])
-        except ObjectNotFoundError:
-            raise
-        except StoreError as error:
-            self._explain(file, num_bytes, error)
-            raise
-        self._check_size(file, info, num_bytes)
-        found: ObjectInfo = info
-        return found
-
-    def _copy(self, file: StoredFile, span: Span, etag: str | None, out: PartFile) -> ObjectInfo:
+    def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
         store = self.source.store
         if copies_pieces(store):
-            found = store.copy_piece(file.key, span, etag, lambda chunk, at: self._write(chunk, span.begin + at, out))
+            found = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out))
             self.on_bytes(len(span))
             return found
-        data, info = store.read_piece(file.key, span, etag)
+        data, info = store.read_piece(file.key, span, None)
         if memoryview(data).nbytes != len(span):
             raise StoreError(
                 f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"

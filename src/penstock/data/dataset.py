@@ -211,7 +211,9 @@ class StreamingDataset(IterableDataset[Any]):
             limit_bytes=self.cache_limit,
             allow_mix_change=allow_mix_change,
         )
-        self.mean_sample_bytes = float(self.table.raw_bytes().sum()) / max(1, self.num_samples)
+        num_bytes = float(self.table.raw_bytes().sum())
+        self.mean_sample_bytes = num_bytes / max(1, self.num_samples)
+        self.mean_shard_bytes = num_bytes / max(1, self.num_shards)
         self._book = PassBook()
         self._carried_seat: Seat | None = None
         self._carried_to = 0
@@ -535,7 +537,7 @@ class StreamingDataset(IterableDataset[Any]):
         world = course.seat.world
         return max_open_shards(
             limit_bytes=self.cache_limit if self.table.needs_cache else None,
-            shard_bytes=self.mean_sample_bytes * self.num_samples / max(1, self.num_shards),
+            shard_bytes=self.mean_shard_bytes,
             num_readers=world.ranks_per_node * world.workers_per_rank,
         )
 

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 # take no more than half of the descriptors that it may have.
 _MOST_OPEN = 1024
 _DESCRIPTORS_PER_SHARD = 2
-# Up to so many, pages of shards that are read again and again stay where they are.
+# Up to so many, pages of shards that are read again and again stay where they are; of large samples, up to so many
+# bytes: to map their pages again for each of them would take longer than to copy it.
 _FEW_OPEN = 32
+_LARGE_SAMPLE_BYTES = 2048
+_MOST_MAPPED_BYTES = 2 << 30
 
 _all_open: weakref.WeakSet[OpenShards] = weakref.WeakSet()
 
@@ -55,6 +58,7 @@ class OpenShards:
         self._max_bytes = max_bytes
         self._used_bytes = 0
         self.max_open: int | None = None  # besides what the process as a whole may have open
+        self.max_mapped = _FEW_OPEN  # with more of them open, pages that were read are let go of
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._last: ShardReader | None = None
         self._in_use = threading.Lock()
@@ -76,7 +80,7 @@ class OpenShards:
 
     def get(self, shard: int) -> ShardReader:
         """Give an open shard; it stays open at least until the next call."""
-        if self._last is not None and len(self._readers) > _FEW_OPEN:
+        if self._last is not None and len(self._readers) > self.max_mapped:
             self._last.rest()  # with many open, all that was ever read of them would be a lot
         found = self._readers.get(shard)
         if found is not None:
@@ -120,6 +124,13 @@ class OpenShards:
         opened.reader.close()
         if opened.lease is not None:
             opened.lease.close()
+
+
+def max_mapped(*, sample_bytes: float, shard_bytes: float) -> int:
+    """Say how many open shards may keep in memory the pages that were read of them."""
+    if sample_bytes < _LARGE_SAMPLE_BYTES:
+        return _FEW_OPEN
+    return max(_FEW_OPEN, int(_MOST_MAPPED_BYTES / max(1.0, shard_bytes)))
 
 
 def _close_elsewhere(others: list[OpenShards]) -> bool:

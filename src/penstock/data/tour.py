@@ -14,7 +14,7 @@ from penstock.data.detect import is_worker
 from penstock.data.feed import Feed
 from penstock.data.progress import Progress
 from penstock.data.ranged import RangedRows
-from penstock.data.readers import OpenShards
+from penstock.data.readers import OpenShards, max_mapped
 from penstock.data.skip import SKIPPED, Gap, fill_gaps
 from penstock.errors import ConfigError, StoreError
 
@@ -55,6 +55,9 @@ class Tour:
     ) -> None:
         self._dataset, self._here, self._outlook = dataset, here, outlook
         here.open_shards.max_open = dataset.max_open_shards(course)
+        here.open_shards.max_mapped = max_mapped(
+            sample_bytes=dataset.mean_sample_bytes, shard_bytes=dataset.mean_shard_bytes
+        )
         self.course = course
         self._has_begun = False
         self._step = 0
