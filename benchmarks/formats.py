@@ -5,7 +5,6 @@ python benchmarks/formats.py [--quick] [--only NAME] [--json FILE]
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
@@ -16,16 +15,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness import (
-    BenchmarkError,
     Comparison,
     Run,
     Workshop,
     measure,
     median_rate,
     median_seconds,
-    python_of,
-    table,
 )
+from benchmarks.questions import answer
 
 RATE = "samples/s"
 
@@ -165,32 +162,11 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures the shard formats side by side with other libraries.")
-    parser.add_argument("--quick", action="store_true", help="less data")
-    parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = parse_arguments()
-    for peer in ("mosaic", "litdata"):
-        python_of(peer)  # before minutes of work, not after them
-    scale = QUICK if arguments.quick else FULL
-    comparisons = []
-    with Workshop(arguments.directory) as shop:
-        for name in arguments.only or QUESTIONS:
-            print(f"{name} ...", file=sys.stderr)
-            comparisons += QUESTIONS[name](shop, scale)
-    print(table(comparisons))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([comparison.as_json() for comparison in comparisons], indent=2))
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchmarkError as error:
-        sys.exit(f"error: {error}")
+    answer(
+        "Measures the shard formats side by side with other libraries.",
+        QUESTIONS,
+        full=FULL,
+        quick=QUICK,
+        peers=("mosaic", "litdata"),
+    )

@@ -6,8 +6,6 @@ python benchmarks/remote.py [--quick] [--only NAME] [--json FILE]
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -28,10 +26,9 @@ from benchmarks.harness import (
     Workshop,
     measure,
     median_rate,
-    python_of,
     run_once,
-    table,
 )
+from benchmarks.questions import answer
 from benchmarks.servers import file_server, s3_emulator
 from benchmarks.slow_network import SlowNetwork
 
@@ -328,32 +325,11 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures reading from and writing to a store, beside the peers.")
-    parser.add_argument("--quick", action="store_true", help="less data, shorter and single runs")
-    parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = parse_arguments()
-    for peer in ("mosaic", "litdata", "hf", "webdataset"):
-        python_of(peer)  # before minutes of work, not after them
-    scale = QUICK if arguments.quick else FULL
-    comparisons = []
-    with Workshop(arguments.directory) as shop:
-        for name in arguments.only or QUESTIONS:
-            print(f"{name} ...", file=sys.stderr)
-            comparisons += QUESTIONS[name](shop, scale)
-    print(table(comparisons))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([comparison.as_json() for comparison in comparisons], indent=2))
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchmarkError as error:
-        sys.exit(f"error: {error}")
+    answer(
+        "Measures reading from and writing to a store, beside the peers.",
+        QUESTIONS,
+        full=FULL,
+        quick=QUICK,
+        peers=("mosaic", "litdata", "hf", "webdataset"),
+    )

@@ -5,8 +5,6 @@ python benchmarks/stream.py [--quick] [--only NAME] [--json FILE]
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness import (
-    BenchmarkError,
     Comparison,
     Result,
     Run,
@@ -26,9 +23,8 @@ from benchmarks.harness import (
     measure,
     median_rate,
     median_seconds,
-    python_of,
-    table,
 )
+from benchmarks.questions import answer
 
 RATE = "samples/s"
 COLUMN = {"rows": "id", "tokens": "tokens"}
@@ -257,32 +253,11 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures streaming from a warm local dataset, beside the peers.")
-    parser.add_argument("--quick", action="store_true", help="less data, shorter and single runs")
-    parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = parse_arguments()
-    for peer in ("mosaic", "litdata", "hf", "webdataset"):
-        python_of(peer)  # before minutes of work, not after them
-    scale = QUICK if arguments.quick else FULL
-    comparisons = []
-    with Workshop(arguments.directory) as shop:
-        for name in arguments.only or QUESTIONS:
-            print(f"{name} ...", file=sys.stderr)
-            comparisons += QUESTIONS[name](shop, scale)
-    print(table(comparisons))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([comparison.as_json() for comparison in comparisons], indent=2))
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchmarkError as error:
-        sys.exit(f"error: {error}")
+    answer(
+        "Measures streaming from a warm local dataset, beside the peers.",
+        QUESTIONS,
+        full=FULL,
+        quick=QUICK,
+        peers=("mosaic", "litdata", "hf", "webdataset"),
+    )

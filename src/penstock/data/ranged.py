@@ -72,9 +72,12 @@ class RangedRows:
         places: dict[int, list[Place]] = {}
         for stream, key, spans in wanted:
             places.setdefault(stream, []).extend((key, span) for span in spans)
-        with ThreadPoolExecutor(min(len(places), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
-            answers = pool.map(cache.read_many, places.keys(), places.values())
-            found = {stream: iter(answer) for stream, answer in zip(places, answers, strict=True)}
+        if len(places) == 1:
+            found = {stream: iter(cache.read_many(stream, each)) for stream, each in places.items()}
+        else:
+            with ThreadPoolExecutor(min(len(places), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
+                answers = pool.map(cache.read_many, places.keys(), places.values())
+                found = {stream: iter(answer) for stream, answer in zip(places, answers, strict=True)}
         return [[next(found[stream]) for _ in spans] for stream, _, spans in wanted]
 
 

@@ -1,0 +1,50 @@
+"""The command line of a benchmark: questions by name, a full and a quick scale, and one table at the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from benchmarks.harness import BenchmarkError, Comparison, Workshop, python_of, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Scale = TypeVar("Scale")
+
+
+def answer(
+    description: str,
+    questions: Mapping[str, Callable[[Workshop, Scale], list[Comparison]]],
+    *,
+    full: Scale,
+    quick: Scale,
+    peers: Sequence[str],
+) -> None:
+    """Asks the questions that the command line names, or all, and prints what came of them."""
+    arguments = _parse_arguments(description, list(questions))
+    comparisons = []
+    try:
+        for peer in peers:
+            python_of(peer)  # before minutes of work, not after them
+        with Workshop(arguments.directory) as shop:
+            for name in arguments.only or questions:
+                print(f"{name} ...", file=sys.stderr)
+                comparisons += questions[name](shop, quick if arguments.quick else full)
+    except BenchmarkError as error:
+        sys.exit(f"error: {error}")
+    print(table(comparisons))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([comparison.as_json() for comparison in comparisons], indent=2))
+
+
+def _parse_arguments(description: str, names: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="less data, shorter and single runs")
+    parser.add_argument("--only", choices=names, action="append", help="one question (repeatable)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
+    return parser.parse_args()
