@@ -103,6 +103,7 @@ def add_mask(samples: list[dict[str, Any]]) -> dict[str, Any]:
     batch["mask"] = (batch["id"] % 2 == 0).to(torch.bfloat16)
     batch["strided"] = batch["id"].repeat(2, 1).T
     batch["grad"] = torch.ones(2, requires_grad=True)
+    batch["tiny"] = torch.ones(2).to(torch.float8_e4m3fn)
     batch["array"] = np.arange(3)
     del batch["text"]
     return batch
@@ -113,6 +114,7 @@ def test_a_function_of_the_users_that_adds_to_the_batch(folder: Path) -> None:
     for got, wanted in zip(with_workers, load(folder, num_workers=0, collate_fn=add_mask), strict=True):
         assert np.array_equal(got.pop("array"), wanted.pop("array"))
         assert got["grad"].requires_grad
+        assert torch.equal(got.pop("tiny").float(), wanted.pop("tiny").float())
         assert_same({**got, "grad": got["grad"].detach()}, {**wanted, "grad": wanted["grad"].detach()})
 
 

@@ -7,6 +7,7 @@ are pickled like any other value; large ones go torch's way, which copies less.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,12 +54,19 @@ def _is_small_tensor(value: Any) -> bool:
 
     return (
         type(value) is torch.Tensor
-        and value.nbytes < _LARGE_BYTES
-        and value.device.type == "cpu"
         and value.layout is torch.strided
-        and value.dtype is not torch.bfloat16  # which NumPy does not know
+        and value.device.type == "cpu"
+        and value.nbytes < _LARGE_BYTES
+        and value.dtype in _dtypes_of_numpy()
         and not (value.requires_grad or value.is_conj() or value.is_neg())
     )
+
+
+@cache
+def _dtypes_of_numpy() -> set[Any]:
+    from torch import from_numpy
+
+    return {from_numpy(np.empty(0, kind)).dtype for kind in (*_NUMBERS, np.uint64)}
 
 
 def _collate_dicts(batch: list[Any], *, collate_fn_map: Functions) -> Any:

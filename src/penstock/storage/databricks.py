@@ -12,10 +12,8 @@ from penstock.files import PART_SUFFIX, open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.databricks_api import DbfsFiles, VolumeFiles, get_client, nothing, translated_errors
 from penstock.storage.options import take_options
-from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, read_range, read_up_to
-from penstock.types import Span
+from penstock.storage.streams import Body, ReadsBodies
 
 if TYPE_CHECKING:
     import builtins
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
 
     from penstock.storage.base import StoreSettings
     from penstock.storage.databricks_api import FileApi, FileStatus
+    from penstock.storage.streams import OpenBody
+    from penstock.types import Span
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ _ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class DatabricksStore:
+class DatabricksStore(ReadsBodies):
     """The files below a folder of a workspace, which its login may read."""
 
     root: str
@@ -56,22 +56,6 @@ class DatabricksStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DatabricksStore, (self.root, self.login, self.retry)
-
-    def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give a file or a range of it."""
-        return bytes(read_pieces(self, key, span))
-
-    def download(self, key: str, path: Path, span: Span | None = None) -> None:
-        """Bring a file, or a range of it, to this machine."""
-        download_pieces(self, key, path, span)
-
-    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
-        """Give a range of a file, and what the file is."""
-        return read_range(self._open, check_key(key), span, etag, self.retry, self.hooks)
-
-    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
-        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
-        return read_up_to(self._open, check_key(key), Span(0, limit), None, self.retry, self.hooks)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -111,6 +95,9 @@ class DatabricksStore:
                 return action()
 
         return retrying(attempt, self.retry, self.hooks, f"dbfs:{path}")
+
+    def _opener(self) -> OpenBody:
+        return self._open
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[Body]:

@@ -22,10 +22,8 @@ from penstock.errors import (
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme
-from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, read_range, read_up_to
-from penstock.types import Span
+from penstock.storage.streams import Body, ReadsBodies
 
 if TYPE_CHECKING:
     import builtins
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.storage.base import StoreSettings
+    from penstock.storage.streams import OpenBody
+    from penstock.types import Span
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ _VERSION_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class FsspecStore:
+class FsspecStore(ReadsBodies):
     """The files below a folder of a file system of fsspec.
 
     How long it waits, how safely it uploads and what it says of versions is up to that file system.
@@ -57,22 +57,6 @@ class FsspecStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecStore, (self.url, self.options, self.retry)
-
-    def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give a file or a range of it."""
-        return bytes(read_pieces(self, key, span))
-
-    def download(self, key: str, path: Path, span: Span | None = None) -> None:
-        """Bring a file, or a range of it, to this machine."""
-        download_pieces(self, key, path, span)
-
-    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
-        """Give a range of a file, and what the file is."""
-        return read_range(self._open, check_key(key), span, etag, self.retry, self.hooks)
-
-    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
-        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
-        return read_up_to(self._open, check_key(key), Span(0, limit), None, self.retry, self.hooks)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -123,6 +107,9 @@ class FsspecStore:
                 return action(*self._system())
 
         return retrying(attempt, self.retry, self.hooks, self._shown(key))
+
+    def _opener(self) -> OpenBody:
+        return self._open
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[Body]:

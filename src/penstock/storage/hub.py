@@ -15,10 +15,8 @@ from penstock.files import open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
 from penstock.storage.hub_place import HubPlace, place_of, resolve_hub
-from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, read_range, read_up_to
-from penstock.types import Span
+from penstock.storage.streams import Body, ReadsBodies
 
 if TYPE_CHECKING:
     import builtins
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.base import StoreSettings
     from penstock.storage.streams import OpenBody
+    from penstock.types import Span
 
 T = TypeVar("T")
 
@@ -53,7 +52,7 @@ _locks = _Locks()
 
 
 @dataclass(frozen=True, slots=True)
-class HubStore:
+class HubStore(ReadsBodies):
     """The files below a folder of a repository, as they were in one commit, or of a bucket, as they are.
 
     A branch is looked up once: a process reads one commit however often the branch moves on, except by its own
@@ -75,22 +74,6 @@ class HubStore:
             if self._branch not in _commits:
                 _commits[self._branch] = self._ask("its revision", self._find_commit)
             return _commits[self._branch]
-
-    def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give a file or a range of it."""
-        return bytes(read_pieces(self, key, span))
-
-    def download(self, key: str, path: Path, span: Span | None = None) -> None:
-        """Bring a file, or a range of it, to this machine."""
-        download_pieces(self, key, path, span)
-
-    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
-        """Give a range of a file, and what the file is."""
-        return read_range(self._opener(), check_key(key), span, etag, self.retry, self.hooks)
-
-    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
-        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
-        return read_up_to(self._opener(), check_key(key), Span(0, limit), None, self.retry, self.hooks)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""

@@ -13,12 +13,10 @@ from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockErro
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file, translated
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
-from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.sftp_login import SftpLogin, login_of, resolve_login, root_of
-from penstock.storage.streams import Body, read_range, read_up_to
-from penstock.types import Span
+from penstock.storage.streams import Body, ReadsBodies
 
 if TYPE_CHECKING:
     import builtins
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from penstock.storage.base import StoreSettings
+    from penstock.storage.streams import OpenBody
+    from penstock.types import Span
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ connections: ConnectionPool[SftpConnection] = ConnectionPool(_MAX_CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class SftpStore:
+class SftpStore(ReadsBodies):
     """The files below a folder of a server.
 
     SFTP tells the time of a change in whole seconds: of two files of one size, written in one second, it cannot say
@@ -74,22 +74,6 @@ class SftpStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SftpStore, (self.login, self.root, self.retry)
-
-    def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give a file or a range of it."""
-        return bytes(read_pieces(self, key, span))
-
-    def download(self, key: str, path: Path, span: Span | None = None) -> None:
-        """Bring a file, or a range of it, to this machine."""
-        download_pieces(self, key, path, span)
-
-    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
-        """Give a range of a file, and what the file is."""
-        return read_range(self._open, check_key(key), span, etag, self.retry, self.hooks)
-
-    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
-        """Give the first bytes of a file, all of them if it has no more than `limit`, and what it is."""
-        return read_up_to(self._open, check_key(key), Span(0, limit), None, self.retry, self.hooks)
 
     def upload(self, path: Path, key: str) -> None:
         """Copy a file to the server, under another name until it is whole."""
@@ -153,6 +137,9 @@ class SftpStore:
         ):
             connection.sftp.get_channel().settimeout(patience_s)
             yield connection.sftp
+
+    def _opener(self) -> OpenBody:
+        return self._open
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[Body]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import ObjectChangedError, RequestRefusedError, StoreError
+from penstock.storage.base import check_key
+from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.retry import Attempts
 from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -36,6 +40,35 @@ class OpenBody(Protocol):
     def __call__(self, key: str, span: Span) -> AbstractContextManager[Body]:
         """Ask for the range once."""
         ...
+
+
+class ReadsBodies(ABC):
+    """The reading half of a store whose objects are opened and read as they arrive."""
+
+    __slots__ = ()
+
+    retry: RetryPolicy
+    hooks: RetryHooks
+
+    @abstractmethod
+    def _opener(self) -> OpenBody:
+        """Give what opens a range of an object once."""
+
+    def read(self, key: str, span: Span | None = None) -> bytes:
+        """Give an object or a range of it."""
+        return bytes(read_pieces(self, key, span))
+
+    def download(self, key: str, path: Path, span: Span | None = None) -> None:
+        """Bring an object, or a range of it, to a local file, which appears whole or not at all."""
+        download_pieces(self, key, path, span)
+
+    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
+        """Give a range of an object, and what the whole object is."""
+        return read_range(self._opener(), check_key(key), span, etag, self.retry, self.hooks)
+
+    def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
+        """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
+        return read_up_to(self._opener(), check_key(key), Span(0, limit), None, self.retry, self.hooks)
 
 
 def read_range(
