@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
@@ -164,8 +165,13 @@ def _join(pieces: list[tuple[Int64Array, npt.NDArray[Any] | list[Any]]], num_row
         for places, values in pieces:
             out[places] = values
         return out
-    items: list[Any] = [None] * num_rows
-    for places, values in pieces:
-        for place, value in zip(places.tolist(), values, strict=True):
-            items[place] = value
-    return items
+    return in_order(list(chain.from_iterable(values for _, values in pieces)), [places for places, _ in pieces])
+
+
+def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:
+    """Put items that were gathered group by group at their places."""
+    if not items:
+        return items
+    numbers = np.empty(len(items), dtype=np.int64)
+    numbers[np.concatenate(places)] = np.arange(len(items))
+    return list(map(items.__getitem__, numbers.tolist()))

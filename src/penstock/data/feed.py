@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.data.columnar import ColumnCollector
+from penstock.data.columnar import ColumnCollector, in_order
 from penstock.data.getitem import group_by_shard, within_one_shard
 from penstock.data.skip import SKIPPED, Gap
 from penstock.errors import CorruptShardError
@@ -96,11 +96,7 @@ class Feed:
             for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
                 samples += self._shards.get(shard).read(rows)
                 placed.append(places)
-        if not samples:
-            return samples
-        numbers = np.empty(len(samples), dtype=np.int64)
-        numbers[np.concatenate(placed)] = np.arange(len(samples))
-        return list(map(samples.__getitem__, numbers.tolist()))
+        return in_order(samples, placed)
 
     def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
         """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""

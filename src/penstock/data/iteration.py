@@ -61,11 +61,12 @@ class Course:
         """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
         num_turns = self.num_turns()
         most = max(1, min(_MAX_BLOCK_SAMPLES, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
-        turn, size = first_turn, 1
+        turn, size, grows = first_turn, 1, True
         while turn < num_turns:
             block = [self.ids(number) for number in range(turn, min(turn + size, num_turns))]
             turn += len(block)
-            if size < most and not _is_enough(block, table, sample_bytes, by_column=by_column):
+            grows = grows and size < most and not _is_enough(block, table, sample_bytes, by_column=by_column)
+            if grows:
                 size = min(2 * size, most)
             yield block
 

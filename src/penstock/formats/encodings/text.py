@@ -37,7 +37,7 @@ class StrEncoding(VariableEncoding):
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the texts."""
-        return [piece.decode() for piece in pieces]
+        return list(map(bytes.decode, pieces))
 
 
 class TextualEncoding(VariableEncoding):
