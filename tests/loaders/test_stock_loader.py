@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,7 @@ def test_without_a_batch_size_workers_warn_and_no_state_is_given(folder: Path, w
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, num_workers=workers)
     with pytest.raises(UserWarning, match="batch_size="):  # warnings are errors here, in workers too
         list(loader)
+    gc.collect()  # the error holds torch's iterator, whose workers the next ones would inherit, and wait for
     told = DataLoader(dataset, batch_size=BATCH, num_workers=workers, worker_init_fn=_be_quiet)
     found = [number for batch in batch_ids(told) for number in batch]
     assert sorted(found) == list(range(NUM_SAMPLES))
