@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.memory import MemoryStore
 from penstock.storage.pieces import cut_span
-from penstock.storage.ranges import coalesce, read_many
+from penstock.storage.ranges import coalesce, cut_out
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -41,19 +39,12 @@ def test_no_byte_is_lost_and_none_is_asked_for_in_vain(wanted: list[Span], gap: 
         assert all(any(other in needed for other in range(byte, byte + gap + 1)) for byte in missing)
 
 
-@given(st.lists(spans))
-def test_reading_many(wanted: list[Span]) -> None:
-    store = MemoryStore(f"ranges/{uuid.uuid4().hex}")
+@given(st.lists(spans), st.integers(0, 50), st.integers(1, 100))
+def test_each_is_cut_out_of_what_it_was_joined_to(wanted: list[Span], gap: int, most: int) -> None:
     data = bytes(range(256))
-    _put(store, data)
-    found = read_many(store, "x", wanted, gap_bytes=10, most_bytes=50)
-    assert found == [data[span.begin : span.end] for span in wanted]
-
-
-def _put(store: MemoryStore, data: bytes) -> None:
-    from penstock.storage import memory
-
-    memory._objects[f"{store.root}/x"] = data
+    joined = coalesce(wanted, gap_bytes=gap, most_bytes=most)
+    found = cut_out(wanted, joined, [data[span.begin : span.end] for span in joined])
+    assert [bytes(piece) for piece in found] == [data[span.begin : span.end] for span in wanted]
 
 
 def test_pieces_of_a_span(tmp_path: Path) -> None:

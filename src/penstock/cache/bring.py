@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.cache.pool import Owner, Piece, PiecePool
     from penstock.cache.source import Source
     from penstock.storage.base import ObjectInfo, Store
+    from penstock.storage.pieces import PieceReader
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -55,16 +56,8 @@ def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
     return hasattr(store, "copy_piece")
 
 
-class ReadsFirst(Protocol):
-    """A store that gives the beginning of an object together with what the object is."""
-
-    def read_first(self, key: str, limit: int) -> tuple[Buffer, ObjectInfo]:
-        """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
-        ...
-
-
-def reads_first(store: object) -> TypeGuard[ReadsFirst]:
-    """Tell whether a store can do so."""
+def reads_first(store: object) -> TypeGuard[PieceReader]:
+    """Tell whether a store gives the beginning of an object together with what the object is."""
     return hasattr(store, "read_first")
 
 
@@ -222,14 +215,10 @@ class Bring:
             self._submit(file.key, len(span), partial(self._copy, file, span, out)) for span in spans[len(found) :]
         ]
         try:
-            found += self.pool.wait(pieces[:1])
-            reach("download.half")
-            found += self.pool.wait(pieces[1:])
+            found += self.pool.wait(pieces)
         except ObjectNotFoundError:
-            self.pool.cancel(pieces)
             raise
         except StoreError as error:
-            self.pool.cancel(pieces)
             self._explain(file, num_bytes, error)
             raise
         for info in found:
@@ -261,16 +250,16 @@ class Bring:
     def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
         store = self.source.store
         if copies_pieces(store):
-            found = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out))
-            self.on_bytes(len(span))
-            return found
-        data, info = store.read_piece(file.key, span, None)
-        if memoryview(data).nbytes != len(span):
-            raise StoreError(
-                f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
-            )
-        out.write(data, span.begin)
+            info = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out))
+        else:
+            data, info = store.read_piece(file.key, span, None)
+            if memoryview(data).nbytes != len(span):
+                raise StoreError(
+                    f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+                )
+            out.write(data, span.begin)
         self.on_bytes(len(span))
+        reach("download.half")  # with more than one piece, others are still under way
         return info
 
     def _write(self, data: Buffer, begin: int, out: PartFile) -> None:

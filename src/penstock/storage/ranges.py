@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.types import Span
 
@@ -13,19 +12,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.storage.base import ObjectInfo
-
 # A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
 DEFAULT_GAP_BYTES = 256 << 10
-_PARALLEL = 8
-
-
-class PieceStore(Protocol):
-    """A store that reads by pieces."""
-
-    def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[Buffer, ObjectInfo]:
-        """Give a range of an object, and what the whole object is."""
-        ...
 
 
 def coalesce(spans: Sequence[Span], *, gap_bytes: int = DEFAULT_GAP_BYTES, most_bytes: int) -> list[Span]:
@@ -44,27 +32,6 @@ def coalesce(spans: Sequence[Span], *, gap_bytes: int = DEFAULT_GAP_BYTES, most_
                 continue
         joined.append(span)
     return joined
-
-
-def read_many(
-    store: PieceStore,
-    key: str,
-    spans: Sequence[Span],
-    *,
-    etag: str | None = None,
-    gap_bytes: int = DEFAULT_GAP_BYTES,
-    most_bytes: int = 8 << 20,
-) -> list[bytes]:
-    """Read ranges of one version of an object, near ones together, the others in parallel."""
-    joined = coalesce(spans, gap_bytes=gap_bytes, most_bytes=most_bytes)
-    if not joined:
-        return [b"" for _ in spans]
-    first, info = store.read_piece(key, joined[0], etag)
-    pieces: list[Buffer] = [first]
-    if len(joined) > 1:
-        with ThreadPoolExecutor(min(_PARALLEL, len(joined) - 1), thread_name_prefix="penstock-range") as pool:
-            pieces += pool.map(lambda span: store.read_piece(key, span, info.etag)[0], joined[1:])
-    return [bytes(piece) for piece in cut_out(spans, joined, pieces)]
 
 
 def cut_out(spans: Sequence[Span], joined: Sequence[Span], pieces: Sequence[Buffer]) -> list[memoryview]:
