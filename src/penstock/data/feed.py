@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.data.columnar import ColumnCollector, in_order
+from penstock.data.columnar import ColumnCollector
+from penstock.data.gathered import in_order
 from penstock.data.getitem import group_by_shard, within_one_shard
 from penstock.data.skip import SKIPPED, Gap
 from penstock.errors import CorruptShardError
@@ -61,6 +62,7 @@ class Feed:
         with self._shards:
             for reader, rows, places in self._readers_of_some(ids, before_shards):
                 collector.add(reader, rows, places)
+            collector.finish()
         return collector
 
     def _readers_of_some(
@@ -132,6 +134,7 @@ class Feed:
         with self._shards:
             for shard, rows, places in group_by_shard(ids, self._spans):
                 collector.add(self._shards.get(shard), rows, places)
+            collector.finish()
         return collector
 
 

@@ -18,6 +18,7 @@ from penstock.formats.body import BodyBuilder
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.infer import infer_encodings
 from penstock.formats.encodings.table import get_encoding, is_unsafe
+from penstock.formats.gather import as_list, gather, view_items
 from penstock.formats.mds_encode import compile_encoder
 from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
 from penstock.formats.rows import check_projection, check_rows, join_columns
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
-    from penstock.formats.encodings.base import VariableEncoding
+    from penstock.formats.encodings.base import Encoding, VariableEncoding
+    from penstock.formats.gather import Pieces
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
@@ -110,10 +112,10 @@ class _VariableColumn:
     offset: int
     ends: npt.NDArray[np.uint32]
 
-    def slices(self, data: ShardBytes, rows: Int64Array) -> list[bytes]:
+    def gather(self, data: ShardBytes, rows: Int64Array) -> Pieces:
         begins = self.bases[rows].astype(np.int64)
         begins += self.offset
-        return [data[begin:end] for begin, end in zip(begins.tolist(), self.ends[rows].tolist(), strict=True)]
+        return gather(data, begins, self.ends[rows].astype(np.int64))
 
 
 class MDSReader:
@@ -121,7 +123,7 @@ class MDSReader:
 
     def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
         self._data = data
-        self._name = info.name
+        self.name = info.name
         self._num_samples = info.num_samples
         columns = _locate_columns(data, info, options)
         if options.columns is not None:
@@ -129,25 +131,22 @@ class MDSReader:
         self._columns = columns
         self._names = tuple(column.name for column in columns)
         self._fixed = {column.name: column for column in columns if isinstance(column, _FixedColumn)}
-        self._encodings = {name: column.encoding for name, column in self._fixed.items()}
+        self._variable = {column.name: column for column in columns if isinstance(column, _VariableColumn)}
+        self.encodings: dict[str, Encoding] = {column.name: column.encoding for column in columns}
 
     def __len__(self) -> int:
         return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
-        numbers = check_rows(rows, self._num_samples, self._name)
+        numbers = check_rows(rows, self._num_samples, self.name)
         values = [self._values(column, numbers) for column in self._columns]
         return join_columns(self._names, values, len(numbers))
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: an array where all values allow it, else a list."""
-        numbers = check_rows(rows, self._num_samples, self._name)
+        numbers = check_rows(rows, self._num_samples, self.name)
         return {column.name: self._column(column, numbers) for column in self._columns}
-
-    def fixed_columns(self) -> dict[str, FixedEncoding]:
-        """Name the columns whose values always have as many bytes."""
-        return self._encodings
 
     def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
         """Put the stored values of a column of fixed size at their places in an array of void items."""
@@ -158,9 +157,9 @@ class MDSReader:
         """Say where the stored values of a column of fixed size lie: in which bytes, and where each begins."""
         return memoryview(self._data), self._fixed[name].begins(rows)
 
-    def read_others(self, rows: Int64Array) -> Columns:
-        """Read the columns that are not of fixed size."""
-        return {column.name: self._column(column, rows) for column in self._columns if column.name not in self._fixed}
+    def gather(self, name: str, rows: Int64Array) -> Pieces:
+        """Give the stored values of a column of variable size."""
+        return self._variable[name].gather(self._data, rows)
 
     def rest(self) -> None:
         """Take the shard's pages out of memory."""
@@ -168,7 +167,8 @@ class MDSReader:
 
     def close(self) -> None:
         """Unmap the shard."""
-        self._columns, self._fixed = [], {}  # their arrays point into the mapping, which closes only when nobody does
+        # Their arrays point into the mapping, which closes only when nobody does.
+        self._columns, self._fixed, self._variable = [], {}, {}
         self._num_samples = 0
         release(self._data)
 
@@ -183,11 +183,11 @@ class MDSReader:
         return self._decode(column, rows, column.encoding.to_column)
 
     def _decode(self, column: _VariableColumn, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]) -> T:
-        pieces = column.slices(self._data, rows)
+        pieces = as_list(column.gather(self._data, rows))
         try:
             return decode(pieces)
         except Exception as error:
-            raise decode_error(decode, pieces, rows.tolist(), self._name, column.name, error) from error
+            raise decode_error(decode, pieces, rows.tolist(), self.name, column.name, error) from error
 
 
 def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> list[_FixedColumn | _VariableColumn]:
@@ -210,7 +210,7 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
         encoding = get_encoding(column.encoding, options.image_decoder)
         if isinstance(encoding, FixedEncoding):
             ends += encoding.num_bytes
-            items = _items(data, encoding.num_bytes)
+            items = view_items(data, "V", encoding.num_bytes)
             columns.append(_FixedColumn(column.name, encoding, bases, offset, items))
             offset += encoding.num_bytes
         else:
@@ -244,14 +244,8 @@ def _read_sizes(
     if (stops - starts < num_bytes).any():
         row = int(np.argmax(stops - starts < num_bytes))
         raise CorruptShardError(f"{name}, row {row}: too short to hold the sizes of its values", shard=name, row=row)
-    words: npt.NDArray[np.uint32] = _items(data, num_bytes)[starts.astype(np.intp)].view("<u4")
+    words: npt.NDArray[np.uint32] = view_items(data, "V", num_bytes)[starts.astype(np.intp)].view("<u4")
     return words.reshape(len(starts), len(variable))
-
-
-def _items(data: ShardBytes, num_bytes: int) -> npt.NDArray[Any]:
-    """View a shard as overlapping items, one beginning at each byte: any values of equal length are one gather away."""
-    length = max(len(data) - num_bytes + 1, 0)
-    return np.ndarray((length,), f"V{num_bytes}", data if length else b"", 0, (1,))
 
 
 # --- Writing ------------------------------------------------------------------------------------------------
