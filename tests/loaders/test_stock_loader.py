@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,6 @@ from torch.utils.data import DataLoader
 from penstock import StreamingDataLoader, StreamingDataset
 from penstock.errors import ConfigError, ResumeError
 from tests.streaming import batch_ids, write_samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_SAMPLES, BATCH = 67, 4
 
@@ -240,6 +238,44 @@ def test_columnar_batches_are_tensors(folder: Path, epochs: list[list[list[int]]
     assert all(isinstance(batch["x"], torch.Tensor) and batch["x"].shape[1] == 3 for batch in batches)
     assert all(torch.equal(batch["x"][:, 0].long(), batch["id"]) for batch in batches)
     assert len(loader) == 17
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_columnar_loader_counts_and_closes_what_it_reads(tmp_path: Path, threads: int) -> None:
+    dataset = open_dataset(write_samples(tmp_path, NUM_SAMPLES))
+    loader = StreamingDataLoader(dataset, columnar=True, num_workers=threads)
+    for num_passes in (1, 2):
+        passed = batch_ids(loader)
+        counts = loader.stats()["process"]
+        assert counts["samples"] == sum(counts["samples_per_stream"]) == num_passes * NUM_SAMPLES
+    steps = iter(loader)
+    taken = batch_ids(islice(steps, 3))
+    dataset.close()
+    taken += batch_ids(steps)  # shards are opened again
+    assert open_files(tmp_path)
+    assert sorted(number for batch in taken for number in batch) == list(range(NUM_SAMPLES))
+    assert taken != passed
+    dataset.close()
+    assert open_files(tmp_path) == set()
+
+
+def open_files(folder: Path) -> set[str]:
+    """What this process has mapped of a folder."""
+    return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line}
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_state_of_a_dataset_under_a_columnar_loader(folder: Path, threads: int) -> None:
+    dataset = open_dataset(folder)
+    next(iter(dataset))  # a pass of the dataset's own, given up
+    loader = StreamingDataLoader(dataset, columnar=True, num_workers=threads)
+    list(islice(loader, 5))
+    if threads:
+        with pytest.raises(ResumeError, match="StreamingDataLoader"):
+            dataset.state_dict()
+    else:
+        assert dataset.state_dict() == loader.state_dict()
+    assert loader.state_dict()["position"] == 5 * BATCH
 
 
 @pytest.mark.parametrize("epoch_end", ["pad", "drop", "uneven"])

@@ -329,9 +329,15 @@ class StreamingDataset(IterableDataset[Any]):
             self._meant_for = None
 
     def tours(self, begun: Pass, num_threads: int) -> list[Tour]:
-        """Give the ways of several threads through a pass that was begun for none of the workers."""
+        """Give the ways of several threads, or of this one, through a pass that was begun for none of the workers."""
         self._book.join(NO_WORKER, None, self._start_of, begun.number)
-        return [self._tour(begun, thread, num_threads, Here(self.table)) for thread in range(num_threads)]
+        here = self._here()
+        if num_threads == 0:
+            here.tour = self._tour(begun, 0, 1, here)
+            return [here.tour]
+        here.tour = None  # threads read ahead of what is taken, which only their loader counts
+        parts = here.of_threads(num_threads)
+        return [self._tour(begun, thread, num_threads, part) for thread, part in enumerate(parts)]
 
     def _tour(self, begun: Pass, worker: int, num_workers: int, here: Here) -> Tour:
         seat = self._seat()
@@ -484,13 +490,13 @@ class StreamingDataset(IterableDataset[Any]):
     def stats(self) -> dict[str, Any]:
         """Count what this process read, fetched and waited for, and what the fetcher of this node did."""
         return {
-            "process": {**self._here().progress.describe(), **self.table.describe_cache()},
+            "process": {**self._here().describe(), **self.table.describe_cache()},
             "node": self.table.cache.node_stats(),
         }
 
     def close(self) -> None:
         """Close open shards and the connection to the fetcher; using the dataset again opens them anew."""
-        self._here().open_shards.close()
+        self._here().close()
         self.table.cache.close()
 
     def __enter__(self) -> Self:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.types import Int64Array
 
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of one process since the dataset was opened in it."""
+    """Counts of one process, or thread, since the dataset was opened in it."""
 
     samples: int = 0
-    samples_per_stream: list[int] = field(default_factory=list)
+    samples_per_stream: list[int] = field(default_factory=list)  # empty as long as there are none
     skipped: int = 0
     seconds_reading: float = 0.0
 
@@ -51,3 +51,15 @@ class Progress:
             "skipped": self.skipped,
             "seconds_reading": self.seconds_reading,
         }
+
+
+def total_progress(parts: Sequence[Progress]) -> Progress:
+    """Add up what several threads have counted."""
+    return Progress(
+        samples=sum(part.samples for part in parts),
+        samples_per_stream=[
+            sum(counts) for counts in zip(*(part.samples_per_stream for part in parts if part.samples), strict=True)
+        ],
+        skipped=sum(part.skipped for part in parts),
+        seconds_reading=sum(part.seconds_reading for part in parts),
+    )

@@ -95,9 +95,10 @@ class OpenShards:
         return opened.reader
 
     def close(self) -> None:
-        """Close all."""
-        while self._readers:
-            self._close_oldest()
+        """Close all, when nobody is reading."""
+        with self:
+            while self._readers:
+                self._close_oldest()
 
     def _size(self, shard: int) -> int:
         return 0 if self._memory_bytes is None else self._memory_bytes[shard]

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.data.detect import is_worker
 from penstock.data.feed import Feed
-from penstock.data.progress import Progress
+from penstock.data.progress import Progress, total_progress
 from penstock.data.ranged import RangedRows
 from penstock.data.readers import OpenShards, max_mapped
 from penstock.data.skip import SKIPPED, Gap, fill_gaps
@@ -38,6 +38,8 @@ class Here:
             # What came from the parent is shared with it until somebody writes to it, as the collector does to all
             # that it looks at. In a worker none of that is garbage.
             gc.freeze()
+        self._table = table
+        self._threads: list[Here] = []
         self.pid = os.getpid()
         self.open_shards = OpenShards(table.open)
         self.feed = Feed(table.spans, self.open_shards, RangedRows(table) if table.needs_cache else None)
@@ -45,6 +47,21 @@ class Here:
         self.tour: Tour | None = None
         # Samples that were read with others and that `get_item` will be asked for next.
         self.at_hand: dict[int, Any] = {}
+
+    def of_threads(self, count: int) -> list[Here]:
+        """Give each of so many threads a part of its own, which it finds as it left it in the pass before."""
+        while len(self._threads) < count:
+            self._threads.append(Here(self._table))
+        return self._threads[:count]
+
+    def describe(self) -> dict[str, Any]:
+        """Give what was counted, in all threads."""
+        return total_progress([self.progress, *(thread.progress for thread in self._threads)]).describe()
+
+    def close(self) -> None:
+        """Close the shards that are open; whoever reads on opens them again."""
+        for part in [self, *self._threads]:
+            part.open_shards.close()
 
 
 class Tour:

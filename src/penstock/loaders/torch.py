@@ -127,7 +127,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
         dataset = self._streaming
-        tours = dataset.tours(begun, max(1, self._num_threads))
+        tours = dataset.tours(begun, self._num_threads)
         if self._num_threads == 0:
             batches: Iterator[Columns] = tours[0].columns()
         else:
