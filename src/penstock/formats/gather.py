@@ -29,33 +29,44 @@ def view_items(data: ShardBytes, kind: str, num_bytes: int) -> npt.NDArray[Any]:
     return np.ndarray((length,), f"{kind}{num_bytes}", data if length else b"", 0, (1,))
 
 
-def gather(data: ShardBytes, begins: Int64Array, ends: Int64Array) -> Pieces:
-    """Copy the bytes of values from where they begin to where they end."""
-    short = _gather_short(data, begins, ends - begins)
-    if short is not None:
-        return short
-    return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+class ValueGatherer:
+    """Copies values of one column, of which the lengths of the shortest and the longest are known.
+
+    All at once, if they are short or of equal length and NumPy's byte strings can hold them: these end before the zero
+    bytes at their end.
+    """
+
+    def __init__(self, data: ShardBytes, shortest: int, longest: int) -> None:
+        self._data = data
+        self._are_equal = shortest == longest
+        most = _MOST_BYTES_IF_EQUAL if self._are_equal else _MOST_BYTES
+        self._items = view_items(data, "S", longest) if 0 < longest <= most else None
+
+    def gather(self, begins: Int64Array, ends: Int64Array) -> Pieces:
+        """Copy the bytes of values from where they begin to where they end."""
+        gathered = self._gather_at_once(begins, ends)
+        if gathered is not None:
+            return gathered
+        data = self._data
+        return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+    def _gather_at_once(self, begins: Int64Array, ends: Int64Array) -> npt.NDArray[np.bytes_] | None:
+        if self._items is None:
+            return None
+        try:
+            gathered: npt.NDArray[np.bytes_] = self._items[begins]
+        except IndexError:  # the last value of the shard, and too short: the longest would not fit in its place
+            return None
+        grid = gathered.view(np.uint8).reshape(len(begins), gathered.itemsize)
+        if self._are_equal:
+            last_bytes = grid[:, -1]
+        else:
+            sizes = ends - begins
+            grid *= np.arange(gathered.itemsize, dtype=np.uint8) < sizes.astype(np.uint8)[:, None]
+            last_bytes = grid[np.arange(len(sizes)), sizes - 1] | (sizes == 0)
+        return gathered if last_bytes.all() else None
 
 
 def as_list(pieces: Pieces) -> list[bytes]:
     """Give each value's bytes as an object of its own."""
     return pieces if isinstance(pieces, list) else pieces.tolist()
-
-
-def _gather_short(data: ShardBytes, begins: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bytes_] | None:
-    """Copy short values, or values of equal length, into one array, if NumPy's byte strings can hold them.
-
-    These end before the zero bytes at their end, so a value that ends in one does not fit.
-    """
-    shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
-    if not longest or longest > (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES):
-        return None
-    items = view_items(data, "S", longest)
-    if int(begins.max()) >= len(items):  # the last value of the shard, and a short one
-        return None
-    gathered: npt.NDArray[np.bytes_] = items[begins]
-    grid = gathered.view(np.uint8).reshape(len(sizes), longest)
-    if shortest < longest:
-        grid *= np.arange(longest, dtype=np.uint8) < sizes.astype(np.uint8)[:, None]
-    ends_in_zero = grid[np.arange(len(sizes)), sizes - 1] == 0
-    return None if (ends_in_zero & (sizes > 0)).any() else gathered

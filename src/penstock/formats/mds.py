@@ -18,7 +18,7 @@ from penstock.formats.body import BodyBuilder
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.infer import infer_encodings
 from penstock.formats.encodings.table import get_encoding, is_unsafe
-from penstock.formats.gather import as_list, gather, view_items
+from penstock.formats.gather import ValueGatherer, as_list, view_items
 from penstock.formats.mds_encode import compile_encoder
 from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
 from penstock.formats.rows import check_projection, check_rows, join_columns
@@ -111,11 +111,12 @@ class _VariableColumn:
     bases: npt.NDArray[np.uint32]
     offset: int
     ends: npt.NDArray[np.uint32]
+    values: ValueGatherer
 
-    def gather(self, data: ShardBytes, rows: Int64Array) -> Pieces:
+    def gather(self, rows: Int64Array) -> Pieces:
         begins = self.bases[rows].astype(np.int64)
         begins += self.offset
-        return gather(data, begins, self.ends[rows].astype(np.int64))
+        return self.values.gather(begins, self.ends[rows].astype(np.int64))
 
 
 class MDSReader:
@@ -159,7 +160,7 @@ class MDSReader:
 
     def gather(self, name: str, rows: Int64Array) -> Pieces:
         """Give the stored values of a column of variable size."""
-        return self._variable[name].gather(self._data, rows)
+        return self._variable[name].gather(rows)
 
     def rest(self) -> None:
         """Take the shard's pages out of memory."""
@@ -183,7 +184,7 @@ class MDSReader:
         return self._decode(column, rows, column.encoding.to_column)
 
     def _decode(self, column: _VariableColumn, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]) -> T:
-        pieces = as_list(column.gather(self._data, rows))
+        pieces = as_list(column.gather(rows))
         try:
             return decode(pieces)
         except Exception as error:
@@ -214,10 +215,13 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
             columns.append(_FixedColumn(column.name, encoding, bases, offset, items))
             offset += encoding.num_bytes
         else:
-            ends += sizes[:, next(next_variable)]
+            own_sizes = sizes[:, next(next_variable)]
+            ends += own_sizes
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
             stored_ends = ends.astype(np.uint32)
-            columns.append(_VariableColumn(column.name, encoding, bases, offset, stored_ends))
+            shortest, longest = (int(own_sizes.min()), int(own_sizes.max())) if num_samples else (0, 0)
+            values = ValueGatherer(data, shortest, longest)
+            columns.append(_VariableColumn(column.name, encoding, bases, offset, stored_ends, values))
             bases, offset = stored_ends, 0
     bad = np.flatnonzero(ends != stops)
     if len(bad):
