@@ -1,76 +1,110 @@
-"""Columns of several shards → columns of one batch, in the order that was asked for."""
+"""Rows of several shards → samples, or columns, in the order that was asked for."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 import numpy as np
 
-from penstock.data.gathered import gathered_column, in_order
+from penstock.data.gathered import Gathering, in_order
 from penstock.errors import ConfigError
+from penstock.formats.rows import join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from penstock.data.gathered import GatheredColumn, GathersColumns
+    from penstock.data.gathered import GathersColumns
     from penstock.formats.base import ShardReader
-    from penstock.formats.encodings.base import Encoding
-    from penstock.types import Columns, Int64Array
+    from penstock.types import Columns, Int64Array, Sample
+
+T = TypeVar("T")
 
 
-class ColumnCollector:
-    """Puts together the columns of so many rows, shard by shard.
+class _Collector(ABC, Generic[T]):
+    """Puts together rows of shard after shard.
 
     Where all shards store their columns alike, stored values are gathered first and decoded together. What is read of
     other shards is decoded shard by shard and joined.
     """
 
-    def __init__(self, num_rows: int) -> None:
-        self._num_rows = num_rows
-        self._encodings: dict[str, Encoding] | None = None  # of the shards so far, if they are alike
-        self._gathered: dict[str, GatheredColumn] = {}
-        self._gathered_at: list[Int64Array] = []
-        self._batches: list[tuple[Int64Array, Columns]] = []
-        self._joined: Columns = {}
+    def __init__(self, num_rows: int, *, by_sample: bool) -> None:
+        self._num_rows, self._by_sample = num_rows, by_sample
+        self._gathering: Gathering | None = None
+        self._batches: list[tuple[Int64Array, T]] = []
 
     def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard. It may be closed then: what is still looked at stays mapped."""
-        encodings = reader.encodings if gathers_columns(reader) else {}
-        if self._encodings is None:
-            self._encodings = encodings
-            self._gathered = {
-                name: gathered_column(name, encoding, self._num_rows) for name, encoding in encodings.items()
-            }
-        elif encodings != self._encodings:
-            self._give_up_gathering()
-        if self._gathered and gathers_columns(reader):
-            self._gathered_at.append(places)
-            for column in self._gathered.values():
-                column.add(reader, rows, places)
-        else:
-            self._batches.append((places, reader.read_columns(rows)))
+        """Take some rows of a shard, which belong to these places."""
+        if gathers_columns(reader):
+            if self._gathering is None and not self._batches:
+                self._gathering = Gathering(reader.encodings, self._num_rows, by_sample=self._by_sample)
+            if self._gathering is not None and self._gathering.takes(reader):
+                self._gathering.add(reader, rows, places)
+                return
+        if self._gathering is not None:
+            before, columns = self._gathering.so_far()
+            self._batches.append((before, self._join_columns(columns, len(before))))
+            self._gathering = None
+        self._batches.append((places, self._read(reader, rows)))
 
     def finish(self) -> None:
         """All rows are added: decode what was gathered."""
-        for column in self._gathered.values():
-            column.finish(self._gathered_at)
+        if self._gathering is not None:
+            self._gathering.finish()
+
+    @abstractmethod
+    def _read(self, reader: ShardReader, rows: Int64Array) -> T: ...
+
+    @abstractmethod
+    def _join_columns(self, columns: Columns, num_rows: int) -> T: ...
+
+
+class SampleCollector(_Collector[list["Sample"]]):
+    """Puts samples together."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__(num_rows, by_sample=True)
+
+    def samples(self) -> list[Sample]:
+        """Give all samples."""
+        if self._gathering is not None:
+            return self._join_columns(self._gathering.take(), self._num_rows)
+        together = list(chain.from_iterable(samples for _, samples in self._batches))
+        return in_order(together, [places for places, _ in self._batches])
+
+    def _read(self, reader: ShardReader, rows: Int64Array) -> list[Sample]:
+        return reader.read(rows)
+
+    def _join_columns(self, columns: Columns, num_rows: int) -> list[Sample]:
+        return join_columns(tuple(columns), list(columns.values()), num_rows)
+
+
+class ColumnCollector(_Collector["Columns"]):
+    """Puts columns together, to be cut into batches."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__(num_rows, by_sample=False)
+        self._joined: Columns = {}
+
+    def finish(self) -> None:
+        """All rows are added: decode what was gathered, join the rest."""
+        super().finish()
         self._joined, self._batches = join_batches(self._batches, self._num_rows), []
 
     def columns(self, begin: int = 0, end: int | None = None) -> Columns:
         """Give the columns of all rows, or of those from one to another."""
-        if self._gathered:
-            return {name: column.take(begin, end) for name, column in self._gathered.items()}
+        if self._gathering is not None:
+            return self._gathering.take(begin, end)
         return {name: values[begin:end] for name, values in self._joined.items()}
 
-    def _give_up_gathering(self) -> None:
-        """Shards that are laid out differently are joined as far as their values allow."""
-        if self._gathered:
-            places = np.concatenate(self._gathered_at)
-            self._batches.append((places, {name: column.so_far(places) for name, column in self._gathered.items()}))
-        self._encodings, self._gathered = {}, {}
+    def _read(self, reader: ShardReader, rows: Int64Array) -> Columns:
+        return reader.read_columns(rows)
+
+    def _join_columns(self, columns: Columns, num_rows: int) -> Columns:  # noqa: ARG002
+        return columns
 
 
 def gathers_columns(reader: ShardReader) -> TypeGuard[GathersColumns]:

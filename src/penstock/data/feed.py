@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.data.columnar import ColumnCollector
-from penstock.data.gathered import in_order
+from penstock.data.columnar import ColumnCollector, SampleCollector
 from penstock.data.getitem import group_by_shard, within_one_shard
 from penstock.data.skip import SKIPPED, Gap
 from penstock.errors import CorruptShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeAlias
 
     from penstock.data.ranged import RangedRows
     from penstock.data.readers import OpenShards
     from penstock.formats.base import ShardReader
     from penstock.order.spans import Spans
     from penstock.types import Columns, Int64Array, Sample
+
+    _Part: TypeAlias = tuple[ShardReader, Int64Array, Int64Array]  # an open shard, rows of it, and their places
 
 
 class Feed:
@@ -47,27 +49,19 @@ class Feed:
         """
         if self._ranged is None or not len(ids):
             return self.read(ids)
-        samples: list[Sample] = [{}] * len(ids)
-        with self._shards:
-            for reader, rows, places in self._readers_of_some(np.asarray(ids, np.int64), before_shards):
-                for place, sample in zip(places.tolist(), reader.read(rows), strict=True):
-                    samples[place] = sample
-        return samples
+        collector = SampleCollector(len(ids))
+        self._fill(collector, self._readers_of_some(np.asarray(ids, np.int64), before_shards))
+        return collector.samples()
 
     def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
         if self._ranged is None or not len(ids):
             return self.collect(ids)
         collector = ColumnCollector(len(ids))
-        with self._shards:
-            for reader, rows, places in self._readers_of_some(ids, before_shards):
-                collector.add(reader, rows, places)
-            collector.finish()
+        self._fill(collector, self._readers_of_some(ids, before_shards))
         return collector
 
-    def _readers_of_some(
-        self, ids: Int64Array, before_shards: Callable[[], None]
-    ) -> Iterator[tuple[ShardReader, Int64Array, Int64Array]]:
+    def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
         groups = list(group_by_shard(ids, self._spans))
         ranged = self._ranged
@@ -93,12 +87,9 @@ class Feed:
             if alone is not None:
                 shard, rows = alone
                 return self._shards.get(shard).read(rows)
-            samples: list[Sample] = []
-            placed: list[Int64Array] = []
-            for shard, rows, places in group_by_shard(np.asarray(ids, np.int64), self._spans):
-                samples += self._shards.get(shard).read(rows)
-                placed.append(places)
-        return in_order(samples, placed)
+        collector = SampleCollector(len(ids))
+        self._fill(collector, self._readers(np.asarray(ids, np.int64)))
+        return collector.samples()
 
     def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
         """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
@@ -131,11 +122,18 @@ class Feed:
     def collect(self, ids: Int64Array) -> ColumnCollector:
         """Give many samples by column, to be cut into batches."""
         collector = ColumnCollector(len(ids))
-        with self._shards:
-            for shard, rows, places in group_by_shard(ids, self._spans):
-                collector.add(self._shards.get(shard), rows, places)
-            collector.finish()
+        self._fill(collector, self._readers(ids))
         return collector
+
+    def _readers(self, ids: Int64Array) -> Iterator[_Part]:
+        for shard, rows, places in group_by_shard(ids, self._spans):
+            yield self._shards.get(shard), rows, places
+
+    def _fill(self, collector: SampleCollector | ColumnCollector, parts: Iterator[_Part]) -> None:
+        with self._shards:
+            for reader, rows, places in parts:
+                collector.add(reader, rows, places)
+            collector.finish()
 
 
 def _read_row(reader: ShardReader, row: int) -> Sample | Gap:

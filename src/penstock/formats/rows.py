@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import ConfigError, SampleIndexError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.formats.base import ReadOptions, Rows
     from penstock.index.model import ShardLayout
@@ -42,7 +42,7 @@ def check_projection(layout: ShardLayout, options: ReadOptions) -> None:
             raise ConfigError(f"there is no column {name!r}: the dataset has {', '.join(names)}")
 
 
-def join_columns(names: Sequence[str], columns: Sequence[Sequence[Any]], num_rows: int) -> list[Sample]:
+def join_columns(names: Sequence[str], columns: Sequence[Iterable[Any]], num_rows: int) -> list[Sample]:
     """Make one dict per row out of one list per column."""
     if not names:
         return [{} for _ in range(num_rows)]
