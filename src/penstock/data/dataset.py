@@ -13,11 +13,12 @@ import numpy as np
 
 from penstock.codecs.digest import check_hashes
 from penstock.data.collate import keep_small_tensors_inside
-from penstock.data.detect import find_seat, is_worker, pass_key, worker_of
+from penstock.data.detect import is_worker, pass_key, worker_of
 from penstock.data.getitem import resolve_ids
 from penstock.data.iteration import Course, Outlook, batches_ahead, max_open_shards
+from penstock.data.job import Job
 from penstock.data.orphans import end_with_parent
-from penstock.data.passes import NO_WORKER, PassBook
+from penstock.data.passes import NO_WORKER
 from penstock.data.resharding import refuse_resharding
 from penstock.data.run import Runs
 from penstock.data.shards import open_streams
@@ -28,10 +29,8 @@ from penstock.data.torch_base import IterableDataset
 from penstock.data.tour import Here, Tour
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
-from penstock.order.cursor import Cursor
 from penstock.order.options import StreamShards
-from penstock.order.run import MOSAIC, RunSettings, choose_order, count_epoch
-from penstock.order.world import replicate
+from penstock.order.run import RunSettings, count_epoch
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -41,20 +40,16 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from penstock.data.passes import Notes, Pass
+    from penstock.data.passes import Pass
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.index.model import ShardInfo
     from penstock.order.batching import BatchingMethod
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
-    from penstock.order.plan import EpochEnd, Plan
+    from penstock.order.plan import EpochEnd
     from penstock.order.schedule import MixSchedule
-    from penstock.order.world import Seat
     from penstock.types import Columns, Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
-
-# Without a batch size, samples come one by one but are still read many at a time.
-_READ_AT_ONCE = 256
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -147,14 +142,7 @@ class StreamingDataset(IterableDataset[Any]):
         allow_mix_change: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(columns, str):
-            raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
-        if on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error={on_error!r} is neither 'raise' nor 'skip'")
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size} is no batch: give 1 or more")
-        if predownload is not None and predownload < 0:
-            raise ConfigError(f"predownload={predownload} is negative: give a number of samples, or leave it out")
+        _check_arguments(columns, on_error, batch_size, predownload)
         self.streams = _gather_streams(streams, remote, local, split, stream_name, stream_config)
         for stream in self.streams:
             stream.apply_default(
@@ -167,14 +155,12 @@ class StreamingDataset(IterableDataset[Any]):
                     "storage_options": storage_options,
                 }
             )
-        self.batch_size = batch_size
         self.predownload = predownload
         self.cache_limit = None if cache_limit is None else parse_bytes(cache_limit)
         self.replication = replication
         self.on_error = on_error
         self.columnar = columnar
-        self._rank, self._world_size, self._num_nodes = rank, world_size, num_nodes
-        self._settings = RunSettings(
+        settings = RunSettings(
             order=order,
             shuffle=shuffle,
             shuffle_algo=shuffle_algo,
@@ -196,30 +182,35 @@ class StreamingDataset(IterableDataset[Any]):
             columns=None if columns is None else tuple(columns),
         )
         self.table = open_streams(self.streams, options, self.cache_limit)
-        self._shards = [
+        shards = [
             StreamShards(name=name, lengths=place.index.lengths, weight=stream.weight)
             for name, place, stream in zip(name_streams(self.streams), self.table.places, self.streams, strict=True)
         ]
-        counts = count_epoch(self._shards, self._settings)
-        for stream, shards, count in zip(self.streams, self._shards, counts, strict=True):
-            stream.fill_weight(count, shards.num_samples, sum(counts))
-        self.epoch_size = sum(counts)
-        self._runs = Runs(
-            self._shards,
-            self._settings,
-            self.table,
-            limit_bytes=self.cache_limit,
-            allow_mix_change=allow_mix_change,
+        self.epoch_size = _fill_weights(self.streams, shards, settings)
+        self._job = Job(
+            Runs(shards, settings, self.table, limit_bytes=self.cache_limit, allow_mix_change=allow_mix_change),
+            settings,
+            rank=rank,
+            world_size=world_size,
+            num_nodes=num_nodes,
+            replication=replication,
+            batch_size=batch_size,
         )
         num_bytes = float(self.table.raw_bytes().sum())
         self.mean_sample_bytes = num_bytes / max(1, self.num_samples)
         self.mean_shard_bytes = num_bytes / max(1, self.num_shards)
-        self._book = PassBook()
-        self._carried_seat: Seat | None = None
-        self._carried_to = 0
         self._worker_state: WorkerState | None = None
         self._meant_for: int | None = None
         self._in_process = Here(self.table)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of each rank in a batch."""
+        return self._job.batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: int | None) -> None:
+        self._job.batch_size = value
 
     # --- How large it is --------------------------------------------------------------------------------------
 
@@ -245,13 +236,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Count the samples that this rank gets in an epoch."""
-        seat = self._seat()
-        if self._settings.epoch_end == "pad":
-            return -(-self.epoch_size // seat.world.num_ranks)
-        plan, size, at = self._plan(seat), self._global_batch_size(seat), Cursor()
-        num_batches = plan.num_batches(at, seat, size)
-        last = len(plan.batch(at, num_batches - 1, seat, size)) if num_batches else 0
-        return max(0, num_batches - 1) * self._read_batch_size() + last
+        return self._job.num_samples(self.epoch_size)
 
     # --- Samples by number ------------------------------------------------------------------------------------
 
@@ -293,7 +278,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next pass: the samples of this rank, or of this worker's share of them."""
-        refuse_resharding(self._seat().world.num_ranks)
+        refuse_resharding(self._job.seat().world.num_ranks)
         if is_worker() and self.batch_size is None and worker_of()[0] == 0:
             warnings.warn(
                 "a loader with workers cannot tell this dataset its batch size: pass batch_size= to the dataset, or use"
@@ -313,7 +298,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _set_out(self, number: int | None) -> Tour:
         worker, num_workers = worker_of()
-        begun = self._book.join(worker if is_worker() else NO_WORKER, pass_key(), self._start_of, number)
+        begun = self._job.book.join(worker if is_worker() else NO_WORKER, pass_key(), self._job.start_of, number)
         here = self._here()
         here.tour = self._tour(begun, worker, num_workers, here)
         return here.tour
@@ -321,7 +306,7 @@ class StreamingDataset(IterableDataset[Any]):
     @contextmanager
     def beginning_pass(self, num_workers: int) -> Iterator[Pass]:
         """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
-        begun = self._book.announce(num_workers, self._start_of)
+        begun = self._job.book.announce(num_workers, self._job.start_of)
         self._meant_for = begun.number
         try:
             yield begun
@@ -330,7 +315,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def tours(self, begun: Pass, num_threads: int) -> list[Tour]:
         """Give the ways of several threads, or of this one, through a pass that was begun for none of the workers."""
-        self._book.join(NO_WORKER, None, self._start_of, begun.number)
+        self._job.book.join(NO_WORKER, None, self._job.start_of, begun.number)
         here = self._here()
         if num_threads == 0:
             here.tour = self._tour(begun, 0, 1, here)
@@ -340,13 +325,13 @@ class StreamingDataset(IterableDataset[Any]):
         return [self._tour(begun, thread, num_threads, part) for thread, part in enumerate(parts)]
 
     def _tour(self, begun: Pass, worker: int, num_workers: int, here: Here) -> Tour:
-        seat = self._seat()
+        seat = self._job.seat()
         seat = replace(seat, world=replace(seat.world, workers_per_rank=num_workers), worker=worker)
         course = Course(
-            plan=self._plan(seat),
+            plan=self._job.plan(seat),
             at=begun.at,
             seat=seat,
-            global_batch_size=self._global_batch_size(seat),
+            global_batch_size=self._job.global_batch_size(seat),
         )
         yielded = 0
         if self._worker_state is not None:
@@ -366,18 +351,18 @@ class StreamingDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the one that the next pass goes through."""
-        refuse_resharding(self._seat().world.num_ranks)
-        self._book.set_epoch(epoch)
+        refuse_resharding(self._job.seat().world.num_ranks)
+        self._job.book.set_epoch(epoch)
 
     @property
     def next_epoch(self) -> int:
         """The epoch that the next pass goes through, unless a state says otherwise."""
-        return self._book.read().next_epoch
+        return self._job.book.read().next_epoch
 
     @property
     def is_between_passes(self) -> bool:
         """Whether the next pass is what counts: a state was loaded or an epoch set, and no pass has begun since."""
-        return self._book.read().is_between_passes
+        return self._job.book.read().is_between_passes
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
         """Describe where the whole job stands, as plain JSON values: one state, valid on any number of ranks.
@@ -388,28 +373,9 @@ class StreamingDataset(IterableDataset[Any]):
         """
         if is_worker():
             return self._worker_state_dict()
-        notes, seat, tour = self._book.read(), self._seat(), self._here().tour
-        if notes.is_between_passes:
-            size = self._global_batch_size(seat)
-            run = self._runs.get(seat, size, notes.state)
-            at = run.start_of(notes.next_epoch, seat.world, size, is_state_new=notes.is_state_new)
-            return run.plan.state_dict(at)
-        begun = notes.passes[-1]
-        if begun.workers != [NO_WORKER] and self.batch_size is None:
-            raise ResumeError(
-                "this dataset was iterated by workers without knowing their batch size, so no state would be right:"
-                " pass batch_size= to it, or use penstock's StreamingDataLoader"
-            )
-        if num_samples is not None:
-            position = num_samples if from_beginning else begun.position + num_samples
-        elif tour is not None and begun.workers == [NO_WORKER]:
-            position = begun.position + tour.yielded * seat.world.num_ranks
-        else:
-            raise ResumeError(
-                "the workers of a loader read ahead of what it delivered: pass num_samples=, counted over all ranks, or"
-                " take the state of penstock's StreamingDataLoader"
-            )
-        return self._plan(seat).state_dict(Cursor(begun.epoch, position))
+        tour = self._here().tour
+        yielded = None if tour is None else tour.yielded
+        return self._job.state(num_samples, yielded, from_beginning=from_beginning)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""
@@ -417,11 +383,11 @@ class StreamingDataset(IterableDataset[Any]):
             worker, num_workers = worker_of()
             self._worker_state = WorkerState.from_dict(state, worker=worker, num_workers=num_workers)
             state = self._worker_state.begun
-            if self._book.read().state == state:
+            if self._job.book.read().state == state:
                 return  # another worker of this loader was here first
         if not isinstance(state, dict) or "epoch" not in state:
             raise ResumeError(f"a state is a dict with an epoch, not {type(state).__name__}: load one as it was saved")
-        self._book.load(dict(state))
+        self._job.book.load(dict(state))
 
     def _worker_state_dict(self) -> dict[str, Any]:
         tour = self._here().tour
@@ -433,32 +399,11 @@ class StreamingDataset(IterableDataset[Any]):
 
     def state_after(self, begun: Pass, num_steps: int, *, is_over: bool = False) -> dict[str, Any]:
         """Describe where the job stands after so many global batches of a pass, or at its end."""
-        seat = self._seat()
-        plan, size = self._plan(seat), self._global_batch_size(seat)
-        epoch_size = plan.epoch_size(begun.epoch)
-        position = begun.position + num_steps * size
-        if num_steps and position > epoch_size:  # the last batch may be a short one
-            last = plan.global_batch(begun.at, num_steps - 1, seat.world, size)
-            position += len(last) - size
-        return plan.state_dict(Cursor(begun.epoch, max(position, epoch_size) if is_over else position))
+        return self._job.state_after(begun, num_steps, is_over=is_over)
 
     def num_batches(self, epoch: int = 0, *, drop_last: bool = False) -> int:
         """Count the batches that this rank gets in an epoch."""
-        seat = self._seat()
-        plan, size, at = self._plan(seat), self._global_batch_size(seat), Cursor(epoch, 0)
-        num_batches = plan.num_batches(at, seat, size)
-        if drop_last and num_batches:
-            num_batches -= len(plan.batch(at, num_batches - 1, seat, size)) < self._read_batch_size()
-        return num_batches
-
-    def _plan(self, seat: Seat) -> Plan:
-        return self._runs.get(seat, self._global_batch_size(seat), self._book.read().state).plan
-
-    def _start_of(self, notes: Notes) -> Cursor:
-        seat = self._seat()
-        size = self._global_batch_size(seat)
-        run = self._runs.get(seat, size, notes.state)
-        return run.start_of(notes.next_epoch, seat.world, size, is_state_new=notes.is_state_new)
+        return self._job.num_batches(epoch, drop_last=drop_last)
 
     # --- The cache --------------------------------------------------------------------------------------------
 
@@ -514,29 +459,13 @@ class StreamingDataset(IterableDataset[Any]):
         ids = range(ids, ids + 1) if isinstance(ids, int) else ids
         return self.table.cached_shards(np.unique(self.table.spans.locate(np.asarray(ids, np.int64))[0]))
 
-    # --- Process and seat -------------------------------------------------------------------------------------
+    # --- This process -----------------------------------------------------------------------------------------
 
     def _here(self) -> Here:
         """Give what belongs to this process alone; a forked one begins with nothing."""
         if self._in_process.pid != os.getpid():
             self._in_process = Here(self.table)
         return self._in_process
-
-    def _seat(self) -> Seat:
-        """Find this rank in its job, as it is now; a worker that was spawned is told by its parent."""
-        if is_worker() and self._carried_seat is not None and self._carried_to == os.getpid():
-            return self._carried_seat
-        seat = find_seat(rank=self._rank, world_size=self._world_size, num_nodes=self._num_nodes)
-        return seat if self.replication is None else replicate(seat, self.replication)
-
-    def _read_batch_size(self) -> int:
-        """Give the samples of a rank that are dealt as one batch; without a batch size, as many as are read at once."""
-        if self.batch_size is not None:
-            return self.batch_size
-        return 1 if choose_order(self._settings, self._book.read().state) == MOSAIC else _READ_AT_ONCE
-
-    def _global_batch_size(self, seat: Seat) -> int:
-        return self._read_batch_size() * seat.world.num_ranks
 
     def max_open_shards(self, course: Course) -> int | None:
         """Say how many shards this worker may hold open, so that the cache can still make room."""
@@ -559,14 +488,32 @@ class StreamingDataset(IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["_in_process"]
-        state["_carried_seat"] = self._seat()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # What the parent knew holds for the worker that it started, not for those that this process forks.
-        self._carried_to = os.getpid()
         self._in_process = Here(self.table)
+
+
+def _check_arguments(
+    columns: Sequence[str] | None, on_error: str, batch_size: int | None, predownload: int | None
+) -> None:
+    if isinstance(columns, str):
+        raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r} is neither 'raise' nor 'skip'")
+    if batch_size is not None and batch_size < 1:
+        raise ConfigError(f"batch_size={batch_size} is no batch: give 1 or more")
+    if predownload is not None and predownload < 0:
+        raise ConfigError(f"predownload={predownload} is negative: give a number of samples, or leave it out")
+
+
+def _fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:
+    """Tell each stream what it gives to an epoch, and say how many samples that is altogether."""
+    counts = count_epoch(shards, settings)
+    for stream, part, count in zip(streams, shards, counts, strict=True):
+        stream.fill_weight(count, part.num_samples, sum(counts))
+    return sum(counts)
 
 
 def _gather_streams(
