@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import LocalDataset, MDSWriter, merge_index
-from penstock.data.columnar import join_batches
+from penstock.data.collecting import join_batches
 from penstock.data.getitem import group_by_shard, resolve_ids
 from penstock.errors import (
     ConfigError,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.data.columnar import ColumnCollector, SampleCollector
+from penstock.data.collecting import ColumnCollector, SampleCollector
 from penstock.data.getitem import group_by_shard, within_one_shard
 from penstock.data.skip import SKIPPED, Gap
 from penstock.errors import CorruptShardError

@@ -26,6 +26,10 @@ _ENOUGH_ROWS_BY_COLUMN = 512  # which cost less each
 _ENOUGH_BYTES_PER_SHARD = 256 << 10
 _MAX_BLOCK_SAMPLES = 1 << 13
 _MAX_BLOCK_BYTES = 16 << 20
+# Large samples are often images, which grow tenfold when they are decoded: only few wait to be handed out at a time, or
+# a batch of them is far more than the processor's cache, and memory that the system has to find first.
+_LARGE_SAMPLE_BYTES = 16 << 10
+_PORTION_BYTES = 1 << 20
 # Shards that are fetched before they are needed, by default.
 _AHEAD_BYTES = 512 << 20
 _MIN_BATCHES_AHEAD = 8
@@ -79,6 +83,11 @@ def _is_enough(block: list[Int64Array], table: ShardTable, sample_bytes: float, 
     if by_column:
         return rows_per_shard >= _ENOUGH_ROWS_BY_COLUMN
     return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD
+
+
+def portion_size(sample_bytes: float) -> int | None:
+    """Say how many samples to read at a time out of a block, if they are large: `None` means all of them."""
+    return None if sample_bytes < _LARGE_SAMPLE_BYTES else max(1, int(_PORTION_BYTES / sample_bytes))
 
 
 class Outlook:

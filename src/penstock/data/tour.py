@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.data.detect import is_worker
 from penstock.data.feed import Feed
+from penstock.data.iteration import portion_size
 from penstock.data.progress import Progress, total_progress
 from penstock.data.ranged import RangedRows
 from penstock.data.readers import OpenShards, max_mapped
@@ -21,7 +22,7 @@ from penstock.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.data.columnar import ColumnCollector
+    from penstock.data.collecting import ColumnCollector
     from penstock.data.dataset import StreamingDataset
     from penstock.data.iteration import Course, Outlook
     from penstock.data.shards import ShardTable
@@ -93,10 +94,24 @@ class Tour:
     def _samples(self) -> Iterator[Iterator[Any]]:
         # No Python code runs between two samples of a block: what is left of it tells how many were taken.
         for block, skipped in self._blocks(by_column=False):
-            samples = self._read(block)[skipped:]
-            self._left = iter(samples)
-            self._handed_over += len(samples)
-            yield self._left
+            for portion, passed in self._portions(block, skipped):
+                samples = self._read(portion)[passed:]
+                self._left = iter(samples)
+                self._handed_over += len(samples)
+                yield self._left
+
+    def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
+        """Cut a block of large samples into portions, each with the number of its samples that were yielded before."""
+        dataset = self._dataset
+        most = portion_size(dataset.mean_sample_bytes)
+        # What stands in for bad samples is of the same batch, and a first one from far away is asked for as a whole.
+        is_whole = dataset.on_error == "skip" or (dataset.table.needs_cache and not self._has_begun)
+        if most is None or is_whole:
+            yield block, skipped
+            return
+        ids = np.concatenate(block)[skipped:]
+        for begin in range(0, len(ids), most):
+            yield [ids[begin : begin + most]], 0
 
     def columns(self) -> Iterator[Columns]:
         """Give batch after batch, by column."""

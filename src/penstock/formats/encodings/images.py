@@ -13,6 +13,8 @@ import numpy as np
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
 from penstock.formats.encodings.base import VariableEncoding
+from penstock.formats.encodings.recycled import RecycledMemory
+from penstock.formats.encodings.side_by_side import map_side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 # Pillow refuses larger images as decompression bombs; arrays are held to the same bound.
 _MAX_PIXELS = 2 * (1024**3 // 4 // 3)
+_decoded = RecycledMemory(max_bytes=64 << 20)
 # Of all that Pillow can open; some others start programs of their own to do so.
 _FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
@@ -143,7 +146,8 @@ class JpegCodec(FileCodec):
             raise ColumnValueError(f"holds a JPEG of {width} × {height} pixels, more than {_MAX_PIXELS}")
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
             return super().to_array(data)
-        array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB")
+        memory = _decoded.take(height * width * 3)
+        array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
 
 
@@ -152,9 +156,20 @@ def _check_image(value: Any) -> None:
         raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}")
 
 
-def _output(codec: ImageCodec, image_decoder: ImageDecoder) -> Callable[[bytes], Any]:
-    outputs: dict[str, Callable[[bytes], Any]] = {"pil": codec.to_pil, "array": codec.to_array, "raw": bytes}
-    return outputs[image_decoder]
+class _Output:
+    """Makes of stored images what was asked for."""
+
+    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
+        outputs: dict[str, Callable[[bytes], Any]] = {"pil": codec.to_pil, "array": codec.to_array, "raw": bytes}
+        self._make = outputs[image_decoder]
+        self._is_work = image_decoder == "array"
+
+    def one(self, data: bytes) -> Any:
+        return self._make(data)
+
+    def each(self, pieces: Sequence[bytes], make: Callable[[bytes], Any]) -> list[Any]:
+        """Make something of every sample by way of `one`: if that is work, on all processors at hand."""
+        return map_side_by_side(make, pieces) if self._is_work else [make(piece) for piece in pieces]
 
 
 class ImageEncoding(VariableEncoding):
@@ -162,7 +177,7 @@ class ImageEncoding(VariableEncoding):
 
     def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
         self._codec = codec
-        self._output = _output(codec, image_decoder)
+        self._output = _Output(codec, image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a PIL image."""
@@ -170,7 +185,7 @@ class ImageEncoding(VariableEncoding):
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the images."""
-        return [self._output(piece) for piece in pieces]
+        return self._output.each(pieces, self._output.one)
 
 
 class ImageListEncoding(VariableEncoding):
@@ -178,7 +193,7 @@ class ImageListEncoding(VariableEncoding):
 
     def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
         self._codec = codec
-        self._output = _output(codec, image_decoder)
+        self._output = _Output(codec, image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a list of PIL images."""
@@ -189,14 +204,17 @@ class ImageListEncoding(VariableEncoding):
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the lists of images."""
-        return [[self._output(item) for item in _split(piece, 4)] for piece in pieces]
+        return self._output.each(pieces, self._decode_one)
+
+    def _decode_one(self, piece: bytes) -> list[Any]:
+        return [self._output.one(item) for item in _split(piece, 4)]
 
 
 class JpegArrayEncoding(VariableEncoding):
     """A sequence of JPEG files per sample, given as bytes."""
 
     def __init__(self, image_decoder: ImageDecoder) -> None:
-        self._output = _output(JpegCodec(), image_decoder)
+        self._output = _Output(JpegCodec(), image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a sequence of JPEG files."""
@@ -207,13 +225,13 @@ class JpegArrayEncoding(VariableEncoding):
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the lists of images."""
-        return [self._decode_one(piece) for piece in pieces]
+        return self._output.each(pieces, self._decode_one)
 
     def _decode_one(self, piece: bytes) -> list[Any]:
         items = _split(piece, 0)
         if not items:
             raise ColumnValueError("holds an array of no JPEG files")
-        return [self._output(item) for item in items]
+        return [self._output.one(item) for item in items]
 
 
 def _join(items: list[bytes]) -> bytes:
