@@ -62,6 +62,7 @@ class OpenShards:
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._last: ShardReader | None = None
         self._in_use = threading.Lock()
+        self._closes_after_use = False
         _all_open.add(self)
 
     def __len__(self) -> int:
@@ -76,7 +77,11 @@ class OpenShards:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._in_use.release()
+        try:
+            if self._closes_after_use:
+                self._close_all()
+        finally:
+            self._in_use.release()
 
     def get(self, shard: int) -> ShardReader:
         """Give an open shard; it stays open at least until the next call."""
@@ -95,10 +100,18 @@ class OpenShards:
         return opened.reader
 
     def close(self) -> None:
-        """Close all, when nobody is reading."""
-        with self:
-            while self._readers:
-                self._close_oldest()
+        """Close all: now, or if another thread is reading, which may wait for a slow network, when it is done."""
+        self._closes_after_use = True
+        if self._in_use.acquire(blocking=False):
+            try:
+                self._close_all()
+            finally:
+                self._in_use.release()
+
+    def _close_all(self) -> None:
+        self._closes_after_use = False
+        while self._readers:
+            self._close_oldest()
 
     def _size(self, shard: int) -> int:
         return 0 if self._memory_bytes is None else self._memory_bytes[shard]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Pillow refuses larger images as decompression bombs; arrays are held to the same bound.
 _MAX_PIXELS = 2 * (1024**3 // 4 // 3)
-_decoded = RecycledMemory(max_bytes=64 << 20)
+_decoded = RecycledMemory(max_bytes=32 << 20)
 # Of all that Pillow can open; some others start programs of their own to do so.
 _FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
