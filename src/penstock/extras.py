@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 from penstock.errors import MissingExtraError
 
 
-@cache
 def require(module: str, *, extra: str, purpose: str) -> Any:
     """Import `module`, or say which extra of penstock brings it and what it was needed for."""
     try:

@@ -24,6 +24,10 @@ def address(memory: memoryview) -> int:
     return int(array.ctypes.data)
 
 
+def kept_bytes(recycled: RecycledMemory) -> int:
+    return sum(memory.getbuffer().nbytes for memory in recycled._kept())
+
+
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 2 * LIMIT), st.integers(0, 10)), max_size=60))
 def test_what_is_held_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
@@ -35,6 +39,7 @@ def test_what_is_held_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
         assert len(array) == size
         array[:] = number
         held.append((array, number))
+        assert kept_bytes(recycled) <= LIMIT
         for value, written in held:
             assert (value == written).all()
         if drop < len(held):
@@ -55,12 +60,14 @@ def test_what_nobody_holds_is_used_again() -> None:
 def test_it_keeps_no_more_than_it_may() -> None:
     recycled = RecycledMemory(LIMIT)
     held = [recycled.take(300) for _ in range(50)]
-    assert sum(memory.getbuffer().nbytes for memory in recycled._kept()) <= LIMIT
+    assert kept_bytes(recycled) <= LIMIT
     assert len({address(memory) for memory in held}) == 50
     assert len(recycled.take(LIMIT + 1)) == LIMIT + 1
     del held
     gc.collect()
-    assert len(recycled.take(300)) == 300
+    for size in (*range(10, 300, 10), 900, 900, 900):  # those that are used again grow
+        assert len(recycled.take(size)) == size
+        assert kept_bytes(recycled) <= LIMIT
 
 
 def test_threads_have_their_own() -> None:

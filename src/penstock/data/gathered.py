@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.errors import PenstockError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
     from penstock.types import Columns, Int64Array
@@ -201,16 +202,19 @@ class _DecodedColumn:
         try:
             return self._decode(pieces)
         except Exception as error:
-            raise self._blame(error) from error
+            blamed = self._blame()
+            if blamed is None:
+                raise
+            raise blamed from error
 
-    def _blame(self, error: Exception) -> Exception:
+    def _blame(self) -> PenstockError | None:
         """Find the shard and the row whose value cannot be decoded."""
         for pieces, shard, rows in self._groups:
             try:
                 self._decode(as_list(pieces))
             except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
                 return decode_error(self._decode, as_list(pieces), rows.tolist(), shard, self._name, culprit)
-        return error
+        return None
 
 
 def _in_one_list(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> list[bytes]:

@@ -26,23 +26,31 @@ class RecycledMemory:
         if num_bytes > self._max_bytes:
             return memoryview(bytearray(num_bytes))
         kept = self._kept()
-        for _ in range(min(_MOST_TRIES, len(kept))):
-            memory = kept[0]
-            kept.rotate(-1)
-            if _is_unused(memory):
-                return _sized(memory, num_bytes)
-        memory = io.BytesIO()
-        kept.append(memory)
-        given = _sized(memory, num_bytes)
-        while sum(_num_bytes(each) for each in kept) > self._max_bytes:
-            kept.popleft()  # whoever looks at it keeps it
-        return given
+        memory = _find_unused(kept)
+        if memory is None:
+            memory = io.BytesIO()
+            kept.append(memory)
+        if num_bytes > _num_bytes(memory):
+            memory.seek(num_bytes - 1)
+            memory.write(b"\0")
+            while sum(map(_num_bytes, kept)) > self._max_bytes:
+                kept.popleft()  # not the one just grown, which is the last; whoever looks at it keeps it
+        return memory.getbuffer()[:num_bytes]
 
     def _kept(self) -> deque[io.BytesIO]:
         if not hasattr(self._of_thread, "kept"):
             self._of_thread.kept = deque()
         kept: deque[io.BytesIO] = self._of_thread.kept
         return kept
+
+
+def _find_unused(kept: deque[io.BytesIO]) -> io.BytesIO | None:
+    """Look at the oldest, which move to the end."""
+    for _ in range(min(_MOST_TRIES, len(kept))):
+        kept.rotate(-1)
+        if _is_unused(kept[-1]):
+            return kept[-1]
+    return None
 
 
 def _is_unused(memory: io.BytesIO) -> bool:
@@ -52,13 +60,6 @@ def _is_unused(memory: io.BytesIO) -> bool:
     except BufferError:
         return False
     return True
-
-
-def _sized(memory: io.BytesIO, num_bytes: int) -> memoryview:
-    if num_bytes > _num_bytes(memory):
-        memory.seek(num_bytes - 1)
-        memory.write(b"\0")
-    return memory.getbuffer()[:num_bytes]
 
 
 def _num_bytes(memory: io.BytesIO) -> int:
