@@ -27,11 +27,12 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object: its key below the store's root, its size and, if the store has one, its version tag."""
+    """One object: its key below the store's root, its size and, as far as the store knows them, tag and time."""
 
     key: str
     num_bytes: int
-    etag: str | None = None
+    etag: str | None = None  # a version tag: other bytes, another tag
+    modified_ns: int | None = None  # when it was written, in nanoseconds since 1970; many stores count whole seconds
 
 
 class Store(Protocol):
