@@ -15,7 +15,7 @@ from penstock.cache.lock import close_in_children
 from penstock.cache.settings import dump_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.cache.engine import Engine
     from penstock.cache.jobs import Want
@@ -38,8 +38,8 @@ class Backend(Protocol):
         """Bring an item and wait until it is there."""
         ...
 
-    def read(self, stream: int, places: Sequence[Place]) -> list[bytes]:
-        """Give objects, or ranges of them."""
+    def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
+        """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
         ...
 
     def expect(self, wants: Sequence[Want]) -> None:
@@ -50,7 +50,7 @@ class Backend(Protocol):
         """Say that a lease was closed."""
         ...
 
-    def taken(self, stream: int, name: str) -> None:
+    def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
         ...
 
@@ -148,10 +148,11 @@ class FetcherBackend:
         header = {"op": "fetch", "group": self._group, "stream": stream, "item": dump_item(item), "urgent": is_urgent}
         return self._client.request(header, on_progress=on_progress)[0]
 
-    def read(self, stream: int, places: Sequence[Place]) -> list[bytes]:
+    def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
         """Give objects, or ranges of them."""
         plain = [[key] if span is None else [key, span.begin, span.end] for key, span in places]
-        header = {"op": "read", "group": self._group, "stream": stream, "places": plain}
+        header = {"op": "read", "group": self._group, "stream": stream, "places": plain, "edition": edition}
+        header["shards"] = dict(shards)
         answer, payload = self._client.request(header)
         if len(places) == 1:
             return [payload]
@@ -170,9 +171,9 @@ class FetcherBackend:
         """Say that a lease was closed."""
         self._client.note({"op": "released"})
 
-    def taken(self, stream: int, name: str) -> None:
+    def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
-        self._client.note({"op": "taken", "group": self._group, "stream": stream, "name": name})
+        self._client.note({"op": "taken", "group": self._group, "stream": stream, "identity": identity})
 
     def caused(self) -> dict[int, list[int]]:
         """Give downloads and bytes by stream."""
@@ -245,9 +246,10 @@ class LocalBackend:
         finally:
             self._engine.withdraw(ticket)
 
-    def read(self, stream: int, places: Sequence[Place]) -> list[bytes]:
+    def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
         """Give objects, or ranges of them."""
-        return [b"".join(pieces) for pieces in self._engine.read(self._key, stream, places).result()]
+        found = self._engine.read(self._key, stream, places, edition, shards).result()
+        return [b"".join(pieces) for pieces in found]
 
     def expect(self, wants: Sequence[Want]) -> None:
         """Say what will be wanted."""
@@ -257,9 +259,9 @@ class LocalBackend:
         """Say that a lease was closed."""
         self._engine.released()
 
-    def taken(self, stream: int, name: str) -> None:
+    def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
-        self._engine.taken(self._key, stream, name)
+        self._engine.taken(self._key, stream, identity)
 
     def caused(self) -> dict[int, list[int]]:
         """Give downloads and bytes by stream."""

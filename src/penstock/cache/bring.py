@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import re
-import stat
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
+from penstock.cache.boot import boot_id, flush_file
 from penstock.cache.failpoints import reach
-from penstock.cache.layout import new_part_path, stripe_of
+from penstock.cache.layout import folder_mode, new_part_path, stripe_of
+from penstock.cache.ledger import Record, stamp_of
 from penstock.cache.partfile import PartFile
 from penstock.cache.pool import PIECE_BYTES
+from penstock.cache.versions import lasting_tag
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import CacheError, CorruptShardError, ObjectChangedError, ObjectNotFoundError, StoreError
@@ -23,12 +26,14 @@ from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
 
+    from penstock.cache.copies import KeptFile
     from penstock.cache.item import Item, ItemPart, StoredFile
+    from penstock.cache.ledger import Ledger
     from penstock.cache.pool import Owner, Piece, PiecePool
     from penstock.cache.source import Source
     from penstock.storage.base import ObjectInfo, Store
@@ -68,18 +73,25 @@ class Beginning(NamedTuple):
     info: ObjectInfo
 
 
-def has_size(path: Path, num_bytes: int | None) -> bool:
-    """Tell whether a plain file of that size is there; None: of any size."""
-    try:
-        status = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return stat.S_ISREG(status.st_mode) and num_bytes in (None, status.st_size)
+class Ready(NamedTuple):
+    """A file of an item that lies under a temporary name, or where it was before, and the name that it is to have."""
+
+    path: Path
+    name: str
+
+
+class Fetched(NamedTuple):
+    """What one part of an item has become: its raw file, the compressed one if that is kept, and what it is made of."""
+
+    raw: Ready
+    packed: Ready | None
+    version: str | None
+    info: ObjectInfo | None  # None: the compressed file lay there already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bring:
-    """One item on its way to one directory. Whoever calls holds the item's stripe."""
+    """One item on its way to one directory. Whoever calls holds the item's name."""
 
     item: Item
     directory: Path
@@ -91,38 +103,57 @@ class Bring:
     on_bytes: Callable[[int], None]
     on_retry: Callable[[], None]
     begun: list[Beginning]  # of the item's first part, if somebody has read it already; it serves once
+    ledger: Ledger
+    name_of: Callable[[str], str]  # where a file of the item is to lie
+    kept: Callable[[StoredFile], KeptFile | None]  # finds a compressed file that need not be fetched
+    check: Callable[[Sequence[ObjectInfo]], None]  # raises if objects are not of the item's edition
+    explain: Callable[[str], None]  # raises if that is why a digest does not fit
+    file_mode: int
 
-    def run(self) -> None:
-        """Fetch what is missing, unpack it, publish it: the first part last, since its name stands for all."""
+    def run(self) -> Record:
+        """Fetch what is missing, unpack it, write it down and publish it; give what was written down."""
         temporary: list[Path] = []
         try:
             with self._disk_errors():
-                ready = [self._prepare(part, temporary) for part in self.item.parts]
-                self._publish([move for moves in reversed(ready) for move in moves])
-                self._drop_packed()
+                parts = [self._prepare(part, temporary) for part in self.item.parts]
+                infos = [part.info for part in parts if part.info is not None]
+                if len(infos) == len(parts):
+                    self.check(infos)
+                record = self._record(parts)
+                self.ledger.put(record)
+                self._publish(parts)
+                return record
         finally:
             for path in temporary:
                 with suppress(FileNotFoundError):
                     path.unlink()
 
+    def fetch_index(self, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+        """Fetch the index to a temporary name."""
+        (part,) = self.item.parts
+        with self._disk_errors():
+            return self._fetch_vouched(part.raw, temporary)
+
     # --- One part -------------------------------------------------------------------------------------------
 
-    def _prepare(self, part: ItemPart, temporary: list[Path]) -> list[tuple[Path, Path]]:
-        """Make a part ready under temporary names, and say which name each of them is to get, in order."""
+    def _prepare(self, part: ItemPart, temporary: list[Path]) -> Fetched:
+        """Make a part ready under temporary names."""
         if part.packed is None:
-            return [(self._fetch_checked(part.raw, temporary), self._path(part.raw.name))]
-        kept = self._path(part.packed.name)
-        moves = []
-        packed = kept
-        if not has_size(kept, part.packed.num_bytes) or not self._is_intact(kept, part.packed):
-            packed = self._fetch_checked(part.packed, temporary)
-            if self.keep_zip:
-                moves.append((packed, kept))
-        raw = self._new_part(temporary)
-        self._unpack(packed, raw, part)
-        if not self.keep_zip and packed is not kept:
-            packed.unlink()
-        return [*moves, (raw, self._path(part.raw.name))]
+            path, info = self._fetch_checked(part.raw, temporary)
+            return Fetched(Ready(path, self.name_of(part.raw.name)), None, lasting_tag(info, time.time_ns()), info)
+        raw = Ready(self._new_part(temporary), self.name_of(part.raw.name))
+        kept = self.kept(part.packed)
+        if kept is not None:
+            self._unpack(kept.path, raw.path, part)
+            stays = Ready(kept.path, part.packed.name) if kept.is_ours else None
+            return Fetched(raw, stays, kept.version, None)
+        packed, info = self._fetch_checked(part.packed, temporary)
+        self._unpack(packed, raw.path, part)
+        version = lasting_tag(info, time.time_ns())
+        if self.keep_zip:
+            return Fetched(raw, Ready(packed, self.name_of(part.packed.name)), version, info)
+        packed.unlink()
+        return Fetched(raw, None, version, info)
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
@@ -133,17 +164,17 @@ class Bring:
                 unpack_to_file(data, self.item.compression or "", part.raw.num_bytes or 0, raw, where)
             finally:
                 release(data)
+        raw.chmod(self.file_mode & raw.stat().st_mode)
         reach("unpack.done")
 
-    def _fetch_checked(self, file: StoredFile, temporary: list[Path]) -> Path:
+    def _fetch_checked(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
-        if self.item.refresh and file.digest is None:
-            return self._fetch_vouched(file, temporary)
         for attempt in range(self.source.retry + 1):
-            path, _ = self._fetch(file, temporary)
+            path, info = self._fetch(file, temporary)
             if self._is_intact(path, file):
-                return path
+                return path, info
             path.unlink()
+            self.explain(file.key)
             if attempt < self.source.retry:
                 self.on_retry()
         name = (file.digest or "").partition(":")[0]
@@ -154,7 +185,7 @@ class Bring:
             digest=file.digest,
         )
 
-    def _fetch_vouched(self, file: StoredFile, temporary: list[Path]) -> Path:
+    def _fetch_vouched(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
         """Fetch the index, which says what all else must be, though nothing says what it must be itself.
 
         Many stores tag an object with its MD5. A tag that looks so and does not fit is either of another kind, as for
@@ -165,10 +196,10 @@ class Bring:
             path, info = self._fetch(file, temporary)
             tag = _MD5.fullmatch(info.etag or "")
             if tag is None:
-                return path
+                return path, info
             found = self._digest(path, "md5")
             if found == tag[1] or found in came:
-                return path
+                return path, info
             came.add(found)
             path.unlink()
             self.on_retry()
@@ -197,7 +228,7 @@ class Bring:
     def _fetch(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
         reach("download.started")
         num_bytes = self._size(file)
-        out = PartFile(self._new_part(temporary), num_bytes)
+        out = PartFile(self._new_part(temporary), self.file_mode)
         try:
             info = self._copy_all(file, num_bytes, out)
         except BaseException:
@@ -296,25 +327,40 @@ class Bring:
 
     # --- Names ----------------------------------------------------------------------------------------------
 
-    def _publish(self, moves: list[tuple[Path, Path]]) -> None:
-        for number, (temporary, path) in enumerate(moves):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    def _record(self, parts: list[Fetched]) -> Record:
+        """Describe the files as they will be published; where the system does not name its boots, they are flushed."""
+        ready = [part.raw for part in parts] + [part.packed for part in parts if part.packed is not None]
+        if boot_id() is None:
+            for file in ready:
+                flush_file(file.path)
+        stored = [part.stored for part in self.item.parts]
+        return Record(
+            files=tuple(stamp_of(name, path.stat()) for path, name in ready),
+            url=self.source.name,
+            keys=tuple(file.key for file in stored),
+            stored_bytes=tuple(
+                (file.num_bytes or 0) if part.info is None else part.info.num_bytes
+                for file, part in zip(stored, parts, strict=True)
+            ),
+            versions=tuple(part.version for part in parts),
+            digests=tuple(file.digest for file in stored),
+            edition=self.item.edition,
+            boot=boot_id(),
+        )
+
+    def _publish(self, parts: list[Fetched]) -> None:
+        """Give all files their names: the first part last, since its name stands for all."""
+        files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
+        for number, (temporary, name) in enumerate(files):
+            path = resolve_inside(self.directory, name)
+            path.parent.mkdir(mode=folder_mode(self.file_mode), parents=True, exist_ok=True)
             reach("publish.between_parts" if number else "publish.before")
             temporary.replace(path)
         reach("publish.after")
 
-    def _drop_packed(self) -> None:
-        """Remove compressed files that were there before, and are not wanted beside the raw ones."""
-        for part in self.item.parts:
-            if part.packed is not None and not self.keep_zip:
-                self._path(part.packed.name).unlink(missing_ok=True)
-
-    def _path(self, name: str) -> Path:
-        return resolve_inside(self.directory, name)
-
     def _new_part(self, temporary: list[Path]) -> Path:
         path = new_part_path(self.directory, stripe_of(self.item.name))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.append(path)
         return path
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.item import Item, item_of_object, item_of_shard
+from penstock.cache.editions import Edition, OpenEdition
+from penstock.cache.item import Item, item_of_index, item_of_object, item_of_shard
 from penstock.cache.jobs import Want
 from penstock.cache.layout import default_directory, pin_path
 from penstock.cache.lease import Lease, Paths, is_present, try_lease
@@ -20,17 +21,19 @@ from penstock.cache.progress import WaitLine
 from penstock.cache.settings import CachedStream, settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError
 from penstock.files import appearing, translated
-from penstock.storage.base import url_scheme
+from penstock.index.mosaic_json import INDEX_NAME, parse_index
+from penstock.index.paths import is_shard_name
+from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from penstock.index.model import ShardInfo
+    from penstock.index.model import Index
     from penstock.types import Place, Span
 
 __all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "default_directory"]
@@ -74,6 +77,7 @@ class _Live:
 
     paths: list[Paths]
     stats: list[StreamStats]
+    editions: list[OpenEdition | None]
     lock: threading.Lock = field(default_factory=threading.Lock)
     backends: dict[bool, Backend] = field(default_factory=dict)
 
@@ -81,8 +85,9 @@ class _Live:
 class Cache:
     """The local copies of some streams, shared with every process of the node.
 
-    It pickles as its settings and may be used in forked children: each process makes its own connection on first use.
-    Safe for threads.
+    Each stream is read in the edition that `open_index` found, from then on and in every process that gets the cache:
+    a shard counts as here only if it is the shard of that edition. It pickles as its settings and may be used in
+    forked children: each process makes its own connection on first use. Safe for threads.
     """
 
     def __init__(self, streams: Sequence[CachedStream], *, limit_bytes: int | None = None) -> None:
@@ -90,39 +95,85 @@ class Cache:
             raise ConfigError(f"a cache limit of {limit_bytes} bytes holds nothing")
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
+        self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
         self._start()
+
+    # --- Editions -------------------------------------------------------------------------------------------
+
+    def open_index(self, stream: int) -> Index:
+        """Fetch the index of a stream, since the data may have been written anew, and read that edition from now on.
+
+        If the store is away, the edition that was opened last serves, with a warning.
+        """
+        settings = self.streams[stream]
+        where = f"{shown_url(settings.store.url).rstrip('/')}/{INDEX_NAME}"
+        for _ in range(_MOST_TRIES):
+            answer = self._fetch(stream, item_of_index(), is_urgent=True)
+            edition = Edition(settings.directory, answer["edition"])
+            opened = OpenEdition(edition)
+            if not opened.hold():
+                continue  # a newer edition was opened at the same moment, and this one removed
+            try:
+                data = edition.index_path.read_bytes()
+            except FileNotFoundError:
+                opened.close()
+                continue
+            if "away" in answer:
+                _warn_away(where, settings.directory, answer["away"])
+            index = parse_index(data, where)
+            self._indexes[stream] = edition.name, index
+            self._live.editions[stream] = opened
+            return index
+        raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was opened: wait until it is written")
+
+    def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
+        """Give the edition that is read and its index, opening it if nobody has."""
+        known = self._indexes[stream]
+        if known is None:
+            self.open_index(stream)
+            return self._opened(stream)
+        opened = self._live.editions[stream]
+        if opened is None:
+            edition = Edition(self.streams[stream].directory, known[0])
+            opened = self._live.editions[stream] = OpenEdition(edition)
+        return opened, known[1]
 
     # --- Shards ---------------------------------------------------------------------------------------------
 
-    def lease(self, stream: int, shard: ShardInfo, what: str | None = None) -> Lease:
-        """Give a shard that stays while the lease is open, waiting for it if it is not here yet.
+    def lease(self, stream: int, shard: int, what: str | None = None) -> Lease:
+        """Give a shard, by its number, that stays while the lease is open, waiting for it if it is not here yet.
 
         `what` says what is being waited for, such as `shard 12/873`.
         """
         live = self._live
-        files = _files(shard)
-        on_close = self._released if self.limit_bytes is not None else None
-        lease = try_lease(live.paths[stream], files, on_close)
+        lease = self._try_lease(stream, shard)
         stats = live.stats[stream]
         stats.leases += 1
         if lease is not None:
             stats.hits += 1
             return lease
         begin = time.monotonic()
+        item = self._item(stream, shard)
         try:
-            return self._wait_for(stream, item_of_shard(shard, self.streams[stream].validate_hash), files, what)
+            return self._wait_for(stream, shard, item, what)
         finally:
             waited_s = time.monotonic() - begin
             stats.waits += 1
             stats.seconds_waited += waited_s
             if waited_s > _LONG_WAIT_S:
-                _log.info("waited %.1f s for %s", waited_s, shard.name)
+                _log.info("waited %.1f s for %s", waited_s, item.name)
 
-    def is_present(self, stream: int, shard: ShardInfo) -> bool:
+    def is_present(self, stream: int, shard: int) -> bool:
         """Tell whether a shard is here now. Only a lease keeps it here."""
-        return is_present(self._live.paths[stream], _files(shard)[:1])
+        opened, index = self._opened(stream)
+        entry = opened.entry(shard)
+        if entry is None:
+            return False
+        first = index.shards[shard].parts[0].raw
+        path = self._live.paths[stream](opened.edition.name_of(first.basename, entry))
+        return is_present(path, first.num_bytes, entry)
 
-    def expect(self, wanted: Sequence[tuple[int, ShardInfo, int]]) -> None:
+    def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
         """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
 
         Replaces what was said before. Absent shards are fetched meanwhile, and none of them is evicted before its
@@ -130,8 +181,7 @@ class Cache:
         """
         plans: dict[bool, list[Want]] = {}
         for stream, shard, ahead in wanted:
-            item = item_of_shard(shard, self.streams[stream].validate_hash)
-            want = Want(stream, item, ahead, self.is_present(stream, shard))
+            want = Want(stream, self._item(stream, shard), ahead, self.is_present(stream, shard))
             plans.setdefault(self._is_local(stream), []).append(want)
         for is_local in {*plans, *self._live.backends}:
             wants = plans.get(is_local, [])
@@ -141,9 +191,10 @@ class Cache:
                 continue
             self._backend_of(is_local=is_local).expect(wants)
 
-    def warm(self, stream: int, shards: Sequence[ShardInfo]) -> None:
+    def warm(self, stream: int, shards: Sequence[int]) -> None:
         """Fetch shards now and wait until all are here together."""
-        needed = sum(part.raw.num_bytes for shard in shards for part in shard.parts)
+        index = self._opened(stream)[1]
+        needed = sum(part.raw.num_bytes for shard in shards for part in index.shards[shard].parts)
         if self.limit_bytes is not None and needed > self.limit_bytes:
             raise CacheTooSmallError(
                 f"{len(shards)} shards of {format_bytes(needed)} do not fit in the cache limit of"
@@ -154,25 +205,26 @@ class Cache:
         self.expect([(stream, shard, 0) for shard in shards])
         for shard in shards:
             if not self.is_present(stream, shard):
-                item = item_of_shard(shard, self.streams[stream].validate_hash)
-                self._fetch(stream, item, is_urgent=False)
+                self._fetch(stream, self._item(stream, shard), is_urgent=False)
 
-    def pin(self, stream: int, shards: Sequence[ShardInfo]) -> None:
+    def pin(self, stream: int, shards: Sequence[int]) -> None:
         """Keep shards from being evicted, in this job and in later ones, until they are unpinned."""
-        directory = self.streams[stream].directory
-        for shard in shards:
-            path = pin_path(directory, shard.name)
+        for name, path in self._pins(stream, shards):
             with translated(path), appearing(path) as part:
-                part.write_text(json.dumps(shard.name))
+                part.write_text(json.dumps(name))
 
-    def unpin(self, stream: int, shards: Sequence[ShardInfo]) -> None:
+    def unpin(self, stream: int, shards: Sequence[int]) -> None:
         """Let shards be evicted again."""
-        directory = self.streams[stream].directory
-        for shard in shards:
-            path = pin_path(directory, shard.name)
+        for _, path in self._pins(stream, shards):
             with translated(path):
                 path.unlink(missing_ok=True)
         self._released()
+
+    def _pins(self, stream: int, shards: Sequence[int]) -> Iterator[tuple[str, Path]]:
+        index, directory = self._opened(stream)[1], self.streams[stream].directory
+        for shard in shards:
+            name = index.shards[shard].name
+            yield name, pin_path(directory, name)
 
     # --- Other objects --------------------------------------------------------------------------------------
 
@@ -181,26 +233,29 @@ class Cache:
     ) -> Path:
         """Bring an object that is no shard to the directory, and give its path.
 
-        It is counted and evicted like a shard, all but the index. With `refresh` it is fetched even if it is here.
+        It is counted and evicted like a shard. With `refresh` it is fetched even if it is here.
         """
         name = key if name is None else name
-        path = self._live.paths[stream](name)
-        files = [(name, num_bytes)]
-        if not refresh:
-            lease = try_lease(self._live.paths[stream], files, None)
-            if lease is not None:
-                lease.close()
-                return path
-        self._fetch(stream, item_of_object(key, name, num_bytes, refresh=refresh), is_urgent=True)
-        return path
+        if not is_shard_name(name):
+            raise ConfigError(f"{name!r} is not a name that a file of a dataset may have: give another as `local`")
+        edition = self._opened(stream)[0].edition.name
+        item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
+        answer = self._fetch(stream, item, is_urgent=True)
+        return self._live.paths[stream](answer["name"])
 
     def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
         """Give an object, or a range of it, without touching the disk."""
-        return self._backend(stream).read(stream, [(key, span)])[0]
+        return self.read_many(stream, [(key, span)])[0]
 
-    def read_many(self, stream: int, places: Sequence[Place]) -> list[bytes]:
-        """Give several ranges of objects, or whole ones, read at the same time."""
-        return self._backend(stream).read(stream, places) if places else []
+    def read_many(self, stream: int, places: Sequence[Place], shards: Mapping[str, int] | None = None) -> list[bytes]:
+        """Give several ranges of objects, or whole ones, read at the same time.
+
+        `shards` numbers the objects that are shards: whatever is read of one, now and later, is of one version.
+        """
+        if not places:
+            return []
+        edition = self._opened(stream)[0].edition.name
+        return self._backend(stream).read(stream, places, edition, shards or {})
 
     # --- Looking in -----------------------------------------------------------------------------------------
 
@@ -219,10 +274,13 @@ class Cache:
         return backend.node_stats() if backend is not None else {}
 
     def close(self) -> None:
-        """Hang up. Leases stay; using the cache again connects anew."""
+        """Hang up. Leases stay; using the cache again connects anew, and goes on with the same editions."""
         with self._live.lock:
             backends = list(self._live.backends.values())
             self._live.backends.clear()
+        for opened in self._live.editions:
+            if opened is not None:
+                opened.close()
         for backend in backends:
             backend.close()
 
@@ -239,7 +297,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"streams": self.streams, "limit_bytes": self.limit_bytes}
+        return {"streams": self.streams, "limit_bytes": self.limit_bytes, "_indexes": self._indexes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -252,16 +310,37 @@ class Cache:
     # --- Inside ---------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._live = _Live([Paths(stream.directory) for stream in self.streams], [StreamStats() for _ in self.streams])
+        self._live = _Live(
+            [Paths(stream.directory) for stream in self.streams],
+            [StreamStats() for _ in self.streams],
+            [None for _ in self.streams],
+        )
         close_in_children(self)
 
-    def _wait_for(self, stream: int, item: Item, files: list[tuple[str, int]], what: str | None) -> Lease:
+    def _item(self, stream: int, shard: int) -> Item:
+        opened, index = self._opened(stream)
+        return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream].validate_hash)
+
+    def _try_lease(self, stream: int, shard: int) -> Lease | None:
+        opened, index = self._opened(stream)
+        entry = opened.entry(shard)
+        if entry is None:
+            return None
+        raw = [part.raw for part in index.shards[shard].parts]
+        path_of, name_of = self._live.paths[stream], opened.edition.name_of
+        paths = [path_of(name_of(file.basename, entry)) for file in raw]
         on_close = self._released if self.limit_bytes is not None else None
+        return try_lease(paths, [file.num_bytes for file in raw], entry, on_close)
+
+    def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
         for _ in range(_MOST_TRIES):
             self._fetch(stream, item, is_urgent=True, what=what)
-            lease = try_lease(self._live.paths[stream], files, on_close)
+            opened, _ = self._opened(stream)
+            if opened.is_lost():
+                opened.close()  # the cache was deleted: the fetcher has made a new table
+            lease = self._try_lease(stream, shard)
             if lease is not None:
-                self._backend(stream).taken(stream, item.name)
+                self._backend(stream).taken(stream, item.identity)
                 return lease
         raise CacheError(
             f"{item.name} vanished from {self.streams[stream].directory} {_MOST_TRIES} times as soon as it had come:"
@@ -269,10 +348,10 @@ class Cache:
             name=item.name,
         )
 
-    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> None:
+    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> dict[str, Any]:
         line = WaitLine(what)
         try:
-            self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
+            return self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
 
@@ -298,10 +377,10 @@ class Cache:
         return backend
 
 
-def _files(shard: ShardInfo) -> list[tuple[str, int]]:
-    return [(part.raw.basename, part.raw.num_bytes) for part in shard.parts]
-
-
 def _warn(texts: list[str]) -> None:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=4)
+
+
+def _warn_away(where: str, directory: Path, reason: str) -> None:
+    warnings.warn(f"{where} cannot be read, so its last copy in {directory} is used: {reason}", stacklevel=8)

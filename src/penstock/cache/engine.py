@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cache.counts import Counts
 from penstock.cache.haul import Admission, Haul, NoLongerWanted
+from penstock.cache.item import names_of
 from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, Ticket, Want
 from penstock.cache.lock import Stripes
 from penstock.cache.pool import PiecePool
@@ -22,7 +23,7 @@ from penstock.cache.room import Room
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -133,7 +134,7 @@ class Engine:
             streams = self._groups[group].streams
             plan: dict[JobKey, int] = {}
             for want in wants:
-                key = str(streams[want.stream].directory), want.item.name
+                key = str(streams[want.stream].directory), want.item.identity
                 plan[key] = min(want.ahead, plan.get(key, want.ahead))
             for key in self._plans.replace(group, plan):
                 self._unplan(group, key)
@@ -152,18 +153,20 @@ class Engine:
             self._queue.unpark()
             self._staff()
 
-    def taken(self, group: GroupKey, stream: int, name: str) -> None:
+    def taken(self, group: GroupKey, stream: int, identity: str) -> None:
         """Note that the reader of an item has locked it itself."""
-        self._room.taken(self._stream(group, stream).directory, name)
+        self._room.taken(self._stream(group, stream).directory, names_of(identity))
 
-    def read(self, group: GroupKey, stream: int, places: Sequence[Place]) -> Future[list[list[Buffer]]]:
+    def read(
+        self, group: GroupKey, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]
+    ) -> Future[list[list[Buffer]]]:
         """Read objects or ranges of them, each in pieces, without touching the disk."""
         settings = self._stream(group, stream)
         future: Future[list[list[Buffer]]] = Future()
 
         def run() -> None:
             try:
-                future.set_result(self._haul.read(settings, places))
+                future.set_result(self._haul.read(settings, places, edition, shards))
             except BaseException as error:  # noqa: BLE001  raised where it is waited for
                 future.set_exception(error)
 
@@ -219,6 +222,7 @@ class Engine:
                     ticket.future.cancel()
             self._changed.notify_all()
         self._pool.close()
+        self._haul.close()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no thread works on an item any more."""
@@ -241,11 +245,11 @@ class Engine:
                 raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
 
     def _job(self, settings: CachedStream, item: Item) -> Job:
-        key = str(settings.directory), item.name
+        key = str(settings.directory), item.identity
         return self._queue.get(key, lambda: Job(settings.directory, item, settings))
 
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream, now: float) -> None:
-        key = str(settings.directory), want.item.name
+        key = str(settings.directory), want.item.identity
         if self._failed.get(key, 0.0) > now:
             return
         job = self._job(settings, want.item)

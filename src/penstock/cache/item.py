@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache.layout import apart_name
+from penstock.codecs.digest import quickest_hash
 from penstock.errors import ConfigError
+from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
     from penstock.index.model import FileInfo, Part, ShardInfo
@@ -40,13 +43,21 @@ class Item:
 
     parts: tuple[ItemPart, ...]
     compression: str | None = None
-    is_object: bool = False  # no shard of the index
     refresh: bool = False  # fetch it even if it is there
+    edition: str = ""  # the edition of the dataset that it belongs to
+    number: int | None = None  # of a shard, in the index of its edition
+    is_index: bool = False  # it is the index itself, which makes an edition
+    validates: bool = False  # files that somebody else put there are digested before they are used
 
     @property
     def name(self) -> str:
         """The name that stands for the whole."""
         return self.parts[0].raw.name
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all other items of its directory: two editions may use one name."""
+        return f"{self.edition}:{self.name}"
 
     @property
     def raw_bytes(self) -> int:
@@ -58,39 +69,50 @@ class Item:
         """The bytes of the compressed files, which are gone after unpacking unless they are kept."""
         return sum(part.packed.num_bytes or 0 for part in self.parts if part.packed)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all files it may have in the directory, in the order to delete them."""
-        packed = (part.packed.name for part in self.parts if part.packed)
-        return (*(part.raw.name for part in self.parts), *packed)
+
+def names_of(identity: str) -> tuple[str, str]:
+    """Give the names under which an item may lie, by its identity: the plain one, and the one apart."""
+    edition, _, name = identity.partition(":")
+    return name, apart_name(edition, name)
 
 
-def item_of_shard(shard: ShardInfo, validate_hash: str | None = None) -> Item:
-    """Describe a shard; with `validate_hash`, its stored files carry the digest of that name."""
-    return Item(tuple(_part(part, validate_hash) for part in shard.parts), shard.layout.compression)
+def item_of_shard(shard: ShardInfo, number: int, edition: str, validate_hash: str | None = None) -> Item:
+    """Describe a shard; its files carry the digest that `validate_hash` names, else the quickest one there is."""
+    parts = tuple(_part(part, validate_hash) for part in shard.parts)
+    validates = validate_hash is not None
+    return Item(parts, shard.layout.compression, edition=edition, number=number, validates=validates)
 
 
-def item_of_object(key: str, name: str, num_bytes: int | None = None, *, refresh: bool = False) -> Item:
+def item_of_object(
+    key: str, name: str, num_bytes: int | None = None, *, edition: str = "", refresh: bool = False
+) -> Item:
     """Describe an object that is no shard."""
-    return Item((ItemPart(StoredFile(name, key, num_bytes)),), is_object=True, refresh=refresh)
+    return Item((ItemPart(StoredFile(name, key, num_bytes)),), refresh=refresh, edition=edition)
+
+
+def item_of_index() -> Item:
+    """Describe the index, which is asked for anew each time: the data may have been written anew."""
+    return Item((ItemPart(StoredFile(INDEX_NAME, INDEX_NAME, None)),), refresh=True, is_index=True)
 
 
 def _part(part: Part, validate_hash: str | None) -> ItemPart:
     if part.packed is None:
         return ItemPart(_file(part.raw, validate_hash))
-    return ItemPart(_file(part.raw, None), _file(part.packed, validate_hash))
+    # The raw form of a compressed file comes from unpacking: its digest is for files that somebody else put there.
+    name = validate_hash if validate_hash in part.raw.digests else None
+    return ItemPart(_file(part.raw, name), _file(part.packed, validate_hash))
 
 
 def _file(info: FileInfo, validate_hash: str | None) -> StoredFile:
-    digest = None
-    if validate_hash is not None:
-        if validate_hash not in info.digests:
-            raise ConfigError(
-                f"{info.basename} has no {validate_hash} digest to check: recorded are"
-                f" {', '.join(info.digests) or 'none'}",
-                where=info.basename,
-            )
-        digest = f"{validate_hash}:{info.digests[validate_hash]}"
+    name = validate_hash
+    if name is None:
+        name = quickest_hash(info.digests)
+    elif name not in info.digests:
+        raise ConfigError(
+            f"{info.basename} has no {name} digest to check: recorded are {', '.join(info.digests) or 'none'}",
+            where=info.basename,
+        )
+    digest = None if name is None else f"{name}:{info.digests[name]}"
     return StoredFile(info.basename, info.basename, info.num_bytes, digest)
 
 
@@ -100,18 +122,14 @@ def _file(info: FileInfo, validate_hash: str | None) -> StoredFile:
 def dump_item(item: Item) -> list[Any]:
     """Give an item as plain JSON values."""
     parts = [[_dump_file(part.raw), _dump_file(part.packed) if part.packed else None] for part in item.parts]
-    return [parts, item.compression, item.is_object, item.refresh]
+    return [parts, item.compression, item.refresh, item.edition, item.number, item.is_index, item.validates]
 
 
 def load_item(value: list[Any]) -> Item:
     """Rebuild an item."""
-    parts, compression, is_object, refresh = value
-    return Item(
-        tuple(ItemPart(_load_file(raw), _load_file(packed) if packed else None) for raw, packed in parts),
-        compression,
-        is_object,
-        refresh,
-    )
+    files, *others = value
+    parts = (ItemPart(_load_file(raw), _load_file(packed) if packed else None) for raw, packed in files)
+    return Item(tuple(parts), *others)
 
 
 def _dump_file(file: StoredFile) -> list[Any]:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache.item import names_of
 from penstock.cache.pool import Owner
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.cache.settings import CachedStream
 
 GroupKey = tuple[int, int]  # client and its group
-JobKey = tuple[str, str]  # directory and name
+JobKey = tuple[str, str]  # directory and identity of the item
 
 _order = itertools.count()
 
@@ -65,7 +66,7 @@ class Job(Owner):
     @property
     def key(self) -> JobKey:
         """What makes two wishes the same."""
-        return str(self.directory), self.item.name
+        return str(self.directory), self.item.identity
 
     @property
     def is_urgent(self) -> bool:
@@ -222,12 +223,13 @@ class Plans:
     def ahead_in(self, directories: Iterable[str]) -> dict[str, dict[str, int]]:
         """Give, for each of some directories, in how many batches each name is needed first."""
         merged: dict[str, dict[str, int]] = {name: {} for name in directories}
-        for directory, name, ahead in self._all():
+        for directory, identity, ahead in self._all():
             if directory in merged:
-                merged[directory][name] = min(ahead, merged[directory].get(name, ahead))
+                for name in names_of(identity):
+                    merged[directory][name] = min(ahead, merged[directory].get(name, ahead))
         return merged
 
     def _all(self) -> Iterator[tuple[str, str, int]]:
         for plan in self._plans.values():
-            for (directory, name), ahead in plan.items():
-                yield directory, name, ahead
+            for (directory, identity), ahead in plan.items():
+                yield directory, identity, ahead

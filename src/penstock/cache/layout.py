@@ -9,12 +9,13 @@ import secrets
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.storage.base import url_scheme
+from penstock.storage.base import shown_url, url_scheme
 
 NUM_STRIPES = 64
 PART_SUFFIX = ".part"
 _CONTROL = ".penstock"
 _READABLE = re.compile(r"[^A-Za-z0-9._-]+")
+_APART = re.compile(rf"{re.escape(_CONTROL)}/editions/[0-9a-f]+/files/")
 
 
 def default_directory(url: str, split: str | None) -> Path:
@@ -22,7 +23,7 @@ def default_directory(url: str, split: str | None) -> Path:
 
     It carries no secret of the URL: user names, passwords and queries are left out.
     """
-    place = _without_secrets(url)
+    place = place_of(url)
     if split:
         place = f"{place}/{split}"
     tail = _READABLE.sub("-", place)[-60:].strip("-.") or "data"
@@ -38,12 +39,17 @@ def user_cache_dir() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "penstock"
 
 
-def _without_secrets(url: str) -> str:
+def place_of(url: str) -> str:
+    """Give a URL or path in one spelling, without user names, passwords and queries."""
     if url_scheme(url) is None:
         return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111  links stay as the user wrote them
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme.lower()}://{host}{parts.path}".rstrip("/")
+    parts = urlsplit(shown_url(url))
+    return f"{parts.scheme.lower()}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def folder_mode(file_mode: int) -> int:
+    """Give the rights of a folder whose files have these: whoever may read them may look for them."""
+    return file_mode | (file_mode & 0o444) >> 2
 
 
 def control_folder(directory: Path) -> Path:
@@ -77,6 +83,22 @@ def pin_path(directory: Path, name: str) -> Path:
     return control_folder(directory) / "pins" / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def fetched_log(directory: Path) -> Path:
-    """Give the list of what was fetched besides the shards of the index: only what we brought is ever evicted."""
-    return control_folder(directory) / "fetched.jsonl"
+def ledger_path(directory: Path) -> Path:
+    """Give the list of what we brought: nothing else is ever replaced or evicted."""
+    return control_folder(directory) / "ledger.jsonl"
+
+
+def editions_folder(directory: Path) -> Path:
+    """Give the folder of what belongs to one edition of a dataset each."""
+    return control_folder(directory) / "editions"
+
+
+def apart_name(edition: str, name: str) -> str:
+    """Give the name of a copy that an edition has for itself, because its plain name is taken."""
+    return f"{_CONTROL}/editions/{edition}/files/{name}"
+
+
+def plain_name(name: str) -> str:
+    """Give the plain name of a copy, wherever it lies."""
+    match = _APART.match(name)
+    return name[match.end() :] if match else name

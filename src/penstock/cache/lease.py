@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.cache.editions import mix_stamps
 from penstock.cache.lock import Descriptor, try_lock
 from penstock.errors import BadIndexError
 from penstock.files import translated
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from penstock.cache.editions import Entry
+
+# No link is followed, and nothing that is not a file is waited for.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Lease:
@@ -69,13 +75,12 @@ class Paths:
 
 
 def try_lease(
-    paths: Paths, files: Sequence[tuple[str, int | None]], on_close: Callable[[], None] | None
+    paths: Sequence[Path], sizes: Sequence[int], entry: Entry, on_close: Callable[[], None] | None
 ) -> Lease | None:
-    """Lease a shard by the names and sizes of its files, or give None if it is not there as the index says."""
-    found = tuple(paths(name) for name, _ in files)
-    first = found[0]
+    """Lease a shard by its files, or give None if they are not those that the table of the edition says."""
+    first = paths[0]
     try:
-        descriptor = Descriptor(os.open(first, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        descriptor = Descriptor(os.open(first, _FLAGS))
     except OSError as error:
         if isinstance(error, PermissionError):
             with translated(first):
@@ -86,30 +91,29 @@ def try_lease(
         if not try_lock(descriptor.number, fcntl.LOCK_SH, first):
             return None  # it is being evicted
         status = os.fstat(descriptor.number)
-        if not _is_still_there(first, status, files[0][1]):
+        if (status.st_ino, status.st_mtime_ns) != (entry.inode, entry.mtime_ns) or status.st_size != sizes[0]:
             return None
-        for path, (_, num_bytes) in zip(found[1:], files[1:], strict=True):
-            if _size(path) != num_bytes:
-                return None
+        if not _is_still_there(first, status) or (len(paths) > 1 and not _are_others(paths, sizes, entry)):
+            return None
         _note_use(descriptor.number, status)
         is_leased = True
-        return Lease(found, descriptor, on_close)
+        return Lease(tuple(paths), descriptor, on_close)
     finally:
         if not is_leased:
             descriptor.close()
 
 
-def is_present(paths: Paths, files: Sequence[tuple[str, int | None]]) -> bool:
-    """Tell whether a shard seems to be there, by the size of its first file alone."""
-    name, num_bytes = files[0]
-    size = _size(paths(name))
-    return size is not None and num_bytes in (None, size)
-
-
-def _is_still_there(path: Path, status: os.stat_result, num_bytes: int | None) -> bool:
-    """Between opening and locking it may have been evicted, or replaced by a file of the right size."""
-    if not stat.S_ISREG(status.st_mode) or num_bytes not in (None, status.st_size):
+def is_present(path: Path, num_bytes: int, entry: Entry) -> bool:
+    """Tell whether a shard seems to be there, by its first file alone."""
+    try:
+        status = path.lstat()
+    except OSError:
         return False
+    return (status.st_ino, status.st_mtime_ns, status.st_size) == (entry.inode, entry.mtime_ns, num_bytes)
+
+
+def _is_still_there(path: Path, status: os.stat_result) -> bool:
+    """Between opening and locking it may have been evicted, or replaced."""
     try:
         now = path.lstat()
     except OSError:
@@ -117,12 +121,16 @@ def _is_still_there(path: Path, status: os.stat_result, num_bytes: int | None) -
     return (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino)
 
 
-def _size(path: Path) -> int | None:
+def _are_others(paths: Sequence[Path], sizes: Sequence[int], entry: Entry) -> bool:
+    """Tell whether the further files of a shard are of it, too."""
     try:
-        status = path.lstat()
+        found = [path.lstat() for path in paths[1:]]
     except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+        return False
+    are_plain = all(stat.S_ISREG(status.st_mode) for status in found)
+    are_whole = [status.st_size for status in found] == list(sizes[1:])
+    mixed = mix_stamps((status.st_ino, status.st_mtime_ns) for status in found)
+    return are_plain and are_whole and mixed == entry.others
 
 
 def _note_use(number: int, status: os.stat_result) -> None:

@@ -9,9 +9,9 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from penstock.cache.layout import stripe_path
+from penstock.cache.layout import stripe_of, stripe_path
 from penstock.errors import CacheError, LockTimeoutError
 
 if TYPE_CHECKING:
@@ -109,12 +109,15 @@ def _within(attempt: Callable[[], T | None], path: Path, timeout_s: float, shoul
         if taken is not None:
             return taken
         if time.monotonic() >= deadline or should_stop():
-            raise LockTimeoutError(
-                f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it",
-                path=str(path),
-            )
+            raise _held_too_long(path, timeout_s)
         time.sleep(pause_s)  # the kernel offers no wait for a lock that ends by itself
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _held_too_long(path: Path, timeout_s: float) -> LockTimeoutError:
+    return LockTimeoutError(
+        f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it", path=str(path)
+    )
 
 
 def try_hold(path: Path) -> Descriptor | None:
@@ -137,25 +140,81 @@ def _is_at(holder: Descriptor, path: Path) -> bool:
     return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
 
+class Held(NamedTuple):
+    """A name that this thread may write about, and the stripe that keeps other processes from it."""
+
+    directory: Path
+    name: str
+    stripe: Path
+
+
 class Stripes:
-    """The stripe locks that this process holds. Its own threads share one: they agree among themselves elsewhere."""
+    """Who may write about which name of a directory: one thread of one process at a time.
+
+    Processes exclude each other by lock files, each for a fixed part of all names, which the threads of one process
+    share; threads exclude each other by name.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: dict[Path, tuple[Descriptor, int]] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._names: set[tuple[Path, str]] = set()
+        self._stripes: dict[Path, tuple[Descriptor, int]] = {}
 
     def take(
-        self, directory: Path, stripe: int, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
-    ) -> Path:
-        """Hold a stripe, waiting for other processes; give the name to `leave` it by."""
-        path = stripe_path(directory, stripe)
-        return _within(lambda: self.try_take(directory, stripe), path, timeout_s, should_stop)
+        self, directory: Path, name: str, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Held:
+        """Hold a name, waiting for whoever has it; give what to `leave` it by."""
+        path = stripe_path(directory, stripe_of(name))
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while (directory, name) in self._names:
+                if time.monotonic() >= deadline or should_stop():
+                    raise _held_too_long(path, timeout_s)
+                self._changed.wait(_LONGEST_PAUSE_S)  # nobody wakes us when it is no longer wanted
+            self._names.add((directory, name))
+        try:
+            _within(lambda: self._try_stripe(path), path, timeout_s, should_stop)
+        except BaseException:
+            self._leave_name(directory, name)
+            raise
+        return Held(directory, name, path)
 
-    def try_take(self, directory: Path, stripe: int) -> Path | None:
-        """Hold a stripe if no other process does."""
+    def try_take(self, directory: Path, name: str) -> Held | None:
+        """Hold a name if nobody else does."""
+        path = stripe_path(directory, stripe_of(name))
+        with self._changed:
+            if (directory, name) in self._names:
+                return None
+            self._names.add((directory, name))
+        if self._try_stripe(path) is None:
+            self._leave_name(directory, name)
+            return None
+        return Held(directory, name, path)
+
+    def leave(self, held: Held) -> None:
+        """Give back what was taken; the last of this process unlocks the stripe."""
+        self.leave_stripe(held.stripe)
+        self._leave_name(held.directory, held.name)
+
+    def try_stripe(self, directory: Path, stripe: int) -> Path | None:
+        """Hold a stripe alone, not sharing it with other threads, if nobody holds it."""
         path = stripe_path(directory, stripe)
-        with self._lock:
-            old, count = self._held.get(path, (None, 0))
+        with self._changed:
+            return None if path in self._stripes else self._try_stripe(path)
+
+    def leave_stripe(self, path: Path) -> None:
+        """Give back a stripe."""
+        with self._changed:
+            holder, count = self._stripes[path]
+            if count > 1:
+                self._stripes[path] = holder, count - 1
+                return
+            del self._stripes[path]
+        holder.close()
+
+    def _try_stripe(self, path: Path) -> Path | None:
+        with self._changed:
+            old, count = self._stripes.get(path, (None, 0))
             if old is None or not _is_at(old, path):
                 holder = try_hold(path)
                 if holder is None:
@@ -163,15 +222,10 @@ class Stripes:
                 if old is not None:
                     old.close()
                 old = holder
-            self._held[path] = old, count + 1
+            self._stripes[path] = old, count + 1
         return path
 
-    def leave(self, path: Path) -> None:
-        """Give back what was taken; the last of this process unlocks."""
-        with self._lock:
-            holder, count = self._held[path]
-            if count > 1:
-                self._held[path] = holder, count - 1
-                return
-            del self._held[path]
-        holder.close()
+    def _leave_name(self, directory: Path, name: str) -> None:
+        with self._changed:
+            self._names.discard((directory, name))
+            self._changed.notify_all()

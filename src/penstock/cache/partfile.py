@@ -1,4 +1,4 @@
-"""A file on its way: its space is taken first, pieces land in any order, and late pieces land nowhere."""
+"""A file on its way: pieces land in any order, and late pieces land nowhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from penstock.codecs.unpack import take_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,21 +17,16 @@ class PartFile:
     """Written by several threads at once.
 
     A piece that was given up on may still come: it must not write into whatever file has got the descriptor since.
-    So the descriptor lives until its last writer has left.
+    So the descriptor lives until its last writer has left. It takes room on the disk as bytes arrive, not before: what
+    an index declares is only a claim.
     """
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
+    def __init__(self, path: Path, mode: int) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._writers = 0
         self._is_closed = False
-        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            if num_bytes:
-                take_space(self._number, num_bytes)
-        except BaseException:
-            self.discard()
-            raise
+        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
     def write(self, data: Buffer, begin: int) -> None:
         """Put bytes at their place; nothing happens once the file is closed."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from penstock.cache.folder import Folder
 from penstock.cache.policy import Limit, shortage
 from penstock.errors import CacheTooSmallError
-from penstock.index.mosaic_json import INDEX_NAME
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from penstock.cache.item import Item
+    from penstock.cache.ledger import Record
     from penstock.cache.lock import Stripes
 
 
@@ -93,43 +93,53 @@ class Room:
             stays, temporary = stays + temporary, 0
         with self._lock:
             folder = self._folders[str(directory)]
-            if item.name != INDEX_NAME:
-                for limit in self._binding(directory):
-                    self._check_possible(limit, item, stays)
-                    own = folder.shelf.drop(item.name)  # what lies there under its name will be replaced
-                    is_done = self._make_room(limit, stays, temporary, is_urgent=is_urgent)
-                    if not is_done:
-                        if own:
-                            folder.add(item)
-                        return None
+            for limit in self._binding(directory):
+                self._check_possible(limit, item, stays)
+                if not self._make_room(limit, stays, temporary, is_urgent=is_urgent):
+                    return None
             folder.reserved_bytes += stays
             folder.temporary_bytes += temporary
             return Reservation(directory, item.name, stays, temporary)
 
-    def settle(self, reservation: Reservation, item: Item | None, *, hand_over: bool = False) -> None:
-        """End a reservation: the item is there, or it failed (None) and the room is free again."""
+    def settle(self, reservation: Reservation, record: Record | None, *, hand_over: bool = False) -> None:
+        """End a reservation: the files are there, or it failed (None) and the room is free again."""
         with self._lock:
             folder = self._folders[str(reservation.directory)]
             folder.reserved_bytes -= reservation.num_bytes
             folder.temporary_bytes -= reservation.temporary_bytes
-            if item is not None:
-                folder.add(item)
+            if record is not None:
+                folder.add(record)
                 if hand_over:
-                    folder.hand_over(item.name)
+                    folder.hand_over(record.name)
 
-    def found(self, directory: Path, item: Item, *, hand_over: bool) -> None:
-        """Count an item that was there already."""
+    def found(self, directory: Path, name: str, record: Record | None, *, hand_over: bool) -> None:
+        """Count a copy that was there already, if it is ours."""
         with self._lock:
             folder = self._folders[str(directory)]
-            if item.name not in folder.shelf:
-                folder.add(item)
+            if record is not None and name not in folder.shelf:
+                folder.add(record)
             if hand_over:
-                folder.hand_over(item.name)
+                folder.hand_over(name)
 
-    def taken(self, directory: Path, name: str) -> None:
+    def taken(self, directory: Path, names: Iterable[str]) -> None:
         """Note that a reader holds its own lock now."""
         with self._lock:
-            self._folders[str(directory)].taken(name)
+            for name in names:
+                self._folders[str(directory)].taken(name)
+
+    def folder(self, directory: Path) -> Folder:
+        """Give a directory, for its ledger."""
+        return self._folders[str(directory)]
+
+    def evict(self, directory: Path, name: str) -> bool:
+        """Delete a copy, unless it is in use."""
+        with self._lock:
+            return self._folders[str(directory)].evict(name)
+
+    def evict_held(self, directory: Path, name: str) -> bool:
+        """Delete a copy whose name the caller holds, unless it is in use."""
+        with self._lock:
+            return self._folders[str(directory)].evict_held(name)
 
     def describe(self, directory: Path) -> str:
         """Say what fills a directory, for errors."""

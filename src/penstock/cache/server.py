@@ -188,7 +188,7 @@ class _Connection:
         return {}
 
     async def _taken(self, header: Header) -> Header:
-        self._engine.taken(self._group(header), header["stream"], header["name"])
+        self._engine.taken(self._group(header), header["stream"], header["identity"])
         return {}
 
     async def _stats(self, header: Header) -> Header:
@@ -212,7 +212,8 @@ class _Connection:
 
     async def _read(self, header: Header) -> tuple[Header, list[Any]]:
         places = [(key, Span(*bounds) if bounds else None) for key, *bounds in header["places"]]
-        future = asyncio.wrap_future(self._engine.read(self._group(header), header["stream"], places))
+        asked = self._engine.read(self._group(header), header["stream"], places, header["edition"], header["shards"])
+        future = asyncio.wrap_future(asked)
         while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
             await self._send({"id": header["id"], "progress": {}})
         found = future.result()

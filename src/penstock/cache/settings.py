@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.cache.layout import user_cache_dir
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
 from penstock.storage.base import StoreSettings, url_scheme
@@ -22,6 +23,7 @@ class CachedStream:
     validate_hash: str | None = None  # digest of the stored file, checked when it is fetched
     retry: int = 2  # further attempts
     timeout_s: float = 60.0  # the longest for one piece of at most 8 MB, retries included
+    is_private: bool = False  # nobody else may read the files: they lie below the user's own cache
 
     def __post_init__(self) -> None:
         check_hashes(self.validate_hash)
@@ -36,8 +38,10 @@ def settled(stream: CachedStream) -> CachedStream:
     store = stream.store
     if url_scheme(store.url) is None:
         store = StoreSettings(_absolute(store.url), store.options)
+    directory = Path(os.path.realpath(os.path.expanduser(stream.directory)))  # noqa: PTH111
     return CachedStream(
-        directory=Path(os.path.realpath(os.path.expanduser(stream.directory))),  # noqa: PTH111
+        directory=directory,
+        is_private=directory.is_relative_to(os.path.realpath(user_cache_dir())),
         store=store,
         keep_zip=stream.keep_zip,
         validate_hash=stream.validate_hash,
@@ -60,6 +64,7 @@ def dump_stream(stream: CachedStream) -> dict[str, Any]:
         "validate_hash": stream.validate_hash,
         "retry": stream.retry,
         "timeout_s": stream.timeout_s,
+        "is_private": stream.is_private,
     }
 
 
@@ -72,4 +77,5 @@ def load_stream(value: dict[str, Any]) -> CachedStream:
         validate_hash=value["validate_hash"],
         retry=value["retry"],
         timeout_s=value["timeout_s"],
+        is_private=value["is_private"],
     )

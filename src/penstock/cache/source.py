@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.cache.layout import place_of
+from penstock.storage.base import shown_url
+
 if TYPE_CHECKING:
-    from penstock.storage.base import Store
+    from penstock.storage.base import Store, StoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +18,16 @@ class Source:
 
     store: Store
     url: str
+    name: str  # what tells its data from others': place and endpoint, without secrets
     retry: int = 2
     timeout_s: float = 60.0
 
     def where(self, key: str) -> str:
         """Name an object in messages."""
-        return f"{self.url.rstrip('/')}/{key}"
+        return f"{shown_url(self.url).rstrip('/')}/{key}"
+
+
+def source_name(settings: StoreSettings) -> str:
+    """Name the place that data come from: the same bucket at another endpoint is another place."""
+    endpoint = settings.options.get("endpoint")
+    return place_of(settings.url) + (f" at {shown_url(str(endpoint))}" if endpoint else "")

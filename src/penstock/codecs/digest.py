@@ -21,6 +21,7 @@ _XXHASH = {
     "xxh3_64": "xxh3_64",
     "xxh3_128": "xxh3_128",
 }
+_QUICKEST = ("xxh3_64", "xxh3_128", "xxh128", "xxh64", "xxh32", "sha1", "sha256", "sha224", "md5", "blake2b")
 _HASHLIB = {
     name
     for name in hashlib.algorithms_available
@@ -54,6 +55,12 @@ def check_hashes(names: str | Iterable[str] | None) -> tuple[str, ...]:
         if name not in _HASHLIB and name not in _XXHASH:
             raise ConfigError(f"unknown hash {name!r}: known are {', '.join(known_hashes())}")
     return tuple(sorted(chosen))
+
+
+def quickest_hash(names: Iterable[str]) -> str | None:
+    """Give the one of some digests that takes the least time to compute, or None if none of them is known."""
+    known = sorted(name for name in names if name in _HASHLIB or name in _XXHASH)
+    return next((name for name in _QUICKEST if name in known), known[0] if known else None)
 
 
 def new_hasher(name: str) -> Hasher:

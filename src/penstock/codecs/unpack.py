@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from contextlib import suppress
@@ -76,7 +77,13 @@ def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, w
 
 
 def take_space(descriptor: int, num_bytes: int) -> None:
-    """Make a file this long on the disk: writing to a mapping of a full disk is a signal, not an error."""
+    """Make a file this long on the disk: writing to a mapping of a full disk is a signal, not an error.
+
+    A length that the disk does not have is refused before anything is taken: others would see a full disk meanwhile.
+    """
+    disk = os.fstatvfs(descriptor)
+    if num_bytes > disk.f_bavail * disk.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, num_bytes)
     else:  # macOS has no such call

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from penstock.data.passes import Pass
     from penstock.formats.encodings.base import ImageDecoder
-    from penstock.index.model import ShardInfo
     from penstock.order.batching import BatchingMethod
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
     from penstock.order.plan import EpochEnd
@@ -452,7 +451,7 @@ class StreamingDataset(IterableDataset[Any]):
     ) -> None:
         self.close()
 
-    def _cached_shards(self, key: Numbers | None) -> Iterator[tuple[int, list[ShardInfo]]]:
+    def _cached_shards(self, key: Numbers | None) -> Iterator[tuple[int, list[int]]]:
         if key is None:
             return self.table.cached_shards(None)
         ids = resolve_ids(key, self.num_samples)

@@ -38,7 +38,7 @@ class RangedRows:
 
     def is_worth_it(self, shard: int, num_rows: int) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
-        stream, info = self._table.find(shard)
+        stream, number, info = self._table.find(shard)
         place = self._table.places[stream]
         if place.cached is None or place.in_place is not None:
             return False
@@ -47,38 +47,40 @@ class RangedRows:
         num_read = self._num_read.get(shard, 0) + num_rows
         if num_read > min(_MAX_ROWS, max(1, int(info.num_samples * _MAX_PART))):
             return False
-        return not self._table.cache.is_present(place.cached, info)
+        return not self._table.cache.is_present(place.cached, number)
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
         asked = [self._ask(shard, rows) for shard, rows in wanted]
-        tables = self._read([(ask.stream, ask.key, ask.table_spans()) for ask in asked])
+        tables = self._read([(ask, ask.table_spans()) for ask in asked])
         bounds = [ask.bounds(table) for ask, table in zip(asked, tables, strict=True)]
         spans = [[Span(begin, end) for begin, end in each.tolist()] for each in bounds]
-        found = self._read([(ask.stream, ask.key, each) for ask, each in zip(asked, spans, strict=True)])
+        found = self._read(list(zip(asked, spans, strict=True)))
         return [_reader_of(ask.info, pieces, self._table.options) for ask, pieces in zip(asked, found, strict=True)]
 
     def _ask(self, shard: int, rows: Int64Array) -> _Ask:
-        stream, info = self._table.find(shard)
+        stream, number, info = self._table.find(shard)
         cached = self._table.places[stream].cached
         if cached is None:
             raise CorruptShardError(f"{info.name} is not in a store", shard=info.name)
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        return _Ask(cached, info, rows)
+        return _Ask(cached, number, info, rows)
 
-    def _read(self, wanted: Sequence[tuple[int, str, list[Span]]]) -> list[list[bytes]]:
+    def _read(self, wanted: Sequence[tuple[_Ask, list[Span]]]) -> list[list[bytes]]:
         """Read ranges of many objects at once: one question for each stream."""
         cache = self._table.cache
         places: dict[int, list[Place]] = {}
-        for stream, key, spans in wanted:
-            places.setdefault(stream, []).extend((key, span) for span in spans)
+        shards: dict[int, dict[str, int]] = {}
+        for ask, spans in wanted:
+            places.setdefault(ask.stream, []).extend((ask.key, span) for span in spans)
+            shards.setdefault(ask.stream, {})[ask.key] = ask.shard
         if len(places) == 1:
-            found = {stream: iter(cache.read_many(stream, each)) for stream, each in places.items()}
+            found = {stream: iter(cache.read_many(stream, each, shards[stream])) for stream, each in places.items()}
         else:
             with ThreadPoolExecutor(min(len(places), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
-                answers = pool.map(cache.read_many, places.keys(), places.values())
+                answers = pool.map(cache.read_many, places.keys(), places.values(), shards.values())
                 found = {stream: iter(answer) for stream, answer in zip(places, answers, strict=True)}
-        return [[next(found[stream]) for _ in spans] for stream, _, spans in wanted]
+        return [[next(found[ask.stream]) for _ in spans] for ask, spans in wanted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class _Ask:
     """Some rows of a shard of a stream."""
 
     stream: int
+    shard: int
     info: ShardInfo
     rows: Int64Array
 

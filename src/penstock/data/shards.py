@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import warnings
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +11,11 @@ import numpy as np
 
 from penstock.cache.cache import Cache, CachedStream
 from penstock.cache.layout import default_directory
-from penstock.data.local import check_layouts, read_local_index
+from penstock.data.folder import LocalFolder
+from penstock.data.local import check_layouts
 from penstock.data.readers import OpenShard
-from penstock.errors import (
-    AccessDeniedError,
-    ConfigError,
-    EmptyDatasetError,
-    ObjectNotFoundError,
-    PenstockError,
-    StoreError,
-)
-from penstock.formats.parts import open_shard
-from penstock.index.mosaic_json import INDEX_NAME, parse_index
+from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError
+from penstock.formats.parts import open_files
 from penstock.index.paths import resolve_inside
 from penstock.order.spans import Spans
 from penstock.storage.base import StoreSettings, resolve_store, url_scheme
@@ -45,7 +37,7 @@ class StreamPlace:
     """Where the files of one stream are: as they lie in a folder, in the cache, or some here and some there."""
 
     index: Index
-    in_place: Path | None
+    in_place: LocalFolder | None
     cached: int | None  # its number in the cache
     validates: bool = False  # whole files only: a digest says nothing of a part
 
@@ -62,22 +54,23 @@ class ShardTable:
         self.first_shards = np.cumsum([0, *map(len, lengths)])
         self.first_ids = np.cumsum([0, *(int(each.sum()) for each in lengths)])
 
-    def find(self, shard: int) -> tuple[int, ShardInfo]:
-        """Give the stream of a shard, and what its index says of it."""
+    def find(self, shard: int) -> tuple[int, int, ShardInfo]:
+        """Give the stream of a shard, its number there, and what the index says of it."""
         stream = int(self.first_shards.searchsorted(shard, side="right")) - 1
-        return stream, self.places[stream].index.shards[shard - int(self.first_shards[stream])]
+        number = shard - int(self.first_shards[stream])
+        return stream, number, self.places[stream].index.shards[number]
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard, fetching it first if need be; it stays on the disk until it is closed."""
-        stream, info = self.find(shard)
+        stream, number, info = self.find(shard)
         place = self.places[stream]
-        if place.in_place is not None and (place.cached is None or _is_raw(place.in_place, info)):
-            return OpenShard(open_shard(place.in_place, info, self.options))
+        if place.in_place is not None and (place.cached is None or place.in_place.is_raw(info)):
+            return OpenShard(place.in_place.open_shard(info, self.options))
         if place.cached is None:
             raise ConfigError(f"stream {stream} has neither a folder nor a store")
-        lease = self.cache.lease(place.cached, info, f"shard {shard + 1}/{len(self.spans)}")
+        lease = self.cache.lease(place.cached, number, f"shard {shard + 1}/{len(self.spans)}")
         try:
-            return OpenShard(open_shard(self.cache.streams[place.cached].directory, info, self.options), lease)
+            return OpenShard(open_files(lease.paths, info, self.options), lease)
         except BaseException:
             lease.close()
             raise
@@ -86,24 +79,22 @@ class ShardTable:
         """Tell the cache which shards will be wanted, soonest first."""
         wanted = []
         for shard, ahead in zip(shards.tolist(), batches_ahead.tolist(), strict=True):
-            stream, info = self.find(shard)
+            stream, number, info = self.find(shard)
             place = self.places[stream]
-            if place.cached is not None and not (place.in_place is not None and _is_raw(place.in_place, info)):
-                wanted.append((place.cached, info, ahead))
+            if place.cached is not None and not (place.in_place is not None and place.in_place.is_raw(info)):
+                wanted.append((place.cached, number, ahead))
         self.cache.expect(wanted)
 
-    def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[int, list[ShardInfo]]]:
-        """Give some shards, or all, that are not simply read where they lie, by their stream in the cache."""
+    def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[int, list[int]]]:
+        """Number some shards, or all, that are not simply read where they lie, by their stream in the cache."""
         for number, place in enumerate(self.places):
             if place.cached is None:
                 continue
             first, end = int(self.first_shards[number]), int(self.first_shards[number + 1])
             if shards is None:
-                chosen = list(place.index.shards)
+                yield place.cached, list(range(end - first))
             else:
-                here = shards[(shards >= first) & (shards < end)]
-                chosen = [place.index.shards[shard - first] for shard in here.tolist()]
-            yield place.cached, chosen
+                yield place.cached, (shards[(shards >= first) & (shards < end)] - first).tolist()
 
     def fetch(self, url: str, local: str | None, remotes: Sequence[str | None], *, ahead: bool) -> Path:
         """Bring an object that lies below the remote of one of the streams, and say where it is."""
@@ -113,7 +104,7 @@ class ShardTable:
                 continue
             key = url.removeprefix(below)
             if place.in_place is not None and place.cached is None:
-                path = resolve_inside(place.in_place, key)
+                path = resolve_inside(place.in_place.path, key)
                 if not path.is_file():
                     raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path))
                 return path
@@ -155,25 +146,27 @@ class ShardTable:
 def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None) -> ShardTable:
     """Read the indexes of all streams. No shard is touched."""
     cached: list[CachedStream] = []
-    found: list[tuple[Index | None, Path | None, int | None]] = []
+    folders: list[LocalFolder | None] = []
+    numbers: list[int | None] = []
     for stream in streams:
-        in_place = stream.in_place
-        index = None if in_place is None else read_local_index(in_place)
-        if index is not None and not any(part.packed for shard in index.shards for part in shard.parts):
-            found.append((index, in_place, None))
+        folder = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
+        folders.append(folder)
+        if folder is not None and not folder.is_compressed:
+            numbers.append(None)
         else:
-            found.append((index, in_place, len(cached)))
+            numbers.append(len(cached))
             cached.append(_cached_stream(stream))
     cache = Cache(cached, limit_bytes=limit_bytes)
-    places = [
-        StreamPlace(
-            index=_fetch_index(cache, number, cached[number]) if index is None and number is not None else index,  # type: ignore[arg-type]
-            in_place=in_place,
-            cached=number,
-            validates=stream.validate_hash is not None,
-        )
-        for stream, (index, in_place, number) in zip(streams, found, strict=True)
-    ]
+    places = []
+    for stream, folder, number in zip(streams, folders, numbers, strict=True):
+        if number is not None:
+            index = cache.open_index(number)
+        elif folder is not None:
+            index = folder.index
+        else:
+            raise ConfigError(f"{stream!r} has neither a folder nor a store")
+        validates = stream.validate_hash is not None
+        places.append(StreamPlace(index=index, in_place=folder, cached=number, validates=validates))
     for stream, place in zip(streams, places, strict=True):
         check_layouts(place.index, options)
         if not place.index.num_samples and len(streams) == 1:
@@ -195,30 +188,3 @@ def _cached_stream(stream: Stream) -> CachedStream:
         retry=2 if stream.download_retry is None else stream.download_retry,
         timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
     )
-
-
-def _fetch_index(cache: Cache, number: int, cached: CachedStream) -> Index:
-    """Fetch the index anew, since the data may have been written anew; the last one serves if the store is away."""
-    where = f"{cached.store.url.rstrip('/')}/{INDEX_NAME}"
-    path = cached.directory / INDEX_NAME
-    try:
-        path = cache.fetch_object(number, INDEX_NAME, refresh=True)
-    except (ObjectNotFoundError, AccessDeniedError):
-        raise
-    except StoreError as error:
-        if not path.exists():
-            raise
-        warnings.warn(f"{where} cannot be read, so its last copy in {path.parent} is used: {error}", stacklevel=6)
-    return parse_index(path.read_bytes(), where)
-
-
-def _is_raw(folder: Path, info: ShardInfo) -> bool:
-    """Tell whether all files of a shard lie here as they are read."""
-    for part in info.parts:
-        path = resolve_inside(folder, part.raw.basename)
-        try:
-            if path.stat().st_size != part.raw.num_bytes:
-                return False
-        except FileNotFoundError:
-            return False
-    return True

@@ -12,6 +12,7 @@ from penstock.formats.base import ReadOptions, get_format
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from penstock.formats.base import ShardBytes, ShardReader
@@ -35,6 +36,19 @@ def open_shard(
     try:
         for part in info.parts:
             parts.append(load_part(folder, part, info.layout.compression, validate_hash, unpack_dir))
+        return get_format(info.layout.format).open(parts, info, options)
+    except BaseException:
+        for data in parts:
+            release(data)
+        raise
+
+
+def open_files(paths: Sequence[Path], info: ShardInfo, options: ReadOptions) -> ShardReader:
+    """Open a shard by its raw files."""
+    parts: list[ShardBytes] = []
+    try:
+        for path, part in zip(paths, info.parts, strict=True):
+            parts.append(load_file(path, part.raw, None))
         return get_format(info.layout.format).open(parts, info, options)
     except BaseException:
         for data in parts:

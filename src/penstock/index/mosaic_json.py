@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INDEX_NAME = "index.json"
+MAX_INDEX_BYTES = 1 << 30  # some millions of shards
 VERSION = 2
 TEXT_FORMATS = ("json", "csv", "tsv", "xsv")
 FORMATS = ("mds", *TEXT_FORMATS)

@@ -92,11 +92,13 @@ def describe(key: str, meta: Any) -> ObjectInfo:
     """Say what obstore knows about an object."""
     tag = meta["e_tag"]
     modified_ns = whole_seconds(meta["last_modified"].timestamp())
+    if not modified_ns and not tag:  # 1970 is what obstore says if the server is silent
+        return ObjectInfo(key, meta["size"])
     if not tag:
         tag = f"{_UNTAGGED}{meta['last_modified'].isoformat()}, {meta['size']} bytes"
     elif not tag.startswith(("W/", '"')):
         tag = f'"{tag}"'  # Azure leaves the quotes out of its lists
-    return ObjectInfo(key, meta["size"], tag, modified_ns or None)  # 1970 is what obstore says if the server is silent
+    return ObjectInfo(key, meta["size"], tag, modified_ns or None)
 
 
 def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:

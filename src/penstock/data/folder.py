@@ -1,0 +1,111 @@
+"""A dataset that is read where it lies, in a folder of this machine, and never mixed with what replaces it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.data.local import read_local_index
+from penstock.errors import ObjectChangedError, ObjectNotFoundError
+from penstock.files import translated
+from penstock.formats.parts import open_shard
+from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.paths import resolve_inside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.formats.base import ReadOptions, ShardReader
+    from penstock.index.model import Index, ShardInfo
+
+_MOST_TRIES = 10
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A folder, and its index as it was when it was opened.
+
+    An index is written after its shards. So a shard that is older than the index is of it, and of a newer one it is
+    looked whether the index is still the same. Where it is not, the dataset was written again.
+    """
+
+    path: Path
+    index: Index
+    validate_hash: str | None
+    _stamp: tuple[int, int, int] = field(repr=False)
+    _validated: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, path: Path, validate_hash: str | None = None) -> LocalFolder:
+        """Read the index; one that is replaced meanwhile is read again."""
+        for _ in range(_MOST_TRIES):
+            stamp = _stamp_of(path)
+            index = read_local_index(path)
+            if _stamp_of(path) == stamp and stamp is not None:
+                return cls(path, index, validate_hash, stamp)
+        raise ObjectChangedError(f"the index of {path} is written again and again: wait until it is done")
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether any shard has to be unpacked before it is read."""
+        return any(part.packed for shard in self.index.shards for part in shard.parts)
+
+    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Open a shard; its digest is checked the first time, if that was asked for."""
+        validate_hash = None if info.name in self._validated else self.validate_hash
+        try:
+            reader = open_shard(self.path, info, options, validate_hash=validate_hash)
+        except ObjectNotFoundError:
+            self._check_index(info.name)
+            raise
+        try:
+            self._check_time(info)
+        except BaseException:
+            reader.close()
+            raise
+        self._validated.add(info.name)
+        return reader
+
+    def is_raw(self, info: ShardInfo) -> bool:
+        """Tell whether all files of a shard lie here as they are read, none of them older than its compressed form."""
+        for part in info.parts:
+            path = resolve_inside(self.path, part.raw.basename)
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                return False
+            if status.st_size != part.raw.num_bytes:
+                return False
+            if part.packed is not None and self._mtime_ns(part.packed.basename) > status.st_mtime_ns:
+                return False
+        return True
+
+    def _check_time(self, info: ShardInfo) -> None:
+        if any(self._mtime_ns(part.raw.basename) > self._stamp[0] for part in info.parts):
+            self._check_index(info.name)
+
+    def _mtime_ns(self, name: str) -> int:
+        try:
+            return resolve_inside(self.path, name).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _check_index(self, name: str) -> None:
+        if _stamp_of(self.path) != self._stamp:
+            raise ObjectChangedError(
+                f"{self.path} was written again while this job reads it: a job reads one version of its data from"
+                " beginning to end. Start it again to read the new one, or write new data to a new folder",
+                path=str(self.path),
+                shard=name,
+            )
+
+
+def _stamp_of(folder: Path) -> tuple[int, int, int] | None:
+    """Describe the index file of a folder as it is now; None: there is none."""
+    path = folder / INDEX_NAME
+    try:
+        with translated(path):
+            status = path.stat()
+    except ObjectNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
