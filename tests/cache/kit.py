@@ -49,7 +49,13 @@ class Dataset:
     index: Index
 
     @property
-    def shards(self) -> tuple[ShardInfo, ...]:
+    def shards(self) -> range:
+        """The numbers of all shards."""
+        return range(len(self.index.shards))
+
+    @property
+    def infos(self) -> tuple[ShardInfo, ...]:
+        """What the index says of them."""
         return self.index.shards
 
     def stream(self, **options: object) -> CachedStream:
@@ -87,9 +93,13 @@ def write_dataset(
         names = [f"shard.{number:05}.{suffix}" for suffix in ("data", "meta")[:num_parts]]
         parts = tuple(_write_part(remote, name, num_bytes, compression) for name in names)
         shards.append(ShardInfo(layout, 1, parts))
-    index = Index(tuple(shards))
-    (remote / "index.json").write_bytes(dump_index(index))
-    return Dataset(remote, folder / "local", index)
+    data = Dataset(remote, folder / "local", Index(tuple(shards)))
+    write_index(data)
+    return data
+
+
+def write_index(data: Dataset) -> None:
+    (data.remote / "index.json").write_bytes(dump_index(data.index))
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -110,11 +120,12 @@ def _write_part(remote: Path, name: str, num_bytes: int, compression: str | None
     return Part(raw, FileInfo(stored, len(packed), digest([packed], [HASH])))
 
 
-def check_shard(cache: Cache, shard: ShardInfo, stream: int = 0) -> None:
+def check_shard(cache: Cache, shard: int, stream: int = 0) -> None:
     """Lease a shard and compare every byte of it."""
     with cache.lease(stream, shard) as lease:
-        for path, part in zip(lease.paths, shard.parts, strict=True):
-            assert path.read_bytes() == content(part.raw.basename, part.raw.num_bytes), f"{path} is torn"
+        for path in lease.paths:
+            data = path.read_bytes()
+            assert data == content(path.name, len(data)), f"{path} is torn"
 
 
 # --- Processes ----------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from penstock.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
 )
-from penstock.index.model import FileInfo, Part, ShardInfo
+from penstock.index.model import FileInfo, Index, Part, ShardInfo
+from penstock.index.mosaic_json import dump_index
 from penstock.storage.base import StoreSettings, open_store, resolve_store
 from penstock.types import Span
-from tests.cache.kit import HASH, check_shard, content, fetcher_pids, wait_until, write_dataset
+from tests.cache.kit import HASH, check_shard, content, fetcher_pids, wait_until, write_dataset, write_index
 
 SHAPES = [(1, None), (1, "zstd"), (2, None), (2, "gz")]
 
@@ -36,9 +37,10 @@ def test_shards_come_whole_and_stay(tmp_path: Path, num_parts: int, compression:
         for shard in data.shards:
             check_shard(cache, shard)
         stats = cache.stats().total
-        assert (stats.leases, stats.hits, stats.waits, stats.downloads) == (12, 6, 6, 6)
-        assert stats.num_bytes == sum(part.stored.num_bytes for shard in data.shards for part in shard.parts)
-    names = {part.raw.basename for shard in data.shards for part in shard.parts}
+        assert (stats.leases, stats.hits, stats.waits, stats.downloads) == (12, 6, 6, 7)  # the index, too
+        stored = sum(part.stored.num_bytes for shard in data.infos for part in shard.parts)
+        assert stats.num_bytes == stored + (data.remote / "index.json").stat().st_size
+    names = {part.raw.basename for shard in data.infos for part in shard.parts}
     assert data.cached_names() == names  # nothing compressed is kept
     assert not data.parts_left()
 
@@ -67,20 +69,22 @@ def test_a_big_object_comes_in_pieces(tmp_path: Path) -> None:
 
 
 def test_empty_files(tmp_path: Path) -> None:
-    data = write_dataset(tmp_path, num_shards=1, num_bytes=0)
+    data = write_dataset(tmp_path)
+    (data.remote / "nothing").touch()
     with data.cache() as cache:
-        check_shard(cache, data.shards[0])
-        assert cache.read(0, "shard.00000.data") == b""
+        assert cache.fetch_object(0, "nothing").read_bytes() == b""
+        assert cache.read(0, "nothing") == b""
 
 
 def test_names_in_folders(tmp_path: Path) -> None:
     (tmp_path / "remote/a/b").mkdir(parents=True)
-    (tmp_path / "remote/a/b/x").write_bytes(content("a/b/x", 1000))
+    (tmp_path / "remote/a/b/x").write_bytes(content("x", 1000))
     data = write_dataset(tmp_path / "other", num_shards=1)
-    shard = ShardInfo(data.shards[0].layout, 1, (Part(FileInfo("a/b/x", 1000)),))
+    shard = ShardInfo(data.infos[0].layout, 1, (Part(FileInfo("a/b/x", 1000)),))
+    (tmp_path / "remote/index.json").write_bytes(dump_index(Index((shard,))))
     stream = CachedStream(directory=tmp_path / "local", store=resolve_store((tmp_path / "remote").as_uri()))
     with Cache([stream]) as cache:
-        check_shard(cache, shard)
+        check_shard(cache, 0)
         assert (tmp_path / "local/a/b/x").exists()
 
 
@@ -89,35 +93,42 @@ def test_a_name_cannot_leave_the_directory(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     data.local.mkdir()
     (data.local / "link").symlink_to(tmp_path / "outside")
+    for name in ("../x", "/etc/x", "link/x"):
+        shard = ShardInfo(data.infos[0].layout, 1, (Part(FileInfo(name, 12)),))
+        (data.remote / "index.json").write_bytes(dump_index(Index((shard,))))
+        with data.cache() as cache:
+            with pytest.raises((BadIndexError, ConfigError)):
+                cache.lease(0, 0)
+    write_index(data)
     with data.cache() as cache:
-        for name in ("../x", "/etc/x", "link/x"):
+        for name in ("../x", "/etc/x", "link/x", ".git/hooks/x", "index.json"):
             with pytest.raises((BadIndexError, ConfigError)):
-                cache.lease(0, ShardInfo(data.shards[0].layout, 1, (Part(FileInfo(name, 10)),)))
-            with pytest.raises((BadIndexError, ConfigError)):
-                cache.fetch_object(0, "index.json", name)
+                cache.fetch_object(0, "shard.00000.data", name)
     assert not list((tmp_path / "outside").iterdir())
 
 
-def test_a_file_of_the_wrong_size_is_replaced(tmp_path: Path) -> None:
+def test_a_file_of_the_wrong_size_is_not_used_and_stays(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_parts=2)
     data.local.mkdir()
     (data.local / "shard.00000.data").write_bytes(b"short")
     (data.local / "shard.00001.data").write_bytes(content("shard.00001.data", 100_000))  # its other part is missing
-    with data.cache() as cache:
-        for shard in data.shards:
-            check_shard(cache, shard)
+    for _ in range(2):
+        with data.cache() as cache:
+            for shard in data.shards:
+                check_shard(cache, shard)
+    assert (data.local / "shard.00000.data").read_bytes() == b"short"
 
 
-def test_what_others_put_there_is_used(tmp_path: Path) -> None:
+def test_what_others_put_there_is_used_if_its_digest_fits(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     data.local.mkdir()
-    for shard in data.shards:
+    for shard in data.infos:
         (data.local / shard.name).write_bytes(content(shard.name, 100_000))
+    (data.local / data.infos[3].name).write_bytes(bytes(100_000))
     with data.cache() as cache:
-        cache.expect([(0, shard, 1) for shard in data.shards])
         for shard in data.shards:
             check_shard(cache, shard)
-        assert cache.node_stats() == {}  # nobody was started for it
+        assert cache.stats().total.downloads == 2  # the index and the shard
 
 
 def test_expected_shards_come_by_themselves(tmp_path: Path) -> None:
@@ -203,7 +214,7 @@ def test_object_of_another_size(tmp_path: Path, num_bytes: int) -> None:
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_damaged_object(tmp_path: Path, compression: str | None) -> None:
     data = write_dataset(tmp_path, compression=compression)
-    name = data.shards[1].parts[0].stored.basename
+    name = data.infos[1].parts[0].stored.basename
     damaged = bytearray((data.remote / name).read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (data.remote / name).write_bytes(damaged)
@@ -213,7 +224,7 @@ def test_damaged_object(tmp_path: Path, compression: str | None) -> None:
         check_shard(cache, data.shards[2])
         assert cache.node_stats()["retries"] == 2
     assert not data.parts_left()
-    assert not (data.local / data.shards[1].name).exists()
+    assert not (data.local / data.infos[1].name).exists()
 
 
 def test_a_digest_that_was_never_recorded(tmp_path: Path) -> None:

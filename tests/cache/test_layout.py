@@ -69,7 +69,7 @@ def test_temporary_files_name_their_stripe(tmp_path: Path) -> None:
 
 def test_items_travel_as_json(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_parts=2, compression="zstd")
-    for item in (item_of_shard(data.shards[0], HASH), item_of_object("key", "name", refresh=True)):
+    for item in (item_of_shard(data.infos[0], 0, "e", HASH), item_of_object("key", "name", refresh=True)):
         assert load_item(dump_item(item)) == item
 
 

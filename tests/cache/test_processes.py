@@ -249,7 +249,7 @@ def test_a_directory_deleted_under_a_running_job(tmp_path: Path) -> None:
         vandal = threading.Thread(target=delete)
         vandal.start()
         try:
-            for shard in data.shards * 2:
+            for shard in [*data.shards, *data.shards]:
                 cache.lease(0, shard).close()
         finally:
             is_over.set()
@@ -271,7 +271,7 @@ def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
         cache = Cache([type(stream)(directory=tmp_path / f"c{number}", store=stream.store)])
         check_shard(cache, data.shards[0])
         caches.append(cache)
-    assert num_descriptors() <= before[0] + 2
+    assert num_descriptors() <= before[0] + 2 + 200  # each has its edition open
     assert threading.active_count() == before[1]
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40

@@ -29,7 +29,7 @@ from pathlib import Path
 from tests.cache.kit import check_shard, open_dataset
 data = open_dataset(Path(sys.argv[1]))
 with data.cache(limit_bytes=600_000, validate_hash="xxh64") as cache:
-    cache.fetch_object(0, "index.json")
+    cache.open_index(0)
     for _ in range(2):
         for number, shard in enumerate(data.shards):
             cache.expect([(0, later, ahead) for ahead, later in enumerate(data.shards[number:number + 3])])
@@ -74,7 +74,7 @@ def check_disk(folder: Path) -> None:
     """Whatever has its final name is whole, and the limit holds."""
     data = open_dataset(folder)
     total = 0
-    for shard in data.shards:
+    for shard in data.infos:
         for part in shard.parts:
             path = data.local / part.raw.basename
             if path.exists():

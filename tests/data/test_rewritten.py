@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from penstock import JSONWriter, LocalDataset, MDSWriter, Stream, StreamingDataset
-from penstock.errors import ObjectChangedError
+from penstock import MDSWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.servers.nginx import WebServer
-    from tests.servers.s3 import S3Server
 
 NUM_SAMPLES = 60
 COLUMNS = {"id": "int", "x": "ndarray:float32:8"}

@@ -92,9 +92,8 @@ class Copies:
     def _known_object(self, folder: Folder, item: Item) -> Copy | None:
         for name in (item.name, apart_name(item.edition, item.name)):
             record = folder.ledger.get(name)
-            if record is not None and record.edition == item.edition and self._is_trusted(folder, record):
-                wanted = item.parts[0].stored
-                if record.keys == (wanted.key,) and wanted.num_bytes in (None, record.stored_bytes[0]):
+            if record is not None and record.edition == item.edition and _is_made_of(record, item):
+                if self._is_trusted(folder, record):
                     return Copy(name, is_right=True, record=record)
         return None
 
@@ -135,7 +134,7 @@ class Copies:
         if item.refresh or not self._is_trusted(folder, record):
             return False
         if record.edition == item.edition:
-            return record.keys == tuple(part.stored.key for part in item.parts)
+            return _is_made_of(record, item)
         answer = is_settled_by_index(record, item, source.name)
         if answer is None:
             answer = is_settled_by_store(record, [self._ask(folder, item, key, source) for key in record.keys])
@@ -235,6 +234,14 @@ class _Listing:
             return source.store.stat(key)
         except ObjectNotFoundError:
             return None
+
+
+def _is_made_of(record: Record, item: Item) -> bool:
+    """Tell whether copies were made of the objects, and of as many bytes, as an item of the same edition."""
+    stored = [part.stored for part in item.parts]
+    return record.keys == tuple(file.key for file in stored) and all(
+        file.num_bytes in (None, num_bytes) for file, num_bytes in zip(stored, record.stored_bytes, strict=True)
+    )
 
 
 def _is_own(path: Path) -> bool:

@@ -8,14 +8,13 @@ An edition has a folder of its own below the control folder of a cache directory
     seen            for each shard, the version of its objects that was seen first by the jobs that run now
     files/          copies whose plain names are taken by something else
 
-Readers map the table. A shard is there if its file has the stamp that the table says; nobody has to be asked.
+A shard is there if its file has the stamp that the table says: readers look there, and need not ask anybody.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import shutil
 import struct
@@ -39,7 +38,6 @@ _ABOUT = "about.json"
 _ENTRY = struct.Struct("<QqQQ")
 _SEEN = struct.Struct("<Q")
 _NOWHERE, _PLAIN, _APART = range(3)
-_MIN_TABLE_BYTES = 1 << 16
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -213,16 +211,18 @@ class OpenEdition:
     def __init__(self, edition: Edition) -> None:
         self.edition = edition
         self._held: Descriptor | None = None
-        self._table: mmap.mmap | None = None
 
     def entry(self, number: int) -> Entry | None:
         """Give what the table says of a shard, or None if no file is known to be it."""
-        table = self._table
-        if table is None or len(table) < (number + 1) * _ENTRY.size:
-            table = self._map(number)
-            if table is None:
+        held = self._held
+        if held is None or held.number < 0:
+            if not self.hold() or self._held is None:
                 return None
-        entry = Entry(*_ENTRY.unpack_from(table, number * _ENTRY.size))
+            held = self._held
+        data = os.pread(held.number, _ENTRY.size, number * _ENTRY.size)
+        if len(data) < _ENTRY.size:
+            return None
+        entry = Entry(*_ENTRY.unpack(data))
         return entry if entry.place else None
 
     def hold(self) -> bool:
@@ -230,7 +230,7 @@ class OpenEdition:
         if self._held is None:
             path = self.edition.table_path
             try:
-                held = Descriptor(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+                held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
             except OSError:
                 return False
             if not try_lock(held.number, fcntl.LOCK_SH, path):
@@ -239,32 +239,14 @@ class OpenEdition:
         return not self.is_lost()
 
     def is_lost(self) -> bool:
-        """Tell whether the table was removed, maybe with the whole cache: what is mapped then tells nothing new."""
+        """Tell whether the table was removed, maybe with the whole cache."""
         return self._held is None or os.fstat(self._held.number).st_nlink == 0
 
     def close(self) -> None:
         """Let it go."""
-        if self._table is not None:
-            self._table.close()
         if self._held is not None:
             self._held.close()
-        self._table = self._held = None
-
-    def _map(self, number: int) -> mmap.mmap | None:
-        """Map the table, long enough for a shard; what is not yet written of it are holes, which take no room."""
-        if not self.hold() or self._held is None:
-            self.close()
-            return None
-        num_bytes = max(_MIN_TABLE_BYTES, 2 * (number + 1) * _ENTRY.size)
-        if os.fstat(self._held.number).st_size < num_bytes:
-            os.ftruncate(self._held.number, num_bytes)
-        # A mapping keeps its descriptor, in forked children too: it must not be the one that holds the lock.
-        mapped = os.open(self.edition.table_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            self._table = mmap.mmap(mapped, num_bytes, access=mmap.ACCESS_READ)
-        finally:
-            os.close(mapped)
-        return self._table
+        self._held = None
 
 
 def editions_in(directory: Path) -> list[Edition]:

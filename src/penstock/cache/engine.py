@@ -18,6 +18,7 @@ from penstock.cache.haul import Admission, Haul, NoLongerWanted
 from penstock.cache.item import names_of
 from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, Ticket, Want
 from penstock.cache.lock import Stripes
+from penstock.cache.owner import prepare_folder
 from penstock.cache.pool import PiecePool
 from penstock.cache.room import Room
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
@@ -70,7 +71,9 @@ class Engine:
 
     def register(self, group: GroupKey, streams: Sequence[CachedStream], limit_bytes: int | None) -> list[str]:
         """Learn of a group of directories; gives warnings to show to its user."""
-        warnings = self._room.open(group, [stream.directory for stream in streams], limit_bytes)
+        risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
+        warnings = [text for texts in risks for text in texts]
+        warnings += self._room.open(group, [stream.directory for stream in streams], limit_bytes)
         with self._changed:
             self._groups[group] = _Group(tuple(streams), limit_bytes)
             self._counts.open(group)

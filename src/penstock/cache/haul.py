@@ -231,6 +231,7 @@ class Haul:
             _check_index_size(item, source)
             bring = self._bring(job, item, begun, Copy(item.name, is_right=False))
             path, info = bring.fetch_index(temporary)
+            self._counts.add_download(job.credit(), info.num_bytes)
             with self._holding(job, item.name):
                 evict = partial(self._room.evict, job.directory)
                 edition = self._openings.open(folder, source, path, info, evict)

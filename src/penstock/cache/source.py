@@ -18,7 +18,7 @@ class Source:
 
     store: Store
     url: str
-    name: str  # what tells its data from others': place and endpoint, without secrets
+    name: str = ""  # what tells its data from others': place and endpoint, without secrets
     retry: int = 2
     timeout_s: float = 60.0
 

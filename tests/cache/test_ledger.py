@@ -1,0 +1,229 @@
+"""The ledger: what was brought, by whom it is read, and what a crash or a loss of power leaves of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cache.boot import boot_id
+from penstock.cache.item import Item, ItemPart, StoredFile
+from penstock.cache.layout import apart_name, ledger_path, plain_name
+from penstock.cache.ledger import FileStamp, Ledger, Record, is_as_left, look, parse_lines
+from penstock.cache.versions import (
+    edition_of,
+    is_settled_by_index,
+    is_settled_by_store,
+    is_young,
+    lasting_tag,
+)
+from penstock.storage.base import ObjectInfo
+from tests.cache.kit import check_shard, content, left_over, write_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW = 1_800_000_000 * 10**9
+
+
+def record_of(name: str, inode: int = 1, **changes: object) -> Record:
+    record = Record(
+        files=(FileStamp(name, 10, inode, 5),),
+        url="s3://bucket/data",
+        keys=(name,),
+        stored_bytes=(10,),
+        versions=('"tag"',),
+        digests=("sha1:00",),
+        edition="e",
+        boot=None,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_it_says_what_was_said_last(tmp_path: Path) -> None:
+    ledger, other = Ledger(tmp_path), Ledger(tmp_path)
+    ledger.put(record_of("a", boot="now"))
+    ledger.put(record_of("b"))
+    assert other.get("a") == record_of("a", boot="now")
+    other.put(record_of("a", inode=2, boot="now"))
+    ledger.note_flushed(record_of("a"))  # of a file that was fetched again meanwhile
+    assert ledger.get("a") == record_of("a", inode=2, boot="now")
+    ledger.note_flushed(record_of("a", inode=2))
+    assert other.get("a") == record_of("a", inode=2)
+    other.drop("b")
+    assert ledger.all() == [record_of("a", inode=2)]
+    ledger_path(tmp_path).unlink()  # the cache was deleted
+    assert not other.all()
+
+
+@given(st.integers(0, 2000))
+def test_a_line_that_was_cut_says_nothing(num_bytes: int) -> None:
+    folder = Path(os.fspath(_folder()))
+    ledger = Ledger(folder)
+    for name in "abcde":
+        ledger.put(record_of(name))
+    data = ledger_path(folder).read_bytes()
+    whole = data[:num_bytes].count(b"\n")
+    assert [name for name in parse_lines(data[:num_bytes]) if name in "abcde"][:whole] == list("abcde")[:whole]
+    ledger_path(folder).write_bytes(data[:num_bytes] + b"\0" * 300)  # as a journal may leave it
+    assert len(Ledger(folder).all()) in (whole, whole + 1)
+
+
+def _folder() -> str:
+    import tempfile
+
+    return tempfile.mkdtemp(prefix="pst-ledger-")
+
+
+def test_it_does_not_grow_for_ever_and_loses_nothing_when_it_is_rewritten(tmp_path: Path) -> None:
+    ledgers = [Ledger(tmp_path) for _ in range(3)]
+
+    def write(ledger: Ledger, first: str) -> None:
+        for number in range(700):
+            name = f"{first}{number % 5}"
+            ledger.put(record_of(name, inode=number))
+            ledger.drop(name)
+            ledger.put(record_of(name, inode=number))
+            if number % 50 == 0:
+                ledger.all()
+
+    threads = [threading.Thread(target=write, args=(ledger, name)) for ledger, name in zip(ledgers, "abc", strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = {f"{first}{number % 5}": number for first in "abc" for number in range(695, 700)}
+    for ledger in ledgers:
+        assert {record.name: record.files[0].inode for record in ledger.all()} == expected
+    assert len(ledger_path(tmp_path).read_bytes().splitlines()) < 3000
+
+
+def test_lines_that_name_files_elsewhere_are_not_believed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.put(record_of("a"))
+    text = ledger_path(tmp_path).read_text()
+    ledger_path(tmp_path).write_text(text.replace('"name":"a"', '"name":"../a"') + "[1]\n17\n" + '{"x": 1}\n')
+    assert not Ledger(tmp_path).all()
+
+
+def test_a_file_that_was_touched_is_no_longer_as_we_left_it(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    stamp = look(tmp_path, "a")
+    assert stamp is not None
+    record = record_of("a", files=(stamp,))
+    assert is_as_left(tmp_path, record)
+    os.utime(tmp_path / "a", ns=(stamp.mtime_ns + 5, stamp.mtime_ns))  # to read it is no harm
+    assert is_as_left(tmp_path, record)
+    os.utime(tmp_path / "a", ns=(stamp.mtime_ns, stamp.mtime_ns + 1))
+    assert not is_as_left(tmp_path, record)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert look(tmp_path, "link") is None
+    os.mkfifo(tmp_path / "pipe")
+    assert look(tmp_path, "pipe") is None
+
+
+def test_names_apart() -> None:
+    assert plain_name(apart_name("0a1b", "part.000/shard.00000.mds")) == "part.000/shard.00000.mds"
+    assert plain_name("part.000/shard.00000.mds") == "part.000/shard.00000.mds"
+
+
+# --- What proves what ---------------------------------------------------------------------------------------
+
+
+def info(tag: str | None = None, age_s: float = 100.0, num_bytes: int = 10) -> ObjectInfo:
+    return ObjectInfo("a", num_bytes, tag, NOW - int(age_s * 10**9))
+
+
+def test_times_in_whole_seconds_prove_nothing_of_young_files() -> None:
+    assert is_young(info(age_s=0), NOW)
+    assert is_young(info(age_s=1), NOW)
+    assert is_young(info(age_s=-60), NOW)  # a clock that is ahead
+    assert not is_young(info(age_s=2), NOW)
+    assert not is_young(info(age_s=0.5), NOW)  # told more exactly than in seconds
+    assert lasting_tag(info(age_s=1), NOW) is None
+    assert lasting_tag(info('"6526fd1c-258"', age_s=1), NOW) is None  # nginx
+    assert lasting_tag(info('W/"6526fd1c-258"', age_s=1), NOW) is None
+    assert lasting_tag(info('"6526fd1c-258"'), NOW) == '"6526fd1c-258"'
+    md5 = '"9e107d9d372bb6826bd81d3542a419d6"'
+    assert lasting_tag(info(md5, age_s=1), NOW) == md5
+    assert lasting_tag(info('"9e107d9d372bb6826bd81d3542a419d6-7"', age_s=0), NOW) is not None  # S3, in parts
+    assert lasting_tag(ObjectInfo("a", 10), NOW) is None
+
+
+def item_of(digest: str | None, num_bytes: int = 10, key: str = "a") -> Item:
+    return Item((ItemPart(StoredFile("a", key, num_bytes, digest)),), edition="new", number=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "item", "source", "expected"),
+    [
+        ({}, item_of("sha1:00"), "s3://bucket/data", True),
+        ({}, item_of("sha1:01"), "s3://bucket/data", False),
+        ({}, item_of("md5:00"), "s3://bucket/data", None),
+        ({}, item_of(None), "s3://bucket/data", None),
+        ({}, item_of(None, num_bytes=11), "s3://bucket/data", False),
+        ({}, item_of("sha1:00", key="b"), "s3://bucket/data", False),
+        ({}, item_of("sha1:00"), "s3://other/data", False),
+        ({"digests": (None,)}, item_of("sha1:00"), "s3://bucket/data", None),
+    ],
+)
+def test_what_the_index_says_of_a_copy(change: dict[str, object], item: Item, source: str, expected: object) -> None:
+    assert is_settled_by_index(record_of("a", **change), item, source) is expected
+
+
+def test_what_the_store_says_of_a_copy() -> None:
+    assert is_settled_by_store(record_of("a"), [info('"tag"')])
+    assert not is_settled_by_store(record_of("a"), [info('"other"')])
+    assert not is_settled_by_store(record_of("a"), [info('"tag"', num_bytes=11)])
+    assert not is_settled_by_store(record_of("a"), [None])
+    assert not is_settled_by_store(record_of("a", versions=(None,)), [ObjectInfo("a", 10)])
+
+
+def test_an_edition_is_place_and_bytes_and_version() -> None:
+    make: Callable[..., str] = edition_of
+    known = make("s3://a", "00", info('"t"'))
+    assert known == make("s3://a", "00", info('"t"'))
+    others = [
+        make("s3://b", "00", info('"t"')),
+        make("s3://a", "01", info('"t"')),
+        make("s3://a", "00", info('"u"')),
+        make("s3://a", "00", info('"t"', age_s=99)),
+        make("s3://a", "00", None),
+        make("s3://a", "00", info('"t"'), "salt"),
+    ]
+    assert len({known, *others}) == 7
+
+
+# --- A loss of power ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_what_was_not_flushed_is_not_trusted_after_another_boot(
+    tmp_path: Path, runtime: Path, is_flushed: bool
+) -> None:
+    data = write_dataset(tmp_path)
+    with data.cache() as cache:
+        check_shard(cache, 0)
+    assert not left_over(runtime)
+    path = data.local / "shard.00000.data"
+    stamp = look(data.local, path.name)
+    assert stamp is not None
+    with path.open("r+b") as file:  # the right size, and zeros
+        file.write(bytes(100_000))
+    os.utime(path, ns=(stamp.mtime_ns, stamp.mtime_ns))
+    text = ledger_path(data.local).read_text()
+    lines = [line for line in text.splitlines() if "flushed" not in line or is_flushed]
+    assert boot_id() in text
+    ledger_path(data.local).write_text("\n".join(lines).replace(str(boot_id()), "an-earlier-boot") + "\n")
+    (table,) = data.local.glob(".penstock/editions/*/current-*")
+    table.rename(table.with_name("current-earlier"))
+    with data.cache() as cache, cache.lease(0, 0) as lease:
+        is_old = lease.paths[0].read_bytes() == bytes(100_000)
+        assert is_old is is_flushed
+        assert is_old or lease.paths[0].read_bytes() == content("shard.00000.data", 100_000)
