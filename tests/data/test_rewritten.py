@@ -27,7 +27,7 @@ NUM_SAMPLES = 60
 COLUMNS = {"id": "int", "x": "ndarray:float32:8"}
 
 
-def write(out: Path, value: int, **options: Any) -> None:
+def write(out: Path | str, value: int, **options: Any) -> None:
     """Write a dataset whose samples all say the same value; its shape never changes."""
     with MDSWriter(out=out, columns=COLUMNS, size_limit=600, exist_ok=True, **options) as writer:
         for number in range(NUM_SAMPLES):
@@ -107,3 +107,198 @@ def test_of_a_web_server_that_makes_tags_of_time_and_size(tmp_path: Path, nginx:
     for value in (1, 2):
         write(out, value)
         assert all_are(read_elsewhere(**arguments), value)
+
+
+@pytest.mark.parametrize("hashes", [None, "sha1"])
+def test_of_an_object_store(tmp_path: Path, moto: S3Server, hashes: str | None) -> None:
+    bucket = f"rewritten-{hashes or 'none'}"
+    moto.make_bucket(bucket)
+    for value in (1, 2):
+        write(f"s3://{bucket}/data", value, hashes=hashes, storage_options=moto.options)
+        assert all_are(read_elsewhere(remote=f"s3://{bucket}/data", storage_options=moto.options), value)
+
+
+# --- One folder for several datasets ------------------------------------------------------------------------
+
+
+def values(dataset: StreamingDataset) -> list[float]:
+    return [float(sample["x"][3]) for sample in dataset]
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_two_remotes_may_share_a_folder(tmp_path: Path, compression: str | None) -> None:
+    for value in (1, 2):
+        write(tmp_path / str(value), value, compression=compression)
+    shared = tmp_path / "cache"
+    for _ in range(2):
+        for value in (1, 2):
+            with StreamingDataset(remote=tmp_path / str(value), local=shared) as dataset:
+                assert values(dataset) == [value] * NUM_SAMPLES
+    streams = [Stream(remote=tmp_path / str(value), local=shared) for value in (1, 2)]
+    with StreamingDataset(streams=streams, shuffle=True, batch_size=4) as dataset:
+        for _ in range(2):
+            assert sorted(values(dataset)) == [1] * NUM_SAMPLES + [2] * NUM_SAMPLES
+        downloads = dataset.stats()["process"]["downloads"]
+    with StreamingDataset(streams=streams, batch_size=4) as dataset:
+        assert values(dataset) == [1] * NUM_SAMPLES + [2] * NUM_SAMPLES
+        assert dataset.stats()["process"]["downloads"] == 2  # the indexes: both have their copies now
+    assert downloads > 2
+
+
+def test_two_remotes_share_a_folder_within_a_limit(tmp_path: Path) -> None:
+    for value in (1, 2):
+        write(tmp_path / str(value), value)
+    streams = [Stream(remote=tmp_path / str(value), local=tmp_path / "cache") for value in (1, 2)]
+    size = sum(path.stat().st_size for path in (tmp_path / "1").glob("shard*"))
+    with StreamingDataset(streams=streams, shuffle=True, batch_size=4, cache_limit=size) as dataset:
+        for _ in range(2):
+            assert sorted(values(dataset)) == [1] * NUM_SAMPLES + [2] * NUM_SAMPLES
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("shard*.mds")) <= size
+
+
+# --- A job that runs while its data are written again -------------------------------------------------------
+
+
+def read_across(tmp_path: Path, remote: str, compression: str | None, hashes: str | None, **more: Any) -> list[float]:
+    """Read some samples, have the dataset written again, read on; gives what came until the job was told."""
+    out = tmp_path / "data"
+    write(out, 1, compression=compression, hashes=hashes)
+    arguments: dict[str, Any] = dict(more)
+    seen: list[float] = []
+    with served(tmp_path) as url:
+        arguments["remote"] = f"{url}/data" if remote == "http" else out
+        if remote == "copied":
+            arguments["local"] = tmp_path / "cache"
+        with StreamingDataset(predownload=1, batch_size=1, **arguments) as dataset:
+            samples = iter(dataset)
+            seen += [float(next(samples)["x"][3]) for _ in range(NUM_SAMPLES // 3)]
+            write(out, 2, compression=compression, hashes=hashes)
+            with pytest.raises(ObjectChangedError, match="written again while this job reads it.*[Ss]tart it again"):
+                seen.extend(float(sample["x"][3]) for sample in samples)
+    return seen
+
+
+@pytest.mark.parametrize("hashes", [None, "sha1"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("remote", ["in place", "copied", "http"])
+def test_a_running_job_never_mixes_two_versions(
+    tmp_path: Path, remote: str, compression: str | None, hashes: str | None
+) -> None:
+    seen = read_across(tmp_path, remote, compression, hashes)
+    assert set(seen) == {1}
+    assert len(seen) < NUM_SAMPLES
+
+
+def test_nor_does_it_with_a_limit(tmp_path: Path) -> None:
+    """What is fetched a second time is compared with what was fetched first."""
+    write(tmp_path / "data", 1)
+    with StreamingDataset(remote=tmp_path / "data", local=tmp_path / "cache", batch_size=1, cache_limit=3000) as dataset:
+        assert values(dataset) == [1] * NUM_SAMPLES
+        # Not as a writer does it: shards alone, with times of long ago, under the same index.
+        index = (tmp_path / "data/index.json").read_bytes()
+        status = (tmp_path / "data/index.json").stat()
+        write(tmp_path / "data", 2)
+        (tmp_path / "data/index.json").write_bytes(index)
+        os.utime(tmp_path / "data/index.json", ns=(status.st_mtime_ns, status.st_mtime_ns))
+        for path in (tmp_path / "data").glob("shard*"):
+            os.utime(path, (0, 0))
+        seen: list[float] = []
+        with pytest.raises(ObjectChangedError, match="not the object that was read before"):
+            seen.extend(float(sample["x"][3]) for sample in dataset)
+        assert set(seen) <= {1}
+
+
+def test_samples_by_number_are_of_one_version(tmp_path: Path) -> None:
+    """Offsets and rows are read by ranges, one after the other, and must belong together."""
+    write(tmp_path / "data", 1)
+    with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data") as dataset:
+        assert dataset[3]["x"][3] == 1
+        write(tmp_path / "data", 2)
+        with pytest.raises(ObjectChangedError):
+            dataset[4]
+        with pytest.raises(ObjectChangedError):
+            dataset[50]
+
+
+def test_both_files_of_a_text_shard_are_of_one_version(tmp_path: Path) -> None:
+    def write_text(value: int) -> None:
+        columns = {"id": "int", "text": "str"}
+        with JSONWriter(out=tmp_path / "data", columns=columns, size_limit=300, exist_ok=True) as writer:
+            for number in range(NUM_SAMPLES):
+                text = str(value) * 2 if (number + value) % 2 else str(value) * 4
+                writer.write({"id": number, "text": text})
+
+    write_text(1)
+    with StreamingDataset(remote=tmp_path / "data", local=tmp_path / "cache", batch_size=1, predownload=1) as dataset:
+        samples = iter(dataset)
+        seen = [next(samples)["text"] for _ in range(10)]
+        write_text(2)
+        with pytest.raises(ObjectChangedError):
+            seen.extend(sample["text"] for sample in samples)
+        assert {text[0] for text in seen} == {"1"}
+    with StreamingDataset(remote=tmp_path / "data", local=tmp_path / "cache") as dataset:
+        assert {sample["text"][0] for sample in dataset} == {"2"}
+
+
+def test_a_new_job_reads_the_new_version_while_an_old_one_still_holds_the_old(tmp_path: Path) -> None:
+    write(tmp_path / "data", 1)
+    arguments: dict[str, Any] = {"remote": tmp_path / "data", "local": tmp_path / "cache", "batch_size": 1}
+    with StreamingDataset(**arguments) as old:
+        assert values(old) == [1] * NUM_SAMPLES
+        write(tmp_path / "data", 2)
+        with StreamingDataset(**arguments) as new:
+            for _ in range(2):
+                assert values(new) == [2] * NUM_SAMPLES
+                assert values(old) == [1] * NUM_SAMPLES  # all of it was here already
+    with StreamingDataset(**arguments) as new:
+        assert values(new) == [2] * NUM_SAMPLES
+
+
+def test_appending_disturbs_nobody_and_fetches_only_what_is_new(tmp_path: Path) -> None:
+    write(tmp_path / "data", 1)
+    arguments: dict[str, Any] = {"remote": tmp_path / "data", "local": tmp_path / "cache", "batch_size": 1}
+    with StreamingDataset(predownload=1, **arguments) as old:
+        samples = iter(old)
+        seen = [float(next(samples)["x"][3]) for _ in range(10)]
+        with MDSWriter(out=tmp_path / "data", columns=COLUMNS, size_limit=600, append=True) as writer:
+            writer.write({"id": NUM_SAMPLES, "x": np.full(8, 1, np.float32)})
+        seen.extend(float(sample["x"][3]) for sample in samples)
+        assert seen == [1] * NUM_SAMPLES
+    with StreamingDataset(**arguments) as new:
+        assert values(new) == [1] * (NUM_SAMPLES + 1)
+        assert new.stats()["process"]["downloads"] == 2  # the index, and one shard
+
+
+def test_a_dataset_by_number_in_its_folder(tmp_path: Path) -> None:
+    write(tmp_path / "data", 1)
+    dataset = LocalDataset(tmp_path / "data")
+    assert dataset[0]["x"][3] == 1
+    write(tmp_path / "data", 2)
+    with pytest.raises(ObjectChangedError, match="written again"):
+        dataset[NUM_SAMPLES - 1]
+    assert LocalDataset(tmp_path / "data")[NUM_SAMPLES - 1]["x"][3] == 2
+
+
+# --- The store is away, or says little ----------------------------------------------------------------------
+
+
+def test_the_last_edition_serves_while_the_store_is_away(tmp_path: Path) -> None:
+    write(tmp_path / "data", 1)
+    settings: dict[str, Any] = {"local": tmp_path / "cache", "download_retry": 0, "download_timeout": 2}
+    with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data", **settings) as dataset:
+        assert values(dataset) == [1] * NUM_SAMPLES
+    with pytest.warns(UserWarning, match="cannot be read, so its last copy"):
+        dataset = StreamingDataset(remote=f"{url}/data", **settings)
+    with dataset:
+        assert values(dataset) == [1] * NUM_SAMPLES
+
+
+def test_nothing_is_asked_of_the_store_about_shards_that_are_here(tmp_path: Path) -> None:
+    write(tmp_path / "data", 1)
+    for path in (tmp_path / "data").iterdir():
+        os.utime(path, (time.time() - 100, time.time() - 100))
+    with served(tmp_path) as url:
+        assert all_are(read_elsewhere(remote=f"{url}/data"), 1)
+        for path in (tmp_path / "data").glob("shard*"):
+            path.unlink()  # any question would be an error
+        assert all_are(read_elsewhere(remote=f"{url}/data"), 1)

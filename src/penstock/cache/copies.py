@@ -92,9 +92,10 @@ class Copies:
     def _known_object(self, folder: Folder, item: Item) -> Copy | None:
         for name in (item.name, apart_name(item.edition, item.name)):
             record = folder.ledger.get(name)
-            if record is not None and record.edition == item.edition and _is_made_of(record, item):
-                if self._is_trusted(folder, record):
-                    return Copy(name, is_right=True, record=record)
+            if record is None or record.edition != item.edition or not _is_made_of(record, item):
+                continue
+            if self._is_trusted(folder, record):
+                return Copy(name, is_right=True, record=record)
         return None
 
     # --- With the item's stripe held ------------------------------------------------------------------------
