@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 import threading
+import time
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +27,7 @@ class Workspace:
         self.files: dict[str, tuple[bytes, int]] = {}  # by path, with the second of the change
         self.folders: set[str] = set()
         self.handles: dict[int, str] = {}
-        self.clock = 1_700_000_000
+        self.clock = int(time.time())  # goes on by one with each change
         self.lock = threading.Lock()
         self.refusals: list[int] = []  # answers to the next requests for bytes
         self.cuts: list[int] = []  # bytes after which the next bodies end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import fsspec
@@ -21,7 +22,7 @@ from penstock.errors import (
     UnknownSchemeError,
 )
 from penstock.storage.base import open_store, resolve_store
-from penstock.storage.fsspec import FsspecStore
+from penstock.storage.fsspec import FsspecStore, describe
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.testing.stores import StoreContract
 from penstock.types import Span
@@ -143,3 +144,17 @@ def test_a_protocol_whose_package_is_missing() -> None:
 def test_a_protocol_that_nobody_knows() -> None:
     with pytest.raises(UnknownSchemeError, match="others need fsspec"):
         store_of("gopher://hole")
+
+
+@pytest.mark.parametrize(
+    ("told", "modified_ns"),
+    [
+        ({"mtime": 1_700_000_000.75}, 1_700_000_000 * 10**9),
+        ({"LastModified": datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)}, 1_700_000_000 * 10**9),
+        ({"updated": "2023-11-14T22:13:20.500Z"}, 1_700_000_000 * 10**9),
+        ({"modified": "last Tuesday"}, None),
+        ({}, None),
+    ],
+)
+def test_times_as_file_systems_tell_them(told: dict[str, Any], modified_ns: int | None) -> None:
+    assert describe("x", {"size": 1, **told}).modified_ns == modified_ns

@@ -131,3 +131,16 @@ def test_no_permission(tmp_path: Path) -> None:
 def test_spans_that_cannot_be(begin: int, end: int) -> None:
     with pytest.raises(ConfigError, match="not a range of bytes"):
         Span(begin, end)
+
+
+def test_a_file_put_in_anothers_place_has_another_tag(tmp_path: Path) -> None:
+    """Also with the same size and time, as `rsync -t` and `tar` leave it."""
+    store = LocalStore(tmp_path)
+    (tmp_path / "x").write_bytes(b"old")
+    before = store.stat("x")
+    (tmp_path / "y").write_bytes(b"new")
+    os.utime(tmp_path / "y", ns=(before.modified_ns or 0, before.modified_ns or 0))
+    (tmp_path / "y").replace(tmp_path / "x")
+    after = store.stat("x")
+    assert after.modified_ns == before.modified_ns
+    assert after.etag != before.etag

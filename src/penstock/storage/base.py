@@ -35,6 +35,11 @@ class ObjectInfo:
     modified_ns: int | None = None  # when it was written, in nanoseconds since 1970; many stores count whole seconds
 
 
+def whole_seconds(seconds: float) -> int:
+    """Give a time as `ObjectInfo.modified_ns`, without fractions: many stores tell them in lists and nowhere else."""
+    return int(seconds) * 1_000_000_000
+
+
 class Store(Protocol):
     """Objects under one root. A store is settings only: it pickles, and it may be used in any process."""
 

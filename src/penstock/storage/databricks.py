@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ConfigError, ObjectNotFoundError
 from penstock.files import PART_SUFFIX, open_file
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seconds
 from penstock.storage.databricks_api import DbfsFiles, VolumeFiles, get_client, nothing, translated_errors
 from penstock.storage.options import take_options
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
@@ -138,7 +138,7 @@ def _may_hold(folder: str, prefix: str) -> bool:
 
 
 def _describe(key: str, status: FileStatus) -> ObjectInfo:
-    return ObjectInfo(key, status.num_bytes, status.etag)
+    return ObjectInfo(key, status.num_bytes, status.etag, whole_seconds(status.changed_ms / 1000))
 
 
 def root_of(url: str) -> str:

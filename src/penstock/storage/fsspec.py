@@ -7,6 +7,7 @@ import posixpath
 import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import (
@@ -21,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme, whole_seconds
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import Body, ReadsBodies
 
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What file systems call the thing that tells two versions of a file apart, the most telling first.
+_TIME_FIELDS = ("mtime", "LastModified", "last_modified", "modified", "modify", "updated", "created")
 _VERSION_FIELDS = (
-    "ETag", "etag", "generation", "version_id", "md5Hash", "md5", "sha256", "checksum", "mtime", "LastModified",
-    "last_modified", "modified", "modify", "updated", "created",
+    "ETag", "etag", "generation", "version_id", "md5Hash", "md5", "sha256", "checksum", *_TIME_FIELDS,
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ class FsspecStore(ReadsBodies):
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
         check_key(key)
-        return self._ask(key, lambda system, root: _describe(key, system.info(_join(root, key))))
+        return self._ask(key, lambda system, root: describe(key, system.info(_join(root, key))))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files whose paths below the folder begin with a prefix, sorted."""
@@ -73,7 +74,7 @@ class FsspecStore(ReadsBodies):
                 return []  # the root need not exist before the first upload
             keys = {path[len(root.rstrip("/")) + 1 :]: info for path, info in found.items() if path != root}
             return [
-                replace(_describe(key, info), etag=None)  # lists often tell less than `info`, or in another form
+                replace(describe(key, info), etag=None)  # lists often tell less than `info`, or in another form
                 for key, info in keys.items()
                 if key.startswith(prefix) and not key.endswith(PART_SUFFIX)
             ]
@@ -117,11 +118,11 @@ class FsspecStore(ReadsBodies):
         with _translated(self._shown(key)):
             system, root = self._system()
             path = _join(root, key)
-            before = _describe(key, system.info(path))
+            before = describe(key, system.info(path))
             end = min(span.end, before.num_bytes)
             data = system.cat_file(path, start=span.begin, end=end) if span.begin < end else b""
             system.invalidate_cache()
-            after = _describe(key, system.info(path))
+            after = describe(key, system.info(path))
             if before != after:
                 raise StoreError(f"{self._shown(key)} changed while it was being read")
             yield Body(after, iter((data,) if data else ()))
@@ -158,14 +159,29 @@ def _join(root: str, key: str) -> str:
     return f"{root.rstrip('/')}/{key}" if root else key
 
 
-def _describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
+def describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
+    """Say what a file system told of a file."""
     if info.get("type") == "directory":
         raise ObjectNotFoundError(f"{key} is a folder", key=key)
     size = info.get("size")
     if size is None:
         raise RequestRefusedError(f"{key}: the file system does not tell how long it is", key=key)
     version = next((info[name] for name in _VERSION_FIELDS if info.get(name) is not None), None)
-    return ObjectInfo(key, int(size), None if version is None else f"{version}-{size:x}")
+    tag = None if version is None else f"{version}-{size:x}"
+    return ObjectInfo(key, int(size), tag, _modified_ns(info))
+
+
+def _modified_ns(info: Mapping[str, Any]) -> int | None:
+    """Give the time of the last change; file systems tell it as a number, a date or the text of one."""
+    value = next((info[name] for name in _TIME_FIELDS if info.get(name) is not None), None)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            return None  # a form that we do not know; the tag holds the text as it is
+    if isinstance(value, datetime):
+        value = value.timestamp()
+    return whole_seconds(value) if isinstance(value, int | float) else None
 
 
 def _put(system: Any, path: str, target: str) -> None:

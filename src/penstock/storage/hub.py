@@ -56,7 +56,8 @@ class HubStore(ReadsBodies):
     """The files below a folder of a repository, as they were in one commit, or of a bucket, as they are.
 
     A branch is looked up once: a process reads one commit however often the branch moves on, except by its own
-    uploads. Each upload is a commit of its own, which takes the Hub about a second.
+    uploads. Each upload is a commit of its own, which takes the Hub about a second. Files have no times: git keeps
+    none, and their tags are digests.
     """
 
     place: HubPlace

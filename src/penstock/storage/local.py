@@ -104,7 +104,9 @@ class LocalStore:
 
 
 def _describe(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}")
+    # The inode too: clocks tick every few milliseconds, and programs set times back (rsync -t, tar).
+    tag = f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
+    return ObjectInfo(key, status.st_size, tag, status.st_mtime_ns)
 
 
 family = StoreFamily(open=lambda settings, _retry, _hooks: LocalStore.from_url(settings.url))

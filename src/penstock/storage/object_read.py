@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ObjectChangedError, StoreError
-from penstock.storage.base import ObjectInfo
+from penstock.storage.base import ObjectInfo, whole_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,11 +91,12 @@ class Receiver:
 def describe(key: str, meta: Any) -> ObjectInfo:
     """Say what obstore knows about an object."""
     tag = meta["e_tag"]
+    modified_ns = whole_seconds(meta["last_modified"].timestamp())
     if not tag:
         tag = f"{_UNTAGGED}{meta['last_modified'].isoformat()}, {meta['size']} bytes"
     elif not tag.startswith(("W/", '"')):
         tag = f'"{tag}"'  # Azure leaves the quotes out of its lists
-    return ObjectInfo(key, meta["size"], tag)
+    return ObjectInfo(key, meta["size"], tag, modified_ns or None)  # 1970 is what obstore says if the server is silent
 
 
 def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError, StoreTimeoutError
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file, translated
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seconds
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.sftp_login import SftpLogin, login_of, resolve_login, root_of
@@ -196,7 +196,8 @@ def _silence_requests(file: Any) -> None:
 def _describe(key: str, url: str, status: Any) -> ObjectInfo:
     if not stat.S_ISREG(status.st_mode):
         raise ObjectNotFoundError(f"{url} is not a file", key=key)
-    return ObjectInfo(key, status.st_size, f"{int(status.st_mtime):x}-{status.st_size:x}")
+    tag = f"{int(status.st_mtime):x}-{status.st_size:x}"
+    return ObjectInfo(key, status.st_size, tag, whole_seconds(status.st_mtime))
 
 
 def _walk(sftp: Any, root: str) -> Iterator[ObjectInfo]:

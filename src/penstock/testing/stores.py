@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
@@ -33,6 +34,9 @@ ODD_KEYS = (
     "upper/CASE",
     "k" * 200,
 )
+
+
+_A_DAY_NS = 86_400 * 10**9  # clocks of servers differ, and units of time by far more
 
 
 class StoreReadContract:
@@ -98,6 +102,24 @@ class StoreReadContract:
         self.put(store, tmp_path, "x", b"abcdefghijk")
         if info.etag is not None:
             self.check_raises(ObjectChangedError, lambda: store.read_piece("x", Span(5, 10), info.etag))
+
+    def test_versions_and_times(self, tmp_path: Path) -> None:
+        """Every way to ask what an object is tells one version and one time, which is about now."""
+        store = self.make_store(tmp_path / "store")
+        self.put(store, tmp_path, "x", b"0123456789")
+        info = store.stat("x")
+        pieces = [store.read_piece("x", Span(0, 0)), store.read_piece("x", Span(2, 5))]
+        if hasattr(store, "read_first"):
+            pieces.append(store.read_first("x", 4))
+        for _, found in pieces:
+            assert (found.etag, found.modified_ns) == (info.etag, info.modified_ns)
+        assert info.modified_ns is None or abs(info.modified_ns - time.time_ns()) < _A_DAY_NS
+        self.put(store, tmp_path, "x", b"abcdefghijk")
+        after = store.stat("x")
+        assert info.etag is None or after.etag != info.etag
+        if info.modified_ns is not None:
+            assert after.modified_ns is not None
+            assert after.modified_ns >= info.modified_ns
 
     def test_empty_objects(self, tmp_path: Path) -> None:
         """An object may have no bytes."""
@@ -220,8 +242,10 @@ class StoreContract(StoreReadContract):
         found = {info.key: info for info in store.list()}
         assert sorted(found) == sorted(self.odd_keys)
         for key, info in found.items():
+            there = store.stat(key)
             assert info.num_bytes == len(key.encode())
-            assert info.etag in (None, store.stat(key).etag)
+            assert info.etag in (None, there.etag)
+            assert info.modified_ns in (None, there.modified_ns)
 
     def test_deleting(self, tmp_path: Path) -> None:
         """A deleted object is gone, and deleting it again is an error."""
