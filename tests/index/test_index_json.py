@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 names = st.text(min_size=1, max_size=8)
 basenames = st.lists(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\\0"), min_size=1, max_size=8).filter(
-        lambda part: part not in (".", "..")
+    st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\"), min_size=1, max_size=8).filter(
+        lambda part: not part.startswith(".")
     ),
     min_size=1,
     max_size=3,

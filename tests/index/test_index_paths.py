@@ -63,16 +63,53 @@ def test_names_that_lead_out(name: str, field: str) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("name", ["x", "a/b", "a/b/c.mds", "...", "..x", "x..", ".x", "a b", "é", "~", "a/~/b", "x\n"])
+RESERVED = [
+    ".x",
+    "..x",
+    "...",
+    ".bashrc",
+    ".git/hooks/pre-commit",
+    ".penstock/locks",
+    "a/.penstock/x",
+    "a/.ssh",
+    "index.json",
+    "a/index.json",
+    "a/b/Index.JSON",
+    "index.json/x",
+    "x\n",
+    "\x1b[2J",
+    "a/\x7f",
+    "a\x9bb",
+]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+@pytest.mark.parametrize("field", ["raw", "packed", "meta"])
+def test_names_that_belong_to_others(name: str, field: str) -> None:
+    with pytest.raises(BadIndexError) as caught:
+        parse_with(**{field: name})
+    assert str(caught.value).startswith(
+        f"Index file at here: shard 0 names the file {name!r}, which no shard may be called: names that begin with a"
+        " dot, index.json and control characters are refused"
+    )
+
+
+NAMES = [
+    "x", "a/b", "a/b/c.mds", "x..", "a b", "é", "~", "a/~/b", "shard.00000.mds", "shard.00000.mds.zstd",
+    "2024-01-01/part=7/shard.00012.json.meta.gz", "index.json.zstd", "my.index.json", "index", "日本語", "a:b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_that_stay(name: str, tmp_path: Path) -> None:
     assert parse_with(name).shards[0].name == name
     assert resolve_inside(tmp_path, name) == tmp_path.joinpath(*name.split("/"))
 
 
-@given(st.text(st.sampled_from("./\\ab\0~"), max_size=8))
+@given(st.text(st.sampled_from("./\\ab\0\x1b~"), max_size=8))
 def test_accepted_names_never_leave(name: str) -> None:
-    leads_out = "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/"))
-    if leads_out:
+    has_odd = any(letter in name for letter in "\\\0\x1b")
+    if has_odd or any(not part or part.startswith(".") for part in name.split("/")):
         with pytest.raises(BadIndexError):
             parse_with(name)
     else:

@@ -39,6 +39,15 @@ def test_partitions_at_any_depth(tmp_path: Path) -> None:
     assert list(LocalDataset(tmp_path, validate_hash=None)) == [{"x": x} for x in range(35)]
 
 
+def test_hidden_folders_are_no_part_of_a_dataset(tmp_path: Path) -> None:
+    write(tmp_path / "a", range(5))
+    write(tmp_path / ".cache" / "b", range(7))
+    merge_index(tmp_path)
+    assert numbers(tmp_path) == list(range(5))
+    with pytest.raises(ConfigError, match=r"'\.cache/b' cannot hold shards of a joint index"):
+        merge_index([tmp_path / ".cache" / "b" / "index.json"], tmp_path)
+
+
 def test_json_shards_are_not_taken_for_indexes(tmp_path: Path) -> None:
     write(tmp_path / "a", range(5), JSONWriter)  # type: ignore[arg-type]
     write(tmp_path / "b", range(5, 9), JSONWriter)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import BadIndexError, CorruptIndexError, IndexFieldError
 from penstock.index.model import MAX_SHARD_BYTES, Column, FileInfo, Index, Part, ShardInfo, ShardLayout
-from penstock.index.paths import is_plain_name
+from penstock.index.paths import is_plain_name, is_shard_name
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -243,11 +243,8 @@ class _EntryParser:
         if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
             self._refuse(f"has 'hashes' in '{field}' that is not an object of strings")
         size = self._count(value["bytes"], f"{field}.bytes", most)
-        if not is_plain_name(basename):
-            raise BadIndexError(
-                f"{self._place()} names the file {basename!r}, which is not a plain path below the dataset's folder",
-                basename=basename,
-            )
+        if not is_shard_name(basename):
+            raise BadIndexError(f"{self._place()} names the file {basename!r}, {_why_not(basename)}", basename=basename)
         return FileInfo(basename, size, digests)
 
     def _list(self, entry: dict[str, Any], field: str) -> list[Any]:
@@ -266,3 +263,12 @@ class _EntryParser:
 
     def _refuse(self, problem: str) -> NoReturn:
         raise IndexFieldError(f"{self._place()} {problem}", where=self._where, shard=self._number)
+
+
+def _why_not(basename: str) -> str:
+    if not is_plain_name(basename):
+        return "which is not a plain path below the dataset's folder"
+    return (
+        "which no shard may be called: names that begin with a dot, index.json and control characters are refused,"
+        " because reading a dataset must not replace other files. Write the dataset under other names"
+    )

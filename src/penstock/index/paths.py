@@ -10,11 +10,24 @@ from penstock.errors import BadIndexError
 
 _PLAIN = re.compile("[^\\\\\0\ud800-\udfff]+")  # no backslash, no NUL, nothing that UTF-8 cannot spell
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
+_CONTROL = "\0-\x1f\x7f-\x9f"
+# Parts that do not begin with a dot; also on disks where upper and lower case are one, none is an index.
+_SHARD_PART = f"(?!index\\.json(?:/|\\Z))[^./\\\\{_CONTROL}\ud800-\udfff][^/\\\\{_CONTROL}\ud800-\udfff]*"
+_SHARD_NAME = re.compile(f"{_SHARD_PART}(?:/{_SHARD_PART})*", re.IGNORECASE)
 
 
 def is_plain_name(basename: str) -> bool:
     """Tell whether a file name stays below the folder it is relative to, by its spelling alone."""
     return bool(_PLAIN.fullmatch(basename)) and _FORBIDDEN_PARTS.isdisjoint(basename.split("/"))
+
+
+def is_shard_name(basename: str) -> bool:
+    """Tell whether an index may call a file of a shard so: below its folder, and nothing that others rely on.
+
+    Readers write shards to a folder that may hold more than their cache. Whatever begins with a dot there belongs to
+    somebody (`.penstock`, `.git`, `.bashrc`), `index.json` is the index, and control characters would reach terminals.
+    """
+    return bool(_SHARD_NAME.fullmatch(basename))
 
 
 def resolve_inside(folder: Path, basename: str) -> Path:

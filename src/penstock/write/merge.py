@@ -11,6 +11,7 @@ from penstock.cache.proxied import open_proxied
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreTimeoutError
 from penstock.index.merge import merge_indexes
 from penstock.index.mosaic_json import INDEX_NAME, dump_index, parse_index
+from penstock.index.paths import is_shard_name
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.place import Place, parse_place
@@ -62,12 +63,15 @@ def merge_index(
 
 
 def _indexes_below(place: Place, deadline: float) -> dict[str, Index]:
-    """Read every index below the root but the root's own; the local folder is preferred if it holds any."""
+    """Read every index below the root but the root's own; the local folder is preferred if it holds any.
+
+    Hidden folders are no part of a dataset: one of them may be the cache of somebody who reads here.
+    """
     for store, where in ((LocalStore(place.local), str(place.local)), (place.store, str(place.remote))):
         if store is None:
             continue
         keys = [info.key for info in store.list() if posixpath.basename(info.key) == INDEX_NAME]
-        folders = [posixpath.dirname(key) for key in keys if key != INDEX_NAME]
+        folders = [folder for key in keys if is_shard_name(folder := posixpath.dirname(key))]
         if folders:
             return {folder: _read(store, f"{folder}/{INDEX_NAME}", where, deadline) for folder in folders}
     raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {place.remote or place.local}")
@@ -93,7 +97,11 @@ def _indexes_named(
     root = next((root for root in roots if all(_is_below(folder, root) for folder in folders)), None)
     if root is None:  # the joint index is made elsewhere: lay it over their common root
         root = posixpath.commonpath([posixpath.dirname(folder) for folder in folders])
-    return {posixpath.relpath(folder, root): index for folder, index in zip(folders, indexes, strict=True)}
+    below = [posixpath.relpath(folder, root) for folder in folders]
+    for folder in below:
+        if not is_shard_name(folder):
+            raise ConfigError(f"{folder!r} cannot hold shards of a joint index: readers refuse hidden and odd names")
+    return dict(zip(below, indexes, strict=True))
 
 
 def _read(store: Store, key: str, where: str, deadline: float) -> Index:
