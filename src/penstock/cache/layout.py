@@ -7,9 +7,8 @@ import os
 import re
 import secrets
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from penstock.storage.base import url_scheme
+from penstock.storage.base import shown_url, url_scheme
 
 NUM_STRIPES = 64
 PART_SUFFIX = ".part"
@@ -41,9 +40,7 @@ def user_cache_dir() -> Path:
 def _without_secrets(url: str) -> str:
     if url_scheme(url) is None:
         return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111  links stay as the user wrote them
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme.lower()}://{host}{parts.path}".rstrip("/")
+    return shown_url(url).rstrip("/")
 
 
 def control_folder(directory: Path) -> Path:

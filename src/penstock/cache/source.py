@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from penstock.storage.base import shown_url
 
 if TYPE_CHECKING:
     from penstock.storage.base import Store
@@ -14,10 +16,10 @@ class Source:
     """A store, which tries again by itself, and how patiently it is asked."""
 
     store: Store
-    url: str
+    url: str = field(repr=False)
     retry: int = 2
     timeout_s: float = 60.0
 
     def where(self, key: str) -> str:
         """Name an object in messages."""
-        return f"{self.url.rstrip('/')}/{key}"
+        return f"{shown_url(self.url).rstrip('/')}/{key}"

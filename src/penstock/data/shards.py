@@ -26,7 +26,7 @@ from penstock.formats.parts import open_shard
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
 from penstock.order.spans import Spans
-from penstock.storage.base import StoreSettings, resolve_store, url_scheme
+from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +121,8 @@ class ShardTable:
                 if ahead:
                     return self._fetch_ahead(place.cached, key, local)
                 return self.cache.fetch_object(place.cached, key, local)
-        raise ConfigError(f"{url} is not below the remote of any stream: give the key of an object beside the shards")
+        shown = shown_url(url)
+        raise ConfigError(f"{shown} is not below the remote of any stream: give the key of an object beside the shards")
 
     def _fetch_ahead(self, cached: int, key: str, local: str | None) -> Path:
         def fetch() -> None:
@@ -177,7 +178,7 @@ def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
     for stream, place in zip(streams, places, strict=True):
         check_layouts(place.index, options)
         if not place.index.num_samples and len(streams) == 1:
-            where = stream.url or str(stream.folder)
+            where = shown_url(stream.url or str(stream.folder))
             raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
     return ShardTable(places, cache, options)
 
@@ -199,7 +200,7 @@ def _cached_stream(stream: Stream) -> CachedStream:
 
 def _fetch_index(cache: Cache, number: int, cached: CachedStream) -> Index:
     """Fetch the index anew, since the data may have been written anew; the last one serves if the store is away."""
-    where = f"{cached.store.url.rstrip('/')}/{INDEX_NAME}"
+    where = f"{shown_url(cached.store.url).rstrip('/')}/{INDEX_NAME}"
     path = cached.directory / INDEX_NAME
     try:
         path = cache.fetch_object(number, INDEX_NAME, refresh=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreFamily, check_key, shown_url
+from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
 from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, ObjectStore
 from penstock.storage.options import take_options
@@ -23,7 +23,7 @@ _NAMES = {"headers": "headers", "client_kwargs": "client_kwargs", **CONNECTION_N
 
 def resolve_http(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Gather headers, among them those for a name and password in the URL."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     if not parts.hostname:
         raise ConfigError(f"{shown_url(url)!r} lacks a host")
     if parts.query or parts.fragment:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.files import PART_SUFFIX, appearing, open_file, translated
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, url_scheme
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class LocalStore:
             return cls(Path(url).expanduser())
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost"):
-            raise ConfigError(f"{url!r} names another machine: write file:///path for a path of this one")
+            raise ConfigError(f"{shown_url(url)!r} names another machine: write file:///path for a path of this one")
         return cls(Path(unquote(parts.path)))
 
     def read(self, key: str, span: Span | None = None) -> bytes:

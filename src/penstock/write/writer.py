@@ -109,7 +109,7 @@ class Writer:
         except BaseException:
             self._close()
             raise
-        self._progress = ProgressBar(str(self._place.remote or self._place.local)) if progress_bar else None
+        self._progress = ProgressBar(self._place.shown) if progress_bar else None
 
     def write(self, sample: Sample) -> None:
         """Add a sample; it may be changed or used again afterwards.
@@ -242,10 +242,9 @@ class Writer:
         return type(error)(f"sample {number}: {error.message}{hint}", sample=number, **error.facts)
 
     def _describe_orphans(self) -> str:
-        where = self._place.remote or self._place.local
         names = [shard.name for shard in self._queue.written()]
         written = f"shards written: {', '.join(names)}" if names else "no shards were written"
-        return f"{where}: no index was published; {written}"
+        return f"{self._place.shown}: no index was published; {written}"
 
     def _close(self) -> None:
         self._is_closed = True
