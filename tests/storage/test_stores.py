@@ -177,6 +177,8 @@ def test_urls_that_are_none(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["s3://key:hunter2@bucket/x", "gs://key:hunter2@bucket/x"])
 def test_credentials_in_the_url_of_a_bucket(url: str) -> None:
-    with pytest.raises(ConfigError, match="credentials cannot be part of this URL: pass them as storage_options") as caught:
+    with pytest.raises(
+        ConfigError, match="credentials cannot be part of this URL: pass them as storage_options"
+    ) as caught:
         open_store(resolve_store(url, environ={})).stat("x")
     assert "hunter2" not in str(caught.value)
