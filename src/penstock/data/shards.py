@@ -22,6 +22,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
+from penstock.files import read_file
 from penstock.formats.parts import open_shard
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
@@ -210,7 +211,7 @@ def _fetch_index(cache: Cache, number: int, cached: CachedStream) -> Index:
         if not path.exists():
             raise
         warnings.warn(f"{where} cannot be read, so its last copy in {path.parent} is used: {error}", stacklevel=6)
-    return parse_index(path.read_bytes(), where)
+    return parse_index(read_file(path), where)
 
 
 def _is_raw(folder: Path, info: ShardInfo) -> bool:

@@ -15,7 +15,7 @@ from penstock.index.paths import is_shard_name
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.place import Place, parse_place
-from penstock.write.shard_job import publish, write_file
+from penstock.write.shard_job import publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,8 +56,7 @@ def merge_index(
             merged = merge_indexes(_indexes_below(place, deadline))
         else:
             merged = merge_indexes(_indexes_named(index_file_urls, place, deadline, storage_options))
-        write_file(place.local / INDEX_NAME, [dump_index(merged, is_merged=True)])
-        publish(place, INDEX_NAME)
+        publish_index(place, dump_index(merged, is_merged=True))
     finally:
         place.close()
 

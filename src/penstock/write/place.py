@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import ProxiedStore, open_proxied
-from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
-from penstock.files import sweep
+from penstock.errors import AccessDeniedError, BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
+from penstock.files import flush_folder, sweep, translated
 from penstock.index.model import Index
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
@@ -46,6 +46,10 @@ class Place:
         """Make the place ready and give the index to continue; what is there already is an error unless allowed."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
+        with translated(self.local):
+            return self._open(exist_ok=exist_ok, append=append)
+
+    def _open(self, *, exist_ok: bool, append: bool) -> Index:
         if self.store is not None:
             check_writable(self.store)  # before the first sample, not after the last one
         if append:
@@ -68,6 +72,18 @@ class Place:
             )
         self.local.mkdir(parents=True, exist_ok=True)
         return Index(())
+
+    @property
+    def flushes(self) -> bool:
+        """Whether local files are there to stay, so that they have to survive a loss of power."""
+        return self.store is None or self.keep_local
+
+    def flush_names(self) -> None:
+        """Have on the disk that the files written so far are there: what comes next may rely on them."""
+        if self.flushes:
+            flush_folder(self.local)
+            with suppress(AccessDeniedError):  # the folder may be new, and the one above not ours to open
+                flush_folder(self.local.absolute().parent)
 
     def close(self) -> None:
         """Remove what was only on its way, and hang up."""
@@ -93,6 +109,8 @@ class Place:
     def _clear(self) -> None:
         """Remove the dataset that is there, its index first; other files are not ours to touch."""
         _delete_dataset(LocalStore(self.local), str(self.local))
+        if self.local.is_dir():
+            self.flush_names()  # or the old index might come back, with new shards behind it
         if self.store is not None:
             _delete_dataset(self.store, self.shown)
 

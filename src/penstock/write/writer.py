@@ -12,12 +12,12 @@ from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, Writer
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
-from penstock.index.mosaic_json import INDEX_NAME, dump_index
+from penstock.index.mosaic_json import dump_index
 from penstock.write.background import ShardQueue
 from penstock.write.place import parse_place
 from penstock.write.progress import ProgressBar
 from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
-from penstock.write.shard_job import ShardJob, publish, write_file
+from penstock.write.shard_job import ShardJob, publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -143,8 +143,7 @@ class Writer:
             if self._builder is not None and self._builder.num_samples:
                 self._submit(self._builder)
             index = Index((*self._old.shards, *self._queue.results()))
-            write_file(self._place.local / INDEX_NAME, [dump_index(index)])
-            publish(self._place, INDEX_NAME)
+            publish_index(self._place, dump_index(index))
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
         except BaseException:
