@@ -32,7 +32,7 @@ def user_cache_dir() -> Path:
     """Give the folder under which default caches lie."""
     ours = os.environ.get("PENSTOCK_CACHE_DIR")
     if ours:
-        return Path(ours).expanduser()
+        return Path(ours).expanduser().absolute()  # the fetcher stands elsewhere
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "penstock"
 
