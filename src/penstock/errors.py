@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.printable import printable
+
 
 class PenstockError(Exception):
     """Base of all errors of this library: one message, plus keyword facts for machines.
 
-    The message alone rebuilds the error, so its type survives pickling and the re-raise of a worker process.
+    The message alone rebuilds the error, so its type survives pickling and the re-raise of a worker process. It may
+    quote names and answers of others, whose control characters are spelled out.
     """
 
     def __init__(self, message: str = "", **facts: Any) -> None:
+        message = printable(message, lines=True)
         Exception.__init__(self, message)  # not super(): builtins among the bases want arguments of their own
         self.message = message
         self.facts = facts

@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import secrets
+import stat
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PART_SUFFIX = ".part"
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[Path]:
+def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
     """Give a hidden name beside `path` to write to; it becomes `path` if the block ends well, and vanishes if not.
 
-    Any number of processes may do so at once: the last one wins, and nobody ever sees half a file.
+    Any number of processes may do so at once: the last one wins, and nobody ever sees half a file. With `flush` that
+    holds for machines that lose power, too: the bytes are on the disk before they get their name. The name itself is
+    once the folder is flushed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART_SUFFIX}")
     try:
         yield part
-        part.replace(path)
+        if flush:
+            _flush(part, os.O_RDONLY, _flush_data)
+        os.replace(part, path)  # noqa: PTH105  tests record the order of such calls
     finally:
         part.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, as they are now."""
+    with translated(folder):
+        _flush(folder, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+
+
+def _flush(path: Path, flags: int, flush: Callable[[int], None]) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        flush(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _flush_data(descriptor: int) -> None:
+    """Have the bytes of a file on the disk, not only in the memory of the system or of the disk."""
+    if sys.platform == "darwin":  # where fsync leaves them in the memory of the disk
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
 
 
 @contextmanager
@@ -46,12 +80,34 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading; others, such as pipes, would wait for somebody to write."""
+    """Open a regular file for reading; others, such as pipes, would wait for somebody to write.
+
+    What it is is asked of what was opened, so nobody can put a pipe in its place between the question and the opening.
+    """
     with translated(path):
-        if not path.is_file():
-            path.stat()
-            raise ObjectNotFoundError(f"{path} is not a regular file", path=str(path))
-        return path.open("rb")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+                raise _not_regular(path) from error
+            raise
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _not_regular(path)
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def read_file(path: Path) -> bytes:
+    """Read a regular file."""
+    with translated(path), open_file(path) as file:
+        return file.read()
+
+
+def _not_regular(path: Path) -> ObjectNotFoundError:
+    return ObjectNotFoundError(f"{path} is not a regular file", path=str(path))
 
 
 def sweep(folder: Path) -> None:

@@ -122,8 +122,8 @@ def test_a_file_of_the_wrong_size_is_not_used_and_stays(tmp_path: Path) -> None:
 def test_what_others_put_there_is_used_if_its_digest_fits(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     data.local.mkdir()
-    for shard in data.infos:
-        (data.local / shard.name).write_bytes(content(shard.name, 100_000))
+    for info in data.infos:
+        (data.local / info.name).write_bytes(content(info.name, 100_000))
     (data.local / data.infos[3].name).write_bytes(bytes(100_000))
     with data.cache() as cache:
         for shard in data.shards:

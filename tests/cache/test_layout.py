@@ -16,6 +16,7 @@ from penstock.cache.layout import (
     user_cache_dir,
 )
 from penstock.cache.progress import describe
+from penstock.cache.runtime import runtime_folder
 from penstock.cache.wire import (
     PREFIX_BYTES,
     dump_error,
@@ -109,3 +110,20 @@ def test_progress_in_words() -> None:
     assert describe(report | {"state": "running"}) == "downloading shard.00012.mds (1 MB of 4 MB; 9 wanted), 41 MB/s"
     assert "3 before it" in describe(report | {"state": "queued"})
     assert "room" in describe(report | {"state": "parked"})
+
+
+def test_relative_folders_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The fetcher stands elsewhere than whoever started it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", "cache")
+    monkeypatch.setenv("PENSTOCK_RUNTIME_DIR", "run")
+    assert user_cache_dir() == tmp_path / "cache"
+    assert runtime_folder() == tmp_path / "run"
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", "~/cache")
+    monkeypatch.setenv("PENSTOCK_RUNTIME_DIR", "~/run")
+    assert (user_cache_dir(), runtime_folder()) == (Path.home() / "cache", Path.home() / "run")
+
+
+def test_two_containers_of_one_account_have_a_folder_each() -> None:
+    urls = [f"abfss://{name}@account.dfs.core.windows.net/data" for name in ("one", "two")]
+    assert default_directory(urls[0], None) != default_directory(urls[1], None)

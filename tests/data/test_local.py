@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import pickle
 import shutil
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import LocalDataset, MDSWriter, merge_index
+from penstock import CSVWriter, LocalDataset, MDSWriter, merge_index
 from penstock.data.collecting import join_batches
 from penstock.data.getitem import group_by_shard, resolve_ids
+from penstock.data.local import rows_at_once
 from penstock.errors import (
     ConfigError,
     CorruptIndexError,
@@ -27,12 +29,14 @@ from penstock.errors import (
     SampleKeyError,
     UnsafeTypeError,
 )
+from penstock.formats.unpacked import note_path
 from penstock.order.spans import Spans
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.types import Columns, Sample
+    from penstock.write.writer import Writer
 
 SAMPLES: list[Sample] = [{"id": i, "text": f"row {i} " * 5} for i in range(100)]
 
@@ -159,7 +163,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_the_folder_is_never_changed(folder: Path, tmp_path: Path) -> None:
     before = snapshot(folder)
-    for options in ({}, {"memory_limit": 1}, {"validate_hash": "sha1"}, {"unpack_dir": tmp_path / "raw"}):
+    for options in ({}, {"memory_limit": 1000}, {"validate_hash": "sha1"}, {"unpack_dir": tmp_path / "raw"}):
         assert list(LocalDataset(folder / "train", **options)) == SAMPLES
     assert snapshot(folder) == before
 
@@ -168,11 +172,98 @@ def test_unpacked_shards_are_kept_for_later_readers(tmp_path: Path) -> None:
     write(tmp_path / "data", SAMPLES, compression="br:1")
     write(tmp_path / "plain", SAMPLES)
     assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
-    raw = snapshot(tmp_path / "raw")
-    assert sorted(raw) == sorted(name for name in snapshot(tmp_path / "plain") if name != "index.json")
-    for path in (tmp_path / "data").glob("*.br"):
-        path.write_bytes(b"")
+    names = sorted(name for name in snapshot(tmp_path / "plain") if name != "index.json")
+    assert sorted(name for name in snapshot(tmp_path / "raw") if not name.startswith(".")) == names
+    before = [(tmp_path / "raw" / name).stat() for name in names]
     assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+    after = [(tmp_path / "raw" / name).stat() for name in names]
+    assert [(now.st_ino, now.st_mtime_ns) for now in after] == [(then.st_ino, then.st_mtime_ns) for then in before]
+
+
+@pytest.mark.parametrize("kind", [MDSWriter, CSVWriter])
+@pytest.mark.parametrize("beside", [False, True])
+def test_copies_of_what_was_there_before_are_not_read(tmp_path: Path, kind: type[Writer], beside: bool) -> None:
+    """Written again, with other values of the same shapes, and read again, also by another process."""
+    place, data = tmp_path / "data", tmp_path / "new"
+    raw = place if beside else tmp_path / "raw"
+    for first in (1000, 2000, 3000):
+        with kind(out=data, columns={"x": "int"}, compression="zstd", exist_ok=True) as writer:
+            for number in range(first, first + 50):
+                writer.write({"x": number})
+        place.mkdir(exist_ok=True)
+        for path in data.iterdir():  # as a mirror does it, which knows nothing of copies
+            path.replace(place / path.name)
+        wanted = list(range(first, first + 50))
+        assert [sample["x"] for sample in LocalDataset(place, unpack_dir=raw)] == wanted
+        code = "import sys; from penstock import LocalDataset; print([s['x'] for s in LocalDataset(*sys.argv[1:2],"
+        code += " unpack_dir=sys.argv[2])])"
+        assert json.loads(subprocess.check_output([sys.executable, "-c", code, str(place), str(raw)])) == wanted
+
+
+def test_a_note_about_another_file_fits_no_copy(tmp_path: Path) -> None:
+    """As somebody leaves it who is killed after writing the note, before the copy gets its name."""
+    write(tmp_path / "data", SAMPLES, compression="zstd")
+    assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+    copy = tmp_path / "raw" / "shard.00000.mds"
+    data = copy.read_bytes()
+    (tmp_path / "other").write_bytes(bytes(len(data)))
+    (tmp_path / "other").replace(copy)
+    assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+    for note in (b"", b"{", b"[]", b"x" * 10_000):
+        note_path(copy).write_bytes(note)
+        copy.write_bytes(bytes(len(data)))
+        assert list(LocalDataset(tmp_path / "data", unpack_dir=tmp_path / "raw")) == SAMPLES
+
+
+@pytest.mark.parametrize("kind", [MDSWriter, CSVWriter])
+def test_a_shard_that_takes_more_than_the_memory_limit(tmp_path: Path, kind: type[Writer]) -> None:
+    with kind(out=tmp_path / "data", columns={"x": "str"}, compression="zstd") as writer:
+        writer.write({"x": "0" * 100_000})
+    with LocalDataset(tmp_path / "data", memory_limit="90kb") as dataset:
+        with pytest.raises(ConfigError, match=r"shard\.00000\.\w+\.zstd unpacks to .*raise memory_limit, or"):
+            dataset[0]
+    assert len(LocalDataset(tmp_path / "data", memory_limit="200kb")[0]["x"]) == 100_000
+    assert len(LocalDataset(tmp_path / "data", memory_limit=0, unpack_dir=tmp_path / "raw")[0]["x"]) == 100_000
+    assert len(LocalDataset(tmp_path / "data", memory_limit=0, unpack_dir=tmp_path / "data")[0]["x"]) == 100_000
+    assert len(LocalDataset(tmp_path / "data", memory_limit=0)[0]["x"]) == 100_000  # the raw file lies there now
+
+
+CUT = """
+import os, sys
+from penstock import LocalDataset, StreamingDataset
+from penstock.errors import CorruptShardError
+folder, name = sys.argv[1:]
+local, stream = LocalDataset(folder), StreamingDataset(remote=folder, batch_size=4)
+ways = [lambda: local[0], lambda: local[:7], lambda: local[[60, 0]], lambda: local.read_columns([60, 0]),
+        lambda: local.read_columns([7]), lambda: list(local), lambda: stream[0], lambda: stream[[60, 0]]]
+for way in ways:
+    way()
+os.truncate(os.path.join(folder, name), 100)
+for way in ways:
+    try:
+        way()
+    except CorruptShardError as error:
+        assert " bytes while it was being read" in str(error) or "but the index says" in str(error), error
+    else:
+        raise AssertionError("what is not there was read")
+print("alive")
+"""
+
+
+@pytest.mark.parametrize(("kind", "name"), [(MDSWriter, "0/shard.00000.mds"), (CSVWriter, "0/shard.00000.csv")])
+def test_a_mapped_file_that_is_cut_is_an_error_and_no_signal(tmp_path: Path, kind: type[Writer], name: str) -> None:
+    for part in range(2):
+        with kind(out=tmp_path / str(part), columns={"x": "str", "y": "int"}) as writer:
+            for number in range(60):
+                writer.write({"x": "0" * 1000, "y": number})
+    merge_index(tmp_path)
+    assert subprocess.check_output([sys.executable, "-c", CUT, str(tmp_path), name]) == b"alive\n"
+
+
+def test_large_samples_are_iterated_few_at_a_time(tmp_path: Path) -> None:
+    assert rows_at_once(100.0) == 256
+    assert rows_at_once(8 << 20) == 4
+    assert rows_at_once(1 << 30) == 1
 
 
 def test_a_raw_file_beside_a_packed_one_is_used_if_its_size_fits(tmp_path: Path) -> None:

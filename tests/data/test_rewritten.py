@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from penstock import MDSWriter
+from penstock import JSONWriter, LocalDataset, MDSWriter, Stream, StreamingDataset
+from penstock.errors import ObjectChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.servers.nginx import WebServer
+    from tests.servers.s3 import S3Server
 
 NUM_SAMPLES = 60
 COLUMNS = {"id": "int", "x": "ndarray:float32:8"}
@@ -192,7 +196,8 @@ def test_a_running_job_never_mixes_two_versions(
 def test_nor_does_it_with_a_limit(tmp_path: Path) -> None:
     """What is fetched a second time is compared with what was fetched first."""
     write(tmp_path / "data", 1)
-    with StreamingDataset(remote=tmp_path / "data", local=tmp_path / "cache", batch_size=1, cache_limit=3000) as dataset:
+    arguments: dict[str, Any] = {"remote": tmp_path / "data", "local": tmp_path / "cache", "batch_size": 1}
+    with StreamingDataset(cache_limit=3000, **arguments) as dataset:
         assert values(dataset) == [1] * NUM_SAMPLES
         # Not as a writer does it: shards alone, with times of long ago, under the same index.
         index = (tmp_path / "data/index.json").read_bytes()

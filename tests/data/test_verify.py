@@ -110,3 +110,25 @@ def test_the_command_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("penstock: no dataset in ")
+
+
+def test_what_others_wrote_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of columns, encodings, hashes and formats come from an index, and so do parts of every problem."""
+    clear = "\x1b[2J\x07\u202e\r"
+    with CSVWriter(out=tmp_path, columns={"x": "int"}, hashes="sha1") as writer:
+        writer.write({"x": 1})
+    index = tmp_path / "index.json"
+    good = json.loads(index.read_bytes())
+    for field, value in (("column_names", [clear]), ("hashes", [clear]), ("format", clear), ("version", clear)):
+        bad = json.loads(json.dumps(good))
+        bad["shards"][0][field] = value
+        index.write_text(json.dumps(bad))
+        main(["inspect", str(tmp_path)])
+        main(["verify", str(tmp_path), "--values"])
+    bad = json.loads(json.dumps(good))
+    bad["shards"][0]["raw_data"]["hashes"] = {clear: clear, "sha1": clear}
+    index.write_text(json.dumps(bad))
+    main(["verify", str(tmp_path)])
+    shown = "".join(capsys.readouterr())
+    assert "\\x1b[2J\\x07\\u202e\\r" in shown
+    assert not set(shown) & set(clear[0] + clear[4:])

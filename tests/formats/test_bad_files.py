@@ -230,9 +230,10 @@ def test_a_missing_file(folder: Path) -> None:
     assert isinstance(caught.value, FileNotFoundError)
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000 + "x", "index.json/x", "folder", "loop", "dangling"])
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000 + "x", "file/x", "folder", "loop", "dangling"])
 def test_names_of_no_file(plain: Path, name: str) -> None:
     (plain / "folder").mkdir()
+    (plain / "file").touch()
     (plain / "loop").symlink_to("loop")
     (plain / "dangling").symlink_to("nowhere")
     edit_index(plain, lambda entry: entry["raw_data"].update(basename=name))

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError
 from penstock.storage.base import Store, open_store, resolve_store
+from penstock.storage.http_headers import HttpHeaderStore
 from penstock.testing.stores import LargeObjectContract, StoreReadContract
 from penstock.types import Span
 
@@ -52,12 +53,33 @@ class TestNginx(FolderContract, LargeObjectContract):
         return path
 
 
+class WithHeaders(FolderContract):
+    """The same servers, asked with a header that must not go elsewhere: another client asks."""
+
+    secrets = ("hunter2",)
+
+    def make_store(self, folder: Path) -> Store:
+        url = f"{self.url}/{uuid.uuid4().hex}/a%20b/"
+        self.root = "/".join(url.removesuffix("/").replace("%20", " ").split("/")[-2:])
+        store = open_store(resolve_store(url, {"headers": {"X-Api-Key": "hunter2"}}, environ={}))
+        assert isinstance(store, HttpHeaderStore)
+        return store
+
+
+class TestNginxWithHeaders(WithHeaders, TestNginx):
+    pass
+
+
 class TestUnranged(FolderContract):
     """A server that knows no ranges sends the whole each time; what we ask for comes all the same."""
 
     @pytest.fixture(autouse=True)
     def _server(self, nginx: WebServer) -> None:
         self.files, self.url = nginx.files / "unranged", f"{nginx.url}/unranged"
+
+
+class TestUnrangedWithHeaders(WithHeaders, TestUnranged):
+    pass
 
 
 class TestPython(FolderContract):
@@ -81,8 +103,13 @@ class TestPython(FolderContract):
         server.server_close()
 
 
-def test_nothing_can_be_written_or_listed(nginx: WebServer, tmp_path: Path) -> None:
-    store = open_store(nginx.url)
+class TestPythonWithHeaders(WithHeaders, TestPython):
+    pass
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Api-Key": "hunter2"}])
+def test_nothing_can_be_written_or_listed(nginx: WebServer, tmp_path: Path, headers: dict[str, str]) -> None:
+    store = open_store(resolve_store(nginx.url, {"headers": headers}))
     (tmp_path / "x").write_bytes(b"1")
     with pytest.raises(ConfigError, match="cannot be written to: web servers are for reading"):
         store.upload(tmp_path / "x", "x")
@@ -92,8 +119,9 @@ def test_nothing_can_be_written_or_listed(nginx: WebServer, tmp_path: Path) -> N
         store.list()
 
 
-def test_denied(nginx: WebServer) -> None:
-    store = open_store(f"{nginx.url}/private")
+@pytest.mark.parametrize("headers", [{}, {"X-Api-Key": "hunter2"}])
+def test_denied(nginx: WebServer, headers: dict[str, str]) -> None:
+    store = open_store(resolve_store(f"{nginx.url}/private", {"headers": headers}))
     with pytest.raises(AccessDeniedError, match=r"no access to http://127.*/private/x: the server answered 403"):
         store.read_piece("x", Span(0, 1))
 

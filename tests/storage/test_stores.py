@@ -15,7 +15,7 @@ from penstock.errors import (
     ObjectNotFoundError,
     UnknownSchemeError,
 )
-from penstock.storage.base import Store, open_store, shown_url, url_scheme
+from penstock.storage.base import Store, open_store, redacted, resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
 from penstock.testing.stores import LargeObjectContract, StoreContract
@@ -144,3 +144,41 @@ def test_a_file_put_in_anothers_place_has_another_tag(tmp_path: Path) -> None:
     after = store.stat("x")
     assert after.modified_ns == before.modified_ns
     assert after.etag != before.etag
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:pass/word@host/x", "https://…"),  # half a password where the port belongs
+        ("https://me:pa#ss@host/x", "https://…"),
+        ("https://[half", "https://…"),
+        ("az://me:hunter2@container/x", "az://container/x"),
+        ("S3://key:hunter2@bucket/x", "s3://bucket/x"),
+        ("https://host/\x1b[2J", "https://host/\\x1b[2J"),
+        ("/a\x07b", "/a\\x07b"),
+    ],
+)
+def test_what_is_no_proper_url_is_shown_without_secrets_too(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_messages_of_others_lose_their_secrets() -> None:
+    text = "GET https://me:hunter2@host/x?sig=hunter3, (then s3://k:hunter4@bucket/y) failed, ask a@b.c"
+    assert redacted(text) == "GET https://host/x?…, (then s3://bucket/y) failed, ask a@b.c"
+
+
+@pytest.mark.parametrize("url", ["https://me:hun/ter2@host/x", "sftp://me:hun/ter2@host/x", "https://host:hun/x"])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\w+://… is no URL") as caught:
+        resolve_store(url, environ={})
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("url", ["s3://key:hunter2@bucket/x", "gs://key:hunter2@bucket/x"])
+def test_credentials_in_the_url_of_a_bucket(url: str) -> None:
+    with pytest.raises(
+        ConfigError, match="credentials cannot be part of this URL: pass them as storage_options"
+    ) as caught:
+        open_store(resolve_store(url, environ={})).stat("x")
+    assert "hunter2" not in str(caught.value)

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from penstock.storage.base import shown_url, url_scheme
 
@@ -34,7 +33,7 @@ def user_cache_dir() -> Path:
     """Give the folder under which default caches lie."""
     ours = os.environ.get("PENSTOCK_CACHE_DIR")
     if ours:
-        return Path(ours).expanduser()
+        return Path(ours).expanduser().absolute()  # the fetcher stands elsewhere
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "penstock"
 
@@ -43,8 +42,7 @@ def place_of(url: str) -> str:
     """Give a URL or path in one spelling, without user names, passwords and queries."""
     if url_scheme(url) is None:
         return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111  links stay as the user wrote them
-    parts = urlsplit(shown_url(url))
-    return f"{parts.scheme.lower()}://{parts.netloc}{parts.path}".rstrip("/")
+    return shown_url(url).rstrip("/")
 
 
 def folder_mode(file_mode: int) -> int:

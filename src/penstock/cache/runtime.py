@@ -64,7 +64,7 @@ def runtime_folder() -> Path:
     """Give the folder of the socket, as the environment says."""
     ours = os.environ.get("PENSTOCK_RUNTIME_DIR")
     if ours:
-        return Path(ours)
+        return Path(ours).expanduser().absolute()  # the fetcher stands elsewhere
     user = os.environ.get("XDG_RUNTIME_DIR")
     if user and Path(user).is_dir():
         return Path(user) / "penstock"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.cache.layout import place_of
@@ -17,7 +17,7 @@ class Source:
     """A store, which tries again by itself, and how patiently it is asked."""
 
     store: Store
-    url: str
+    url: str = field(repr=False)
     name: str = ""  # what tells its data from others': place and endpoint, without secrets
     retry: int = 2
     timeout_s: float = 60.0

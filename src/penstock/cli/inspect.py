@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.printable import printable
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -73,4 +74,4 @@ def render(summary: dict[str, Any]) -> str:
         )
     if summary["num_shards"] > _MOST_SHARDS:
         lines.append(f"  … and {summary['num_shards'] - _MOST_SHARDS:,} more")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

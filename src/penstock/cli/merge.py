@@ -18,11 +18,12 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say where the result is."""
+    from penstock.storage.base import shown_url
     from penstock.write.merge import merge_index
 
     if options.indexes:
         merge_index(options.indexes, options.out)
     else:
         merge_index(options.out)
-    print(f"wrote {options.out.rstrip('/')}/index.json")
+    print(f"wrote {shown_url(options.out).rstrip('/')}/index.json")
     return 0

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.printable import printable
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(asdict(report)))
     else:
         for problem in report.problems:
-            print(problem)
+            print(printable(problem))
         print(
             f"{report.num_shards:,} shards, {report.num_samples:,} samples, {format_bytes(report.num_bytes)},"
             f" {report.num_digests:,} digests checked: "

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import parse_compression
-from penstock.errors import StoreError
+from penstock.errors import CorruptShardError, StoreError
 from penstock.files import appearing, open_file, translated
 from penstock.memory import new_memory
 from penstock.units import format_bytes
@@ -35,6 +35,15 @@ class MappedFile(mmap.mmap):
         """Take the pages that were read out of this process's memory."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.madvise(mmap.MADV_DONTNEED)
+
+
+def check_whole(data: mmap.mmap | bytes, name: str) -> None:
+    """Raise if a mapped file was cut: to read what is no longer there would end the process by a signal."""
+    if isinstance(data, MappedFile) and data.size() < len(data):
+        raise CorruptShardError(
+            f"{name} was cut from {len(data)} to {data.size()} bytes while it was being read: fetch or write it again",
+            shard=name,
+        )
 
 
 def rest(data: mmap.mmap | bytes) -> None:
@@ -66,8 +75,14 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
 
 def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a file that appears complete or not at all, also when others do the same at once."""
+    with translated(path), appearing(path) as part:
+        unpack_into(data, compression, num_bytes, part, where)
+
+
+def unpack_into(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
+    """Decompress into a new file."""
     codec, _ = parse_compression(compression)
-    with translated(path), appearing(path) as part, part.open("x+b") as file:
+    with translated(path), path.open("x+b") as file:
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)
             return

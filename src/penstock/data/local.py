@@ -11,7 +11,7 @@ from penstock.data.feed import Feed
 from penstock.data.getitem import resolve_ids
 from penstock.data.readers import OpenShard, OpenShards
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, SampleIndexError, SampleKeyError
-from penstock.files import open_file
+from penstock.files import read_file, translated
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import open_shard
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
@@ -47,7 +47,7 @@ class LocalDataset:
         columns: Read these columns only.
         validate_hash: Name of a digest to check on each shard file when it is opened.
         unpack_dir: A folder to keep raw shards of a compressed dataset in, for this and later readers.
-        memory_limit: How much memory unpacked shards may take, one of them always.
+        memory_limit: How much memory unpacked shards may take. One that alone takes more is an error.
     """
 
     def __init__(
@@ -103,8 +103,10 @@ class LocalDataset:
         return self.get_item(ids) if isinstance(ids, int) else self._feed.read(ids)
 
     def __iter__(self) -> Iterator[Sample]:
-        for begin in range(0, self.num_samples, _ITER_ROWS):
-            yield from self._feed.read(range(begin, min(begin + _ITER_ROWS, self.num_samples)))
+        stored = sum(part.stored.num_bytes for shard in self.index.shards for part in shard.parts)
+        rows = rows_at_once(stored / self.num_samples)
+        for begin in range(0, self.num_samples, rows):
+            yield from self._feed.read(range(begin, min(begin + rows, self.num_samples)))
 
     def get_item(self, sample_id: int) -> Sample:
         """Give one sample by its number, counted from 0."""
@@ -155,20 +157,27 @@ class LocalDataset:
             self._options,
             validate_hash=self._validate_hash,
             unpack_dir=self._unpack_dir,
+            memory_limit=self._memory_limit,
         )
         return OpenShard(reader)
 
 
 _ITER_ROWS = 256
+_ITER_BYTES = 32 << 20
+
+
+def rows_at_once(sample_bytes: float) -> int:
+    """Say how many samples to read at a time on the way through a dataset; images take more than they are stored in."""
+    return max(1, min(_ITER_ROWS, int(_ITER_BYTES / max(1.0, sample_bytes))))
 
 
 def read_local_index(folder: Path) -> Index:
     """Read the index of a local dataset."""
     path = folder / INDEX_NAME
-    if folder.is_dir() and not path.exists():
-        raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
-    with open_file(path) as file:
-        return parse_index(file.read(), str(path))
+    with translated(path):
+        if folder.is_dir() and not path.exists():
+            raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
+    return parse_index(read_file(path), str(path))
 
 
 def check_layouts(index: Index, options: ReadOptions) -> None:

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError,
 from penstock.formats.parts import open_files
 from penstock.index.paths import resolve_inside
 from penstock.order.spans import Spans
-from penstock.storage.base import StoreSettings, resolve_store, url_scheme
+from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,7 +112,8 @@ class ShardTable:
                 if ahead:
                     return self._fetch_ahead(place.cached, key, local)
                 return self.cache.fetch_object(place.cached, key, local)
-        raise ConfigError(f"{url} is not below the remote of any stream: give the key of an object beside the shards")
+        shown = shown_url(url)
+        raise ConfigError(f"{shown} is not below the remote of any stream: give the key of an object beside the shards")
 
     def _fetch_ahead(self, cached: int, key: str, local: str | None) -> Path:
         def fetch() -> None:
@@ -170,7 +171,7 @@ def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
     for stream, place in zip(streams, places, strict=True):
         check_layouts(place.index, options)
         if not place.index.num_samples and len(streams) == 1:
-            where = stream.url or str(stream.folder)
+            where = shown_url(stream.url or str(stream.folder))
             raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
     return ShardTable(places, cache, options)
 

@@ -10,7 +10,7 @@ from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
-from penstock.storage.base import url_scheme
+from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ class Stream:
 
     def __repr__(self) -> str:
         shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
-        values = ((name, getattr(self, name)) for name in shown)
-        return f"Stream({', '.join(f'{name}={value!r}' for name, value in values if value is not None)})"
+        values = {name: getattr(self, name) for name in shown if getattr(self, name) is not None}
+        values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
+        return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def apply_default(self, defaults: Mapping[str, Any]) -> None:
         """Take from the dataset what was left out here."""

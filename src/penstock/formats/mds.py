@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from penstock.codecs.unpack import release, rest
+from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import (
     BadIndexError,
     CorruptShardError,
@@ -140,26 +140,29 @@ class MDSReader:
 
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
-        numbers = check_rows(rows, self._num_samples, self.name)
+        numbers = self._check(rows)
         values = [self._values(column, numbers) for column in self._columns]
         return join_columns(self._names, values, len(numbers))
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: an array where all values allow it, else a list."""
-        numbers = check_rows(rows, self._num_samples, self.name)
+        numbers = self._check(rows)
         return {column.name: self._column(column, numbers) for column in self._columns}
 
     def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
         """Put the stored values of a column of fixed size at their places in an array of void items."""
+        check_whole(self._data, self.name)
         column = self._fixed[name]
         out[places] = column.items[column.begins(rows)]
 
     def locate(self, name: str, rows: Int64Array) -> tuple[memoryview, Int64Array]:
         """Say where the stored values of a column of fixed size lie: in which bytes, and where each begins."""
+        check_whole(self._data, self.name)
         return memoryview(self._data), self._fixed[name].begins(rows)
 
     def gather(self, name: str, rows: Int64Array) -> Pieces:
         """Give the stored values of a column of variable size."""
+        check_whole(self._data, self.name)
         return self._variable[name].gather(rows)
 
     def rest(self) -> None:
@@ -172,6 +175,11 @@ class MDSReader:
         self._columns, self._fixed, self._variable = [], {}, {}
         self._num_samples = 0
         release(self._data)
+
+    def _check(self, rows: Rows) -> Int64Array:
+        numbers = check_rows(rows, self._num_samples, self.name)
+        check_whole(self._data, self.name)
+        return numbers
 
     def _values(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> list[Any]:
         if isinstance(column, _FixedColumn):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.codecs.digest import check_digest
-from penstock.codecs.unpack import map_file, release, unpack_to_file, unpack_to_memory
-from penstock.errors import CorruptShardError
+from penstock.codecs.unpack import MappedFile, map_file, release, unpack_to_memory
+from penstock.errors import ConfigError, CorruptShardError
 from penstock.files import translated
 from penstock.formats.base import ReadOptions, get_format
+from penstock.formats.unpacked import describe_file, is_current, is_outdated, make_copy
 from penstock.index.paths import resolve_inside
+from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +28,19 @@ def open_shard(
     *,
     validate_hash: str | None = None,
     unpack_dir: Path | None = None,
+    memory_limit: int | None = None,
 ) -> ShardReader:
     """Open a shard of a local dataset.
 
-    Compressed parts are unpacked into memory, or into `unpack_dir`, where the next reader finds them. With
-    `validate_hash` the digest of each stored file is checked first.
+    Compressed parts are unpacked into memory, up to `memory_limit`, or into `unpack_dir`, where the next reader finds
+    them. With `validate_hash` the digest of each stored file is checked first.
     """
     parts: list[ShardBytes] = []
     try:
         for part in info.parts:
-            parts.append(load_part(folder, part, info.layout.compression, validate_hash, unpack_dir))
+            in_memory = sum(len(data) for data in parts if not isinstance(data, MappedFile))
+            room = None if memory_limit is None else memory_limit - in_memory
+            parts.append(load_part(folder, part, info.layout.compression, validate_hash, unpack_dir, room))
         return get_format(info.layout.format).open(parts, info, options)
     except BaseException:
         for data in parts:
@@ -57,29 +62,44 @@ def open_files(paths: Sequence[Path], info: ShardInfo, options: ReadOptions) -> 
 
 
 def load_part(
-    folder: Path, part: Part, compression: str | None, validate_hash: str | None, unpack_dir: Path | None
+    folder: Path,
+    part: Part,
+    compression: str | None,
+    validate_hash: str | None,
+    unpack_dir: Path | None,
+    room: int | None = None,
 ) -> ShardBytes:
     """Give the raw bytes of one file of a shard, checked against the index."""
     raw = resolve_inside(folder, part.raw.basename)
     if part.packed is None or compression is None:
         return load_file(raw, part.raw, validate_hash)
-    if _has_size(raw, part.raw):
-        return load_file(raw, part.raw, validate_hash)
-    unpacked = None if unpack_dir is None else resolve_inside(unpack_dir, part.raw.basename)
-    if unpacked is not None and _has_size(unpacked, part.raw):
-        try:
-            return load_file(unpacked, part.raw, validate_hash)
-        except CorruptShardError:  # our own copy, which can be made anew
-            unpacked.unlink(missing_ok=True)
     stored = resolve_inside(folder, part.packed.basename)
+    if _has_size(raw, part.raw) and not is_outdated(raw, stored):
+        return load_file(raw, part.raw, validate_hash)
+    copy = None if unpack_dir is None else resolve_inside(unpack_dir, part.raw.basename)
+    if copy is not None and _has_size(copy, part.raw) and is_current(copy, stored):
+        try:
+            return load_file(copy, part.raw, validate_hash)
+        except CorruptShardError:  # our own copy, which can be made anew
+            copy.unlink(missing_ok=True)
+    made_from = [] if copy is None else describe_file(stored)
     packed = load_file(stored, part.packed, validate_hash)
     try:
-        if unpacked is None:
-            return unpack_to_memory(packed, compression, part.raw.num_bytes, str(stored))
-        unpack_to_file(packed, compression, part.raw.num_bytes, unpacked, str(stored))
+        if copy is not None:
+            return make_copy(copy, packed, compression, part.raw.num_bytes, packed=stored, made_from=made_from)
+        _check_room(stored, part.raw.num_bytes, room)
+        return unpack_to_memory(packed, compression, part.raw.num_bytes, str(stored))
     finally:
         release(packed)
-    return load_file(unpacked, part.raw, None)
+
+
+def _check_room(path: Path, num_bytes: int, room: int | None) -> None:
+    if room is not None and num_bytes > room:
+        raise ConfigError(
+            f"{path} unpacks to {format_bytes(num_bytes)}, more than memory_limit allows: raise memory_limit, or give"
+            " an unpack_dir, where shards are unpacked to files",
+            path=str(path),
+        )
 
 
 def _has_size(path: Path, info: FileInfo) -> bool:

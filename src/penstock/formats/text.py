@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.codecs.unpack import release, rest
+from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, UnknownEncodingError
 from penstock.formats.blame import encode_error
 from penstock.formats.body import BodyBuilder
@@ -101,6 +101,8 @@ class TextReader:
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
         numbers = check_rows(rows, self._num_samples, self._name)
+        for part in (self._data, self._meta):
+            check_whole(part, self._name)
         samples = self._parse(self._lines(numbers), numbers.tolist())
         if self._wanted is None:
             return samples

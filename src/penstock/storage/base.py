@@ -6,9 +6,10 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from penstock.errors import ConfigError, UnknownSchemeError
+from penstock.errors import ConfigError, StoreError, UnknownSchemeError
+from penstock.printable import printable
 from penstock.registry import Registry
 from penstock.storage.options import own_options
 from penstock.storage.retry import RetryHooks, RetryPolicy
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _BUCKET_BEFORE_AT = ("abfs", "abfss", "az", "azure", "azure-dl", "oci")  # where others have a name and a password
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_LOGIN_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^\s/?#\"'<>]*@")
+_QUERY_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://[^\s?\"'<>]*)\?[^\s,)\"'<>]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +143,43 @@ def url_scheme(url: str) -> str | None:
 
 
 def shown_url(url: str) -> str:
-    """Give a URL as it may be shown: without a password or a signed query."""
-    if url_scheme(url) is None:
-        return url
-    parts = urlsplit(url)
-    place = parts.netloc if parts.scheme.lower() in _BUCKET_BEFORE_AT else parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=place, query="", fragment=""))
+    """Give a URL as it may be shown and kept: without a password, a signed query or control characters."""
+    scheme = url_scheme(url)
+    if scheme is None:
+        return printable(url)
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  it looks whether what stands there is a number
+    except ValueError:  # half of a password that holds a slash may stand where the port belongs
+        return f"{scheme}://…"
+    login, _, host = parts.netloc.rpartition("@")
+    place = parts.netloc if scheme in _BUCKET_BEFORE_AT and ":" not in login else host
+    return printable(urlunsplit(parts._replace(netloc=place, query="", fragment="")))
+
+
+def split_url(url: str) -> SplitResult:
+    """Take a URL apart, or raise; the error of the standard library would show what it stumbled over."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  it looks whether what stands there is a number
+    except ValueError:
+        raise ConfigError(
+            f"{shown_url(url)} is no URL: its port is no number, or its name or password hold characters such as / and"
+            " # that must be written as %2F and %23"
+        ) from None
+    return parts
+
+
+def redacted(text: str) -> str:
+    """Give a message of another library without the passwords and signed queries of the URLs in it."""
+    return _QUERY_IN_TEXT.sub(r"\1?…", _LOGIN_IN_TEXT.sub(r"\1", text))
+
+
+def safe_cause(error: Exception) -> Exception:
+    """Give the error to chain one of ours to: the original, unless its text shows secrets of a URL."""
+    text = str(error)
+    safe = redacted(text)
+    return error if safe == text else StoreError(safe)
 
 
 def resolve_store(

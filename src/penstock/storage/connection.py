@@ -37,14 +37,15 @@ def connection_config(endpoint: str, options: Mapping[str, Any]) -> dict[str, An
         {
             "allow_http": endpoint.startswith("http://"),
             "allow_invalid_certificates": True if verify is False else None,
-            "root_certificate": _read(verify) if isinstance(verify, str) else None,
+            "root_certificate": read_certificates(verify) if isinstance(verify, str) else None,
             "proxy_url": options.get("proxy"),
             "proxy_excludes": options.get("no_proxy"),
         }
     )
 
 
-def _read(path: str) -> bytes:
+def read_certificates(path: str) -> bytes:
+    """Read a file of certificates."""
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ConfigError, ObjectNotFoundError
 from penstock.files import PART_SUFFIX, open_file
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seconds
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, whole_seconds
 from penstock.storage.databricks_api import DbfsFiles, VolumeFiles, get_client, nothing, translated_errors
 from penstock.storage.options import take_options
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
@@ -146,9 +146,9 @@ def root_of(url: str) -> str:
     root = "/" + url.partition(":")[2].strip("/")
     parts = root.split("/")
     if any(part in (".", "..") for part in parts) or "" in parts[1:-1]:
-        raise ConfigError(f"{url} is no path of a workspace")
+        raise ConfigError(f"{shown_url(url)} is no path of a workspace")
     if parts[1] == "Volumes" and len(parts) < 5:
-        raise ConfigError(f"{url} names no volume: write dbfs:/Volumes/catalog/schema/volume/path")
+        raise ConfigError(f"{shown_url(url)} names no volume: write dbfs:/Volumes/catalog/schema/volume/path")
     return root
 
 

@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.extras import require
 from penstock.files import PART_SUFFIX
+from penstock.storage.base import redacted, safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -246,12 +247,14 @@ def translated_errors(what: str) -> Iterator[None]:
     except errors.NotFound as error:
         raise ObjectNotFoundError(f"there is no file {what}") from error
     except (errors.PermissionDenied, errors.Unauthenticated) as error:
-        raise AccessDeniedError(f"no access to {what}: {error}. Check token and permissions") from error
+        said = redacted(str(error))
+        raise AccessDeniedError(f"no access to {what}: {said}. Check token and permissions") from safe_cause(error)
     except errors.BadRequest as error:
-        raise RequestRefusedError(f"{what}: {error}") from error
+        raise RequestRefusedError(f"{what}: {redacted(str(error))}") from safe_cause(error)
     except (TimeoutError, requests.Timeout) as error:
-        raise StoreTimeoutError(f"{what}: the workspace did not answer in time ({error.__cause__ or error})") from error
+        reason = redacted(str(error.__cause__ or error))
+        raise StoreTimeoutError(f"{what}: the workspace did not answer in time ({reason})") from safe_cause(error)
     except (errors.DatabricksError, requests.RequestException, OSError) as error:
-        raise StoreError(f"{what}: {error}") from error
+        raise StoreError(f"{what}: {redacted(str(error))}") from safe_cause(error)
     except (TypeError, ValueError, KeyError) as error:
         raise StoreError(f"{what}: the answer of the workspace cannot be understood ({error})") from error

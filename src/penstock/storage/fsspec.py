@@ -22,7 +22,16 @@ from penstock.errors import (
 )
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme, whole_seconds
+from penstock.storage.base import (
+    ObjectInfo,
+    StoreFamily,
+    check_key,
+    redacted,
+    safe_cause,
+    shown_url,
+    url_scheme,
+    whole_seconds,
+)
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import Body, ReadsBodies
 
@@ -214,15 +223,19 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except PenstockError:
         raise
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(f"there is no file {what}") from error
-    except PermissionError as error:
-        raise AccessDeniedError(f"no access to {what}: {error}") from error
-    except ImportError as error:
-        raise MissingExtraError(f"{what}: fsspec lacks the package of this protocol: {error}") from error
-    except TimeoutError as error:
-        raise StoreTimeoutError(f"{what}: {str(error) or 'no answer in time'}") from error
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise RequestRefusedError(f"{what}: {str(error) or type(error).__name__}") from error
-    except Exception as error:  # each package has errors of its own
-        raise StoreError(f"{what}: {str(error) or type(error).__name__}") from error
+    except Exception as error:  # noqa: BLE001  each package has errors of its own
+        raise _translate(error, what) from safe_cause(error)
+
+
+def _translate(error: Exception, what: str) -> PenstockError:
+    said = redacted(str(error))
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+        return ObjectNotFoundError(f"there is no file {what}")
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(f"no access to {what}: {said}")
+    if isinstance(error, ImportError):
+        return MissingExtraError(f"{what}: fsspec lacks the package of this protocol: {said}")
+    if isinstance(error, TimeoutError):
+        return StoreTimeoutError(f"{what}: {said or 'no answer in time'}")
+    kind = RequestRefusedError if isinstance(error, (TypeError, ValueError, NotImplementedError)) else StoreError
+    return kind(f"{what}: {said or type(error).__name__}")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreFamily, check_key, shown_url
+from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
 from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, needs_open_eyes
 from penstock.storage.object import Cloud, ObjectStore
 from penstock.storage.options import take_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.storage.base import StoreSettings
+    from penstock.storage.base import Store, StoreSettings
     from penstock.storage.object_client import ClientTuning
+    from penstock.storage.retry import RetryHooks, RetryPolicy
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile("[\\t\\x20-\\x7e\\xa0-\\xff]*")
 _NAMES = {"headers": "headers", "client_kwargs": "client_kwargs", **CONNECTION_NAMES}
 
 
 def resolve_http(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Gather headers, among them those for a name and password in the URL."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     if not parts.hostname:
         raise ConfigError(f"{shown_url(url)!r} lacks a host")
     if parts.query or parts.fragment:
@@ -32,11 +37,21 @@ def resolve_http(url: str, options: Mapping[str, Any], environ: Mapping[str, str
         )
     taken = take_options("http", options, _NAMES)
     headers = {**(taken.get("client_kwargs") or {}).get("headers", {}), **(taken.get("headers") or {})}
+    _check_headers(headers)
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers.setdefault("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
     found = resolve_connection(url, taken, environ)
     return {"headers": headers, **found} if headers else found
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    """Refuse what cannot be sent, without showing it."""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ConfigError("http: a name in headers= is not the name of a header")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise ConfigError(f"http: the value of the header {name!r} is no text of one line, or not in Latin letters")
 
 
 def _place(settings: StoreSettings) -> tuple[str, str]:
@@ -61,9 +76,15 @@ def connect_http(settings: StoreSettings, tuning: ClientTuning) -> Any:
 cloud = Cloud(
     place=_place,
     connect=connect_http,
-    read_only="web servers are for reading",
-    no_list="a web server does not say what it has; name the files, as an index does",
+    read_only=READ_ONLY,
+    no_list=NO_LIST,
 )
-family = StoreFamily(
-    open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_http
-)
+
+
+def _open(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> Store:
+    if needs_open_eyes(settings.options.get("headers", {})):
+        return HttpHeaderStore(settings, retry, hooks)
+    return ObjectStore(cloud, settings, retry, hooks)
+
+
+family = StoreFamily(open=_open, resolve=resolve_http)

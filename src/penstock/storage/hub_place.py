@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from penstock.errors import ConfigError
+from penstock.storage.base import shown_url
 from penstock.storage.options import first_set, take_options
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def place_of(url: str, options: Mapping[str, Any]) -> HubPlace:
     """Understand a URL, with what `resolve_hub` said."""
     kind, repo, revision, root = parse_hub_url(url)
     if revision is not None and options.get("revision") not in (None, revision):
-        raise ConfigError(f"{url} names one revision, and the option another: {options['revision']}")
+        raise ConfigError(f"{shown_url(url)} names one revision, and the option another: {options['revision']}")
     return HubPlace(
         kind=kind,
         repo=repo,
@@ -96,9 +97,9 @@ def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
         root = tail[len(revision) :].strip("/")
         revision = unquote(revision)
     if repo.count("/") != 1 or not all(repo.split("/")) or revision == "":
-        raise ConfigError(f"{url} is no place on the Hub: write hf://datasets/org/name[@revision]/path")
+        raise ConfigError(f"{shown_url(url)} is no place on the Hub: write hf://datasets/org/name[@revision]/path")
     if revision and kind == "bucket":
-        raise ConfigError(f"{url} names a revision, and buckets have none")
+        raise ConfigError(f"{shown_url(url)} names a revision, and buckets have none")
     return kind or "model", repo, revision, root
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
-from penstock.files import PART_SUFFIX, appearing, open_file, translated
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, url_scheme
+from penstock.files import PART_SUFFIX, appearing, flush_folder, open_file, translated
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class LocalStore:
             return cls(Path(url).expanduser())
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost"):
-            raise ConfigError(f"{url!r} names another machine: write file:///path for a path of this one")
+            raise ConfigError(f"{shown_url(url)!r} names another machine: write file:///path for a path of this one")
         return cls(Path(unquote(parts.path)))
 
     def read(self, key: str, span: Span | None = None) -> bytes:
@@ -71,10 +71,12 @@ class LocalStore:
         return data, info
 
     def upload(self, path: Path, key: str) -> None:
-        """Copy a file into the directory."""
+        """Copy a file into the directory; it is on the disk before this returns, and before what is uploaded next."""
         target = self._path(key)
-        with translated(target), appearing(target) as part:
-            shutil.copyfile(path, part)
+        with translated(target), open_file(path) as file:
+            with appearing(target, flush=True) as part, part.open("xb") as out:
+                shutil.copyfileobj(file, out, _COPY_BYTES)
+            flush_folder(target.parent)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""

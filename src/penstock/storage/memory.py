@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
-from penstock.files import appearing, translated
+from penstock.files import appearing, read_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class MemoryStore:
     def upload(self, path: Path, key: str) -> None:
         """Keep the content of a file."""
         name = self._name(key)
-        with translated(path):
-            data = path.read_bytes()
+        data = read_file(path)
         tag = f"{zlib.crc32(data):x}"
         with _lock:
             before = _objects.get(name)

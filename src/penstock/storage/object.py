@@ -260,5 +260,7 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not bucket:
         raise ConfigError(f"{shown_url(url)!r} lacks a bucket: write {url.partition(':')[0]}://bucket/path")
+    if ":" in bucket.partition("@")[0]:
+        raise ConfigError(f"{shown_url(url)}: credentials cannot be part of this URL: pass them as storage_options")
     prefix = prefix.strip("/")
     return bucket, check_key(prefix) if prefix else ""

@@ -16,6 +16,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
+from penstock.storage.base import redacted, safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +24,13 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REASON = re.compile(r'message: "([^"]+)"')
-_QUERY = re.compile(r"(https?://[^\s?\"'<>]*)\?[^\s,)\"'<>]*")
 _PASSING = {408, 425, 429}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
 
 def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
     """Say in our terms what an error of obstore about `what` (an object, shown to users) means."""
-    text = _redacted(str(error))
+    text = redacted(str(error))
     status = _status(text)
     code = _first(_CODE, text)
     kind = type(error).__name__
@@ -70,14 +70,7 @@ def translated_errors(what: str, bucket: str) -> Iterator[None]:
     except PenstockError:
         raise  # some of ours are errors of the operating system too
     except (BaseError, OSError, ValueError) as error:
-        raise translate_error(error, what, bucket) from _safe_cause(error)
-
-
-def _safe_cause(error: Exception) -> Exception:
-    """Give the error to chain ours to: the original, unless its text shows a signed query."""
-    text = str(error)
-    safe = _redacted(text)
-    return error if safe == text else StoreError(safe)
+        raise translate_error(error, what, bucket) from safe_cause(error)
 
 
 def is_range_error(error: StoreError) -> bool:
@@ -109,10 +102,6 @@ def _causes(inside: str) -> Iterator[str]:
     ):
         if word in inside:
             yield meaning
-
-
-def _redacted(text: str) -> str:
-    return _QUERY.sub(r"\1?…", text)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:

@@ -10,6 +10,7 @@ from penstock.storage.base import ObjectInfo, whole_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from typing_extensions import Buffer
 
@@ -95,10 +96,15 @@ def describe(key: str, meta: Any) -> ObjectInfo:
     if not modified_ns and not tag:  # 1970 is what obstore says if the server is silent
         return ObjectInfo(key, meta["size"])
     if not tag:
-        tag = f"{_UNTAGGED}{meta['last_modified'].isoformat()}, {meta['size']} bytes"
+        tag = untagged_version(meta["last_modified"], meta["size"])
     elif not tag.startswith(("W/", '"')):
         tag = f'"{tag}"'  # Azure leaves the quotes out of its lists
     return ObjectInfo(key, meta["size"], tag, modified_ns or None)
+
+
+def untagged_version(modified: datetime, num_bytes: int) -> str:
+    """Give a tag for an object whose server gives it none."""
+    return f"{_UNTAGGED}{modified.isoformat()}, {num_bytes} bytes"
 
 
 def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:

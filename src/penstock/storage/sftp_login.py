@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import AccessDeniedError, ConfigError
 from penstock.extras import require
-from penstock.storage.base import shown_url
+from penstock.storage.base import shown_url, split_url
 from penstock.storage.options import first_set, take_options, without_none
 
 if TYPE_CHECKING:
@@ -109,19 +109,15 @@ def root_of(url: str) -> str:
 
 
 def _from_url(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if not parts.hostname:
         raise ConfigError(f"{shown_url(url)} lacks a host: write sftp://user@host:port/path")
     if parts.query or parts.fragment:
         raise ConfigError(f"{shown_url(url)} has a query or a fragment, which SFTP does not know")
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"{shown_url(url)} has a port that is no number") from error
     return without_none(
         {
             "host": parts.hostname,
-            "port": port,
+            "port": parts.port,
             "username": unquote(parts.username) if parts.username else None,
             "password": unquote(parts.password) if parts.password else None,
         }

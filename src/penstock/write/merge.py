@@ -12,10 +12,10 @@ from penstock.errors import ConfigError, ObjectNotFoundError, StoreTimeoutError
 from penstock.index.merge import merge_indexes
 from penstock.index.mosaic_json import INDEX_NAME, dump_index, parse_index
 from penstock.index.paths import is_shard_name
-from penstock.storage.base import url_scheme
+from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.place import Place, parse_place
-from penstock.write.shard_job import publish, write_file
+from penstock.write.shard_job import publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,8 +56,7 @@ def merge_index(
             merged = merge_indexes(_indexes_below(place, deadline))
         else:
             merged = merge_indexes(_indexes_named(index_file_urls, place, deadline, storage_options))
-        write_file(place.local / INDEX_NAME, [dump_index(merged, is_merged=True)])
-        publish(place, INDEX_NAME)
+        publish_index(place, dump_index(merged, is_merged=True))
     finally:
         place.close()
 
@@ -67,14 +66,14 @@ def _indexes_below(place: Place, deadline: float) -> dict[str, Index]:
 
     Hidden folders are no part of a dataset: one of them may be the cache of somebody who reads here.
     """
-    for store, where in ((LocalStore(place.local), str(place.local)), (place.store, str(place.remote))):
+    for store, where in ((LocalStore(place.local), str(place.local)), (place.store, place.shown)):
         if store is None:
             continue
         keys = [info.key for info in store.list() if posixpath.basename(info.key) == INDEX_NAME]
         folders = [folder for key in keys if is_shard_name(folder := posixpath.dirname(key))]
         if folders:
             return {folder: _read(store, f"{folder}/{INDEX_NAME}", where, deadline) for folder in folders}
-    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {place.remote or place.local}")
+    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {place.shown}")
 
 
 def _indexes_named(
@@ -92,7 +91,7 @@ def _indexes_named(
         names.append(_as_path(remote or local))
         chosen = local if (local and os.path.exists(local)) or not remote else remote  # noqa: PTH110
         parent, _, name = chosen.rpartition("/")
-        indexes.append(_read(open_proxied(parent or ".", storage_options), name, parent, deadline))
+        indexes.append(_read(open_proxied(parent or ".", storage_options), name, shown_url(parent), deadline))
     folders = [posixpath.dirname(name) for name in names]
     root = next((root for root in roots if all(_is_below(folder, root) for folder in folders)), None)
     if root is None:  # the joint index is made elsewhere: lay it over their common root
@@ -113,7 +112,7 @@ def _read(store: Store, key: str, where: str, deadline: float) -> Index:
 def _pair(url: Location | tuple[Location, Location]) -> tuple[str, str]:
     if isinstance(url, (tuple, list)):
         if len(url) != 2:
-            raise ConfigError(f"{url!r} is not a pair of a local path and a remote URL")
+            raise ConfigError(f"{len(url)} names are not a pair of a local path and a remote URL")
         return os.fspath(url[0]), os.fspath(url[1])
     text = os.fspath(url)
     return (text, "") if url_scheme(text) is None else ("", text)
@@ -123,7 +122,7 @@ def _as_path(url: str) -> str:
     """Spell a location so that one can tell what lies below what: absolute, or with its scheme as first folder."""
     if url_scheme(url) in (None, "file"):
         return str(LocalStore.from_url(url).root.absolute())
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = shown_url(url).partition("://")  # it may become part of names in the joint index
     return f"/{scheme}:/{rest.strip('/')}"
 
 

@@ -6,17 +6,17 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import ProxiedStore, open_proxied
-from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
-from penstock.files import sweep
+from penstock.errors import AccessDeniedError, BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
+from penstock.files import flush_folder, sweep, translated
 from penstock.index.model import Index
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
-from penstock.storage.base import check_writable, url_scheme
+from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.retry import RetryPolicy
 from penstock.write.rotate import is_shard_file
@@ -33,14 +33,23 @@ class Place:
 
     local: Path
     store: Store | None = None
-    remote: str | None = None
+    remote: str | None = field(default=None, repr=False)
     keep_local: bool = True
     is_temporary: bool = False
+
+    @property
+    def shown(self) -> str:
+        """Where the dataset ends up, as it may be shown."""
+        return shown_url(self.remote or str(self.local))
 
     def open(self, *, exist_ok: bool, append: bool) -> Index:
         """Make the place ready and give the index to continue; what is there already is an error unless allowed."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
+        with translated(self.local):
+            return self._open(exist_ok=exist_ok, append=append)
+
+    def _open(self, *, exist_ok: bool, append: bool) -> Index:
         if self.store is not None:
             check_writable(self.store)  # before the first sample, not after the last one
         if append:
@@ -55,14 +64,26 @@ class Place:
                 " to continue it",
                 path=str(self.local),
             )
-        elif self.store is not None and _read_index(self.store, str(self.remote)) is not None:
+        elif self.store is not None and _read_index(self.store, self.shown) is not None:
             raise OutputExistsError(
-                f"Directory is not empty: {self.remote} already holds a dataset. Pass exist_ok=True to replace it, or"
+                f"Directory is not empty: {self.shown} already holds a dataset. Pass exist_ok=True to replace it, or"
                 " append=True to continue it",
-                path=self.remote,
+                path=self.shown,
             )
         self.local.mkdir(parents=True, exist_ok=True)
         return Index(())
+
+    @property
+    def flushes(self) -> bool:
+        """Whether local files are there to stay, so that they have to survive a loss of power."""
+        return self.store is None or self.keep_local
+
+    def flush_names(self) -> None:
+        """Have on the disk that the files written so far are there: what comes next may rely on them."""
+        if self.flushes:
+            flush_folder(self.local)
+            with suppress(AccessDeniedError):  # the folder may be new, and the one above not ours to open
+                flush_folder(self.local.absolute().parent)
 
     def close(self) -> None:
         """Remove what was only on its way, and hang up."""
@@ -78,18 +99,20 @@ class Place:
         local = _read_index(LocalStore(self.local), str(self.local))
         if self.store is None:
             return local
-        remote = _read_index(self.store, str(self.remote))
+        remote = _read_index(self.store, self.shown)
         if local is not None and remote is not None and local != remote:
             raise ConfigError(
-                f"{self.local} and {self.remote} hold different datasets: make them equal before you append to both"
+                f"{self.local} and {self.shown} hold different datasets: make them equal before you append to both"
             )
         return remote or local
 
     def _clear(self) -> None:
         """Remove the dataset that is there, its index first; other files are not ours to touch."""
         _delete_dataset(LocalStore(self.local), str(self.local))
+        if self.local.is_dir():
+            self.flush_names()  # or the old index might come back, with new shards behind it
         if self.store is not None:
-            _delete_dataset(self.store, str(self.remote))
+            _delete_dataset(self.store, self.shown)
 
 
 def parse_place(
@@ -128,7 +151,7 @@ def _open(remote: Any, storage_options: Mapping[str, Any] | None, attempts: int)
 def _both(local: str, opened: tuple[str, Store], keep_local: bool) -> Place:
     remote, store = opened
     if url_scheme(local) not in (None, "file"):
-        raise ConfigError(f"Invalid `out` argument: {local!r} is a URL where a local path belongs")
+        raise ConfigError(f"Invalid `out` argument: {shown_url(local)!r} is a URL where a local path belongs")
     folder = LocalStore.from_url(local).root
     if isinstance(store, LocalStore) and store.root.absolute() == folder.absolute():
         raise ConfigError(f"Invalid `out` argument: local and remote are both {folder}")

@@ -11,6 +11,7 @@ from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.files import appearing, translated
 from penstock.index.model import FileInfo, Part, ShardInfo
+from penstock.index.mosaic_json import INDEX_NAME
 from penstock.memory import new_memory
 
 if TYPE_CHECKING:
@@ -67,13 +68,13 @@ class ShardJob:
         hashes = self.layout.hashes
         raw = FileInfo(name, sum(memoryview(piece).nbytes for piece in pieces), digest(pieces, hashes))
         if self.layout.compression is None:
-            write_file(self.place.local / name, pieces)
+            write_file(self.place.local / name, pieces, flush=self.place.flushes)
             return Part(raw)
         codec, level = parse_compression(self.layout.compression)
         out = _scratch.get("packed", most_compressed_bytes(raw.num_bytes))
         packed = out[: codec.compress_into(_contiguous(pieces, raw.num_bytes), out, level)]
         packed_name = f"{name}.{codec.name}"
-        write_file(self.place.local / packed_name, [packed])
+        write_file(self.place.local / packed_name, [packed], flush=self.place.flushes)
         return Part(raw, FileInfo(packed_name, packed.nbytes, digest([packed], hashes)))
 
 
@@ -87,9 +88,19 @@ def publish(place: Place, name: str) -> None:
         path.unlink()
 
 
-def write_file(path: Path, pieces: Sequence[Buffer]) -> None:
-    """Write a file that appears whole or not at all."""
-    with translated(path), appearing(path) as part, part.open("xb", buffering=0) as file:
+def publish_index(place: Place, data: bytes) -> None:
+    """Store the index of a dataset whose shards are stored: each step is on the disk before the next one begins."""
+    with translated(place.local):
+        place.local.mkdir(parents=True, exist_ok=True)
+    place.flush_names()
+    write_file(place.local / INDEX_NAME, [data], flush=place.flushes)
+    place.flush_names()
+    publish(place, INDEX_NAME)
+
+
+def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:
+    """Write a file that appears whole or not at all, also on a machine that loses power if it is flushed."""
+    with translated(path), appearing(path, flush=flush) as part, part.open("xb", buffering=0) as file:
         _write_all(file.fileno(), [memoryview(piece).cast("B") for piece in pieces])
 
 

@@ -12,12 +12,12 @@ from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, Writer
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
-from penstock.index.mosaic_json import INDEX_NAME, dump_index
+from penstock.index.mosaic_json import dump_index
 from penstock.write.background import ShardQueue
 from penstock.write.place import parse_place
 from penstock.write.progress import ProgressBar
 from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
-from penstock.write.shard_job import ShardJob, publish, write_file
+from penstock.write.shard_job import ShardJob, publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,7 +109,7 @@ class Writer:
         except BaseException:
             self._close()
             raise
-        self._progress = ProgressBar(str(self._place.remote or self._place.local)) if progress_bar else None
+        self._progress = ProgressBar(self._place.shown) if progress_bar else None
 
     def write(self, sample: Sample) -> None:
         """Add a sample; it may be changed or used again afterwards.
@@ -143,8 +143,7 @@ class Writer:
             if self._builder is not None and self._builder.num_samples:
                 self._submit(self._builder)
             index = Index((*self._old.shards, *self._queue.results()))
-            write_file(self._place.local / INDEX_NAME, [dump_index(index)])
-            publish(self._place, INDEX_NAME)
+            publish_index(self._place, dump_index(index))
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
         except BaseException:
@@ -242,10 +241,9 @@ class Writer:
         return type(error)(f"sample {number}: {error.message}{hint}", sample=number, **error.facts)
 
     def _describe_orphans(self) -> str:
-        where = self._place.remote or self._place.local
         names = [shard.name for shard in self._queue.written()]
         written = f"shards written: {', '.join(names)}" if names else "no shards were written"
-        return f"{where}: no index was published; {written}"
+        return f"{self._place.shown}: no index was published; {written}"
 
     def _close(self) -> None:
         self._is_closed = True

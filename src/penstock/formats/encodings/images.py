@@ -13,6 +13,7 @@ import numpy as np
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
 from penstock.formats.encodings.base import VariableEncoding
+from penstock.formats.encodings.decode_room import DecodeRoom
 from penstock.formats.encodings.recycled import RecycledMemory
 from penstock.formats.encodings.side_by_side import map_side_by_side
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
     from penstock.formats.encodings.base import ImageDecoder
 
-# Pillow refuses larger images as decompression bombs; arrays are held to the same bound.
-_MAX_PIXELS = 2 * (1024**3 // 4 // 3)
+    OfSample = Callable[[bytes, Callable[[bytes], Any]], Any]  # a stored value, and what makes one image of its bytes
+
+# While Pillow decodes: its own pixels, those in RGB, and the array.
+_WORKING_BYTES = 4 + 3 + 3
 _decoded = RecycledMemory(max_bytes=32 << 20)
 # Of all that Pillow can open; some others start programs of their own to do so.
 _FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
@@ -66,8 +69,8 @@ class ImageCodec(Protocol):
         """Give a PIL image."""
         ...
 
-    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
-        """Give an RGB array of (height, width, 3)."""
+    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+        """Give an RGB array of (height, width, 3), if there is room for it."""
         ...
 
 
@@ -94,9 +97,9 @@ class PixelCodec:
             raise ColumnValueError(f"holds {len(pixels)} bytes for an image of {width} × {height} in mode {mode!r}")
         return _pillow().frombytes(mode, (width, height), bytes(pixels))
 
-    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
         """Give the pixels as RGB."""
-        return np.array(self.to_pil(data).convert("RGB"))
+        return _to_rgb(self.to_pil(data), room)
 
 
 class FileCodec:
@@ -119,9 +122,9 @@ class FileCodec:
         except OSError as error:  # its message holds a memory address
             raise ColumnValueError("holds no image file that Pillow knows") from error
 
-    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
-        return np.array(self.to_pil(data).convert("RGB"))
+        return _to_rgb(self.to_pil(data), room)
 
 
 class JpegCodec(FileCodec):
@@ -138,17 +141,24 @@ class JpegCodec(FileCodec):
             return Path(source).read_bytes()
         return super().encode(image)
 
-    def to_array(self, data: bytes) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
         simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-        if height * width > _MAX_PIXELS:
-            raise ColumnValueError(f"holds a JPEG of {width} × {height} pixels, more than {_MAX_PIXELS}")
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
-            return super().to_array(data)
-        memory = _decoded.take(height * width * 3)
-        array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
+            return super().to_array(data, room)
+        room.take(width, height)
+        with room.working(height * width * 3):
+            memory = _decoded.take(height * width * 3)
+            array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
+
+
+def _to_rgb(image: Any, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    width, height = image.size
+    room.take(width, height)
+    with room.working(width * height * _WORKING_BYTES):
+        return np.array(image.convert("RGB"))
 
 
 def _check_image(value: Any) -> None:
@@ -160,16 +170,16 @@ class _Output:
     """Makes of stored images what was asked for."""
 
     def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
-        outputs: dict[str, Callable[[bytes], Any]] = {"pil": codec.to_pil, "array": codec.to_array, "raw": bytes}
-        self._make = outputs[image_decoder]
-        self._is_work = image_decoder == "array"
+        self._codec = codec
+        self._decoder = image_decoder
 
-    def one(self, data: bytes) -> Any:
-        return self._make(data)
-
-    def each(self, pieces: Sequence[bytes], make: Callable[[bytes], Any]) -> list[Any]:
-        """Make something of every sample by way of `one`: if that is work, on all processors at hand."""
-        return map_side_by_side(make, pieces) if self._is_work else [make(piece) for piece in pieces]
+    def each(self, pieces: Sequence[bytes], of_sample: OfSample) -> list[Any]:
+        """Make something of every sample out of its images: if that is work, on all processors at hand."""
+        if self._decoder != "array":
+            one = self._codec.to_pil if self._decoder == "pil" else bytes
+            return [of_sample(piece, one) for piece in pieces]
+        room, to_array = DecodeRoom(), self._codec.to_array
+        return map_side_by_side(lambda piece: of_sample(piece, lambda data: to_array(data, room)), pieces)
 
 
 class ImageEncoding(VariableEncoding):
@@ -185,7 +195,7 @@ class ImageEncoding(VariableEncoding):
 
     def decode(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the images."""
-        return self._output.each(pieces, self._output.one)
+        return self._output.each(pieces, lambda piece, one: one(piece))
 
 
 class ImageListEncoding(VariableEncoding):
@@ -206,8 +216,8 @@ class ImageListEncoding(VariableEncoding):
         """Give the lists of images."""
         return self._output.each(pieces, self._decode_one)
 
-    def _decode_one(self, piece: bytes) -> list[Any]:
-        return [self._output.one(item) for item in _split(piece, 4)]
+    def _decode_one(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
+        return [one(item) for item in _split(piece, 4)]
 
 
 class JpegArrayEncoding(VariableEncoding):
@@ -227,11 +237,11 @@ class JpegArrayEncoding(VariableEncoding):
         """Give the lists of images."""
         return self._output.each(pieces, self._decode_one)
 
-    def _decode_one(self, piece: bytes) -> list[Any]:
+    def _decode_one(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         items = _split(piece, 0)
         if not items:
             raise ColumnValueError("holds an array of no JPEG files")
-        return [self._output.one(item) for item in items]
+        return [one(item) for item in items]
 
 
 def _join(items: list[bytes]) -> bytes:

@@ -1,0 +1,330 @@
+"""`http(s)://` with headers of the user's own: they go to the host that they were given for, and to no other.
+
+The client of the other stores follows redirects by itself, takes off `Authorization` and `Cookie` on the way to another
+host, and leaves `X-Api-Key` and all others on. It cannot be told not to. So where there are such headers, this small
+client asks, and follows redirects with open eyes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from penstock.errors import (
+    AccessDeniedError,
+    ConfigError,
+    ObjectNotFoundError,
+    PenstockError,
+    RequestRefusedError,
+    StoreError,
+    StoreTimeoutError,
+)
+from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_url, whole_seconds
+from penstock.storage.connection import read_certificates
+from penstock.storage.object_read import untagged_version
+from penstock.storage.pool import ConnectionPool
+from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
+from penstock.storage.streams import Body, ReadsBodies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from penstock.storage.streams import OpenBody
+    from penstock.types import Span
+
+READ_ONLY = "web servers are for reading"
+NO_LIST = "a web server does not say what it has; name the files, as an index does"
+
+_TAKEN_OFF = {"authorization", "cookie"}  # by the other client, on the way to another host
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 10
+_PASSING = (408, 425, 429)
+_MAX_CONNECTIONS = 32
+_CHUNK_BYTES = 1 << 18
+_LONGEST_ANSWER = 1 << 16  # of bodies that nobody reads; behind a longer one, the connection is not used again
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+
+Origin = tuple[str, str, int]  # scheme, host, port
+
+
+def needs_open_eyes(headers: Mapping[str, str]) -> bool:
+    """Tell whether any of these headers would follow a redirect to another host if nobody looked."""
+    return any(name.lower() not in _TAKEN_OFF for name in headers)
+
+
+def origin_of(url: str) -> Origin:
+    """Give what must be equal for two URLs to be of one server."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    return scheme, parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
+
+
+def redirect_target(shown: str, url: str, location: str | None) -> str:
+    """Give the address that a redirect names; what is no web server, or leads from TLS to plain text, is refused."""
+    try:
+        target = urljoin(url, location or "")
+        scheme, host, _ = origin_of(target)
+    except ValueError:
+        scheme, host, target = "", "", ""
+    if not location or not host or scheme not in ("http", "https"):
+        raise RequestRefusedError(f"{shown}: the server redirects to what is no web server")
+    if scheme == "http" and url.startswith("https:"):
+        raise RequestRefusedError(f"{shown}: the server redirects to {shown_url(target)}, where anybody can listen in")
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How servers are reached: through a proxy, and trusting which certificates."""
+
+    proxy: str | None = field(default=None, repr=False)
+    no_proxy: str = ""
+    verify: str | bool = True
+
+    def connect(self, origin: Origin, stall_s: float) -> http.client.HTTPConnection:
+        """Prepare a connection, which opens with its first request."""
+        scheme, host, port = origin
+        proxy = urlsplit(self.proxy) if self.proxy and not self._avoids_proxy(host) else None
+        near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or 80)
+        if scheme == "http":
+            return http.client.HTTPConnection(*near, timeout=stall_s)
+        connection = http.client.HTTPSConnection(*near, timeout=stall_s, context=self._trust())
+        if proxy is not None:
+            connection.set_tunnel(host, port, self.proxy_headers())
+        return connection
+
+    def target(self, url: str) -> tuple[str, dict[str, str]]:
+        """Give what the first line of a request asks for, and the headers that only a proxy sees."""
+        parts = urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        scheme, host, port = origin_of(url)
+        if scheme == "http" and self.proxy and not self._avoids_proxy(host):
+            name = f"[{host}]" if ":" in host else host
+            return f"http://{name}:{port}{path}", self.proxy_headers()
+        return path, {}
+
+    def proxy_headers(self) -> dict[str, str]:
+        """Give the proxy's own credentials."""
+        from base64 import b64encode
+
+        parts = urlsplit(self.proxy or "")
+        if parts.username is None:
+            return {}
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+
+    def _avoids_proxy(self, host: str) -> bool:
+        names = [name.strip().lower().lstrip(".") for name in self.no_proxy.split(",") if name.strip()]
+        return any(name == "*" or host == name or host.endswith(f".{name}") for name in names)
+
+    def _trust(self) -> ssl.SSLContext:
+        if self.verify is False:
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            return context
+        if isinstance(self.verify, str):
+            return ssl.create_default_context(cadata=read_certificates(self.verify).decode("ascii", "ignore"))
+        return ssl.create_default_context()
+
+
+class HttpConnection:
+    """One connection to one server, for one request at a time."""
+
+    def __init__(self, origin: Origin, network: Network, stall_s: float) -> None:
+        self._http = network.connect(origin, stall_s)
+        self._answer: http.client.HTTPResponse | None = None
+
+    def ask(self, method: str, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """Send a request and give the answer, whose body is still to be read."""
+        try:
+            self._answer = self._send(method, target, headers)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            if self._answer is None:
+                raise
+            self._http.close()  # it had been idle for longer than the server likes; the next request opens it anew
+            self._answer = self._send(method, target, headers)
+        return self._answer
+
+    def _send(self, method: str, target: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        self._http.request(method, target, headers=dict(headers))
+        return self._http.getresponse()
+
+    def is_open(self) -> bool:
+        """Tell whether the last answer was read to its end."""
+        return self._answer is None or self._answer.isclosed()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
+
+connections: ConnectionPool[HttpConnection] = ConnectionPool(_MAX_CONNECTIONS)
+
+
+@dataclass(frozen=True)
+class HttpHeaderStore(ReadsBodies):
+    """The files below a path of a web server that wants to see certain headers."""
+
+    settings: StoreSettings
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HttpHeaderStore, (self.settings, self.retry)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Describe a file."""
+        check_key(key)
+        return retrying(lambda: self._head(key), self.retry, self.hooks, self._shown(key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Refuse: web servers have no lists."""
+        raise RequestRefusedError(f"{self._shown(prefix)} cannot be listed: {NO_LIST}")
+
+    def upload(self, path: Path, key: str) -> None:  # noqa: ARG002
+        """Refuse: web servers are for reading."""
+        self.check_writable()
+
+    def delete(self, key: str) -> None:  # noqa: ARG002
+        """Refuse: web servers are for reading."""
+        self.check_writable()
+
+    def check_writable(self) -> NoReturn:
+        """Say that it is not."""
+        raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {READ_ONLY}")
+
+    def _opener(self) -> OpenBody:
+        return self._open
+
+    @contextmanager
+    def _open(self, key: str, span: Span) -> Iterator[Body]:
+        if len(span) == 0:
+            yield Body(self._head(key), iter(()))
+            return
+        wanted = {"Range": f"bytes={span.begin}-{span.end - 1}"}
+        with self._translated(key), self._ask("GET", key, wanted) as answer:
+            if answer.status != 416:
+                self._check(key, answer)
+                info, begin = _describe(key, answer)
+                if begin != (span.begin if answer.status == 206 else 0):
+                    raise StoreError(f"{self._shown(key)}: the server sent bytes from {begin}, not from {span.begin}")
+                yield Body(info, _chunks(answer, span.begin - begin, len(span)))
+                return
+            answer.read(_LONGEST_ANSWER)
+        yield Body(self._head(key), iter(()))  # the file ends before the range begins
+
+    def _head(self, key: str) -> ObjectInfo:
+        with self._translated(key), self._ask("HEAD", key, {}) as answer:
+            self._check(key, answer)
+            answer.read()
+            return _describe(key, answer)[0]
+
+    @contextmanager
+    def _ask(self, method: str, key: str, wanted: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
+        """Ask, and go where the server sends us; whoever else answers there does not see the user's headers."""
+        url = self._root + quote(key)
+        for _ in range(_MOST_REDIRECTS):
+            origin = origin_of(url)
+            target, for_proxy = self._network.target(url)
+            own = self.settings.options["headers"] if origin == origin_of(self._root) else {}
+            headers = {"User-Agent": "penstock", **own, **for_proxy, **wanted, "Accept-Encoding": "identity"}
+            with self._lease(origin) as connection:
+                answer = connection.ask(method, target, headers)
+                if answer.status not in _REDIRECTS:
+                    yield answer
+                    return
+                answer.read(_LONGEST_ANSWER)
+                url = redirect_target(self._shown(key), url, answer.headers.get("Location"))
+        raise RequestRefusedError(f"{self._shown(key)}: the server redirects more than {_MOST_REDIRECTS} times")
+
+    def _lease(self, origin: Origin) -> Any:
+        network, stall_s = self._network, self.retry.stall_s
+        return connections.lease(
+            (origin, network, stall_s),
+            lambda: HttpConnection(origin, network, stall_s),
+            timeout_s=self.retry.deadline_s,
+        )
+
+    def _check(self, key: str, answer: http.client.HTTPResponse) -> None:
+        if answer.status in (200, 206):
+            return
+        answer.read(_LONGEST_ANSWER)
+        raise _refusal(self._shown(key), answer.status, answer.headers.get("Retry-After") or "")
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except PenstockError:
+            raise  # some of ours are errors of the operating system too
+        except TimeoutError as error:
+            raise StoreTimeoutError(f"{self._shown(key)}: the connection was silent for too long") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise StoreError(f"{self._shown(key)}: {str(error) or type(error).__name__}") from error
+
+    def _shown(self, key: str) -> str:
+        return f"{shown_url(self.settings.url).rstrip('/')}/{key}"
+
+    @cached_property
+    def _root(self) -> str:
+        parts = urlsplit(self.settings.url)
+        path = quote(unquote(parts.path).strip("/"))
+        return f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}/{path}{'/' if path else ''}"
+
+    @cached_property
+    def _network(self) -> Network:
+        options = self.settings.options
+        return Network(options.get("proxy"), options.get("no_proxy") or "", options.get("verify", True))
+
+
+def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
+    """Say what an answer without an object means."""
+    reason = f"{shown}: the server answered {status}"
+    if status in (404, 410):
+        return ObjectNotFoundError(f"there is no object {shown}")
+    if status in (401, 403):
+        return AccessDeniedError(
+            f"no access to {shown}: the server answered {status}. Check the headers and their permissions"
+        )
+    if status < 500 and status not in _PASSING:
+        return RequestRefusedError(reason, status=status)
+    wait_s = float(retry_after) if retry_after.isdigit() else None
+    return StoreError(reason, status=status, retry_after_s=wait_s)
+
+
+def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, int]:
+    """Say what the whole object is, and where in it the body begins."""
+    headers = answer.headers
+    part = _RANGE.fullmatch(headers.get("Content-Range") or "")
+    length = part.group(2) if part else headers.get("Content-Length") or ""
+    if not length.isdigit() or (part is None and answer.status == 206):
+        raise RequestRefusedError(f"{key}: the server did not say how long it is", key=key)
+    try:
+        modified = parsedate_to_datetime(headers.get("Last-Modified") or "")
+    except (TypeError, ValueError):
+        modified = None
+    num_bytes = int(length)
+    tag = headers.get("ETag") or (untagged_version(modified, num_bytes) if modified else None)
+    info = ObjectInfo(key, num_bytes, tag, whole_seconds(modified.timestamp()) if modified else None)
+    return info, int(part.group(1)) if part else 0
+
+
+def _chunks(answer: http.client.HTTPResponse, skip: int, wanted: int) -> Iterator[bytes]:
+    """Give the bytes of a range, also from a server that sends the whole file whatever it is asked for."""
+    while wanted and (chunk := answer.read1(_CHUNK_BYTES)):
+        kept = chunk[skip : skip + wanted]
+        skip = max(0, skip - len(chunk))
+        wanted -= len(kept)
+        if kept:
+            yield kept
+    if not answer.length:
+        answer.read()  # it has all been read, and now it knows
