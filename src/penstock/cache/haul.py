@@ -77,7 +77,7 @@ class Haul:
         self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self._stores: dict[str, Store] = {}
         self._opening = threading.Lock()
-        self._hooks = RetryHooks(on_retry=lambda _: self._on_retry())
+        self._hooks = RetryHooks(sleep=pool.pause, on_retry=lambda _: self._on_retry(), on_life=pool.note_life)
 
     def admit(self, job: Job) -> Admission | None:
         """Make room for a job without waiting for anybody; None: there is none now.

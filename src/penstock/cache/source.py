@@ -16,7 +16,7 @@ class Source:
     store: Store
     url: str
     retry: int = 2
-    timeout_s: float = 60.0
+    timeout_s: float = 60.0  # without a single byte
 
     def where(self, key: str) -> str:
         """Name an object in messages."""

@@ -41,6 +41,8 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
             " endpoint and the region",
             bucket=bucket,
         )
+    if code == "NoSuchUpload":  # it was completed, and the answer that said so was lost
+        return StoreError(f"{what}: the store no longer knows of this upload ({code}): it has to begin anew")
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError" or status == 404:
         return ObjectNotFoundError(f"there is no object {what}")
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
