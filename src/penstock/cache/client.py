@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
 _START_S = 60.0
+_STARTS = 4  # of a fetcher that dies before it serves anybody
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV")
@@ -190,15 +191,16 @@ def connect(silence_s: float) -> Connection:
     lock = lock_within(place.lock, 2 * _START_S)
     try:
         found = _try_connect(place, silence_s)  # another client may have been quicker
-        if found is not None:
-            return found
-        _start(place)
-        found = _try_connect(place, silence_s)
-        if found is None:
-            raise FetcherError(f"the fetcher ended as soon as it had started: {_last_words(place)}")
-        return found
+        for _ in range(_STARTS):
+            if found is not None:
+                return found
+            if _start(place):
+                found = _try_connect(place, silence_s)
     finally:
         lock.close()
+    if found is None:
+        raise FetcherError(f"the fetcher was started {_STARTS} times and died each time: {_last_words(place)}")
+    return found
 
 
 def _try_connect(place: Meeting, silence_s: float) -> Connection | None:
@@ -230,8 +232,8 @@ def _try_connect(place: Meeting, silence_s: float) -> Connection | None:
     return connection
 
 
-def _start(place: Meeting) -> None:
-    """Start a fetcher of its own session and wait until it listens, or learn why it does not."""
+def _start(place: Meeting) -> bool:
+    """Start a fetcher of its own session and wait until it listens; tell whether it does, or has died before."""
     reading, writing = os.pipe()
     try:
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -255,8 +257,7 @@ def _start(place: Meeting) -> None:
         process.wait(_START_S)  # it has handed over to its child
     finally:
         os.close(reading)
-    if words != READY:
-        raise FetcherError(f"the fetcher could not start: {_last_words(place)}")
+    return words == READY
 
 
 def _wait_ready(reading: int) -> bytes:
@@ -373,15 +374,13 @@ class Client:
     def _connect(self) -> Connection:
         with self._lock:
             connection = self._connection
-            if connection is not None and not connection.is_lost:
-                return connection
-            connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
-            try:
-                for group in list(self._groups):
-                    self._introduce(connection, group)
-            except LostError as error:
-                self._note_loss(connection, error)
-                raise FetcherError(f"the fetcher died as soon as it was asked: {error}") from error
+            while connection is None or connection.is_lost:
+                connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
+                try:
+                    for group in list(self._groups):
+                        self._introduce(connection, group)
+                except LostError as error:  # it died as soon as it was asked
+                    self._note_loss(connection, error)
             self._connection = connection
             return connection
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.errands import run_errand
+from penstock.cache.failpoints import reach
 from penstock.cache.item import load_item
 from penstock.cache.jobs import Want
 from penstock.cache.runtime import check_peer
@@ -168,6 +169,7 @@ class _Connection:
         return {"protocol": PROTOCOL}
 
     async def _register(self, header: Header) -> Header:
+        reach("register.before")
         streams = [load_stream(value) for value in header["streams"]]
         loop = asyncio.get_running_loop()
         group = self._group(header)
