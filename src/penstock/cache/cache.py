@@ -20,7 +20,8 @@ from penstock.cache.progress import WaitLine
 from penstock.cache.settings import CachedStream, settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError
 from penstock.files import appearing, translated
-from penstock.storage.base import url_scheme
+from penstock.interrupts import WaitingFor
+from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -196,11 +197,14 @@ class Cache:
 
     def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
         """Give an object, or a range of it, without touching the disk."""
-        return self._backend(stream).read(stream, [(key, span)])[0]
+        return self.read_many(stream, [(key, span)])[0]
 
     def read_many(self, stream: int, places: Sequence[Place]) -> list[bytes]:
         """Give several ranges of objects, or whole ones, read at the same time."""
-        return self._backend(stream).read(stream, places) if places else []
+        if not places:
+            return []
+        with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
+            return self._backend(stream).read(stream, places)
 
     # --- Looking in -----------------------------------------------------------------------------------------
 
@@ -272,9 +276,13 @@ class Cache:
     def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> None:
         line = WaitLine(what)
         try:
-            self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
+            with WaitingFor(self._described(stream, what or item.name)):
+                self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
+
+    def _described(self, stream: int, what: str) -> str:
+        return f"{what} from {shown_url(self.streams[stream].store.url)}"
 
     def _released(self) -> None:
         for backend in list(self._live.backends.values()):

@@ -26,6 +26,7 @@ from penstock.cache.wire import (
     unpack_prefix,
 )
 from penstock.errors import FetcherError
+from penstock.interrupts import WaitingFor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,7 +185,11 @@ class Connection:
 
 def connect(silence_s: float) -> Connection:
     """Connect to the fetcher of this user, starting it if there is none."""
-    place = meeting()
+    with WaitingFor("the fetcher to start"):
+        return _connect(meeting(), silence_s)
+
+
+def _connect(place: Meeting, silence_s: float) -> Connection:
     found = _try_connect(place, silence_s)
     if found is not None:
         return found

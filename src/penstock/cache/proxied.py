@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Guest
-from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, url_scheme
+from penstock.interrupts import WaitingFor
+from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
 from penstock.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -83,4 +84,5 @@ class ProxiedStore:
 
     def _ask(self, action: str, **arguments: Any) -> tuple[Header, bytes]:
         settings = {"url": self.settings.url, "options": self.settings.options, "retry": asdict(self.retry)}
-        return self._line.request({"op": "store", "store": settings, "action": action, "arguments": arguments})
+        with WaitingFor(f"{shown_url(self.settings.url).rstrip('/')}/{arguments.get('key', '')} ({action})"):
+            return self._line.request({"op": "store", "store": settings, "action": action, "arguments": arguments})

@@ -29,6 +29,7 @@ from penstock.data.torch_base import IterableDataset
 from penstock.data.tour import Here, Tour
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
+from penstock.interrupts import cut_short
 from penstock.order.options import StreamShards
 from penstock.order.run import RunSettings, count_epoch
 from penstock.units import parse_bytes
@@ -181,7 +182,10 @@ class StreamingDataset(IterableDataset[Any]):
             allow_unsafe_types=allow_unsafe_types,
             columns=None if columns is None else tuple(columns),
         )
-        self.table = open_streams(self.streams, options, self.cache_limit)
+        try:
+            self.table = open_streams(self.streams, options, self.cache_limit)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
         shards = [
             StreamShards(name=name, lengths=place.index.lengths, weight=stream.weight)
             for name, place, stream in zip(name_streams(self.streams), self.table.places, self.streams, strict=True)
@@ -245,12 +249,15 @@ class StreamingDataset(IterableDataset[Any]):
     @overload
     def __getitem__(self, key: Numbers) -> list[Any]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Any:
-        ids = resolve_ids(key, self.num_samples)
-        if isinstance(ids, int):
-            return self.get_item(ids)
-        if type(self).get_item is not StreamingDataset.get_item:
-            return [self.get_item(int(number)) for number in ids]
-        return self._here().feed.read_some(ids)
+        try:
+            ids = resolve_ids(key, self.num_samples)
+            if isinstance(ids, int):
+                return self.get_item(ids)
+            if type(self).get_item is not StreamingDataset.get_item:
+                return [self.get_item(int(number)) for number in ids]
+            return self._here().feed.read_some(ids)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def get_item(self, sample_id: int) -> Any:
         """Give one sample by its number. Override it to change samples: iterating calls it, too.
@@ -272,7 +279,10 @@ class StreamingDataset(IterableDataset[Any]):
         ids = resolve_ids(key, self.num_samples)
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
-        return self._here().feed.read_columns(ids)
+        try:
+            return self._here().feed.read_columns(ids)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     # --- Iterating --------------------------------------------------------------------------------------------
 
@@ -294,7 +304,10 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _set_out_later(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Begin a pass when its first item is taken: loaders make iterators that they never use."""
-        yield from self._set_out(number).pieces()
+        try:
+            yield from self._set_out(number).pieces()
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def _set_out(self, number: int | None) -> Tour:
         worker, num_workers = worker_of()
@@ -323,6 +336,10 @@ class StreamingDataset(IterableDataset[Any]):
         here.tour = None  # threads read ahead of what is taken, which only their loader counts
         parts = here.of_threads(num_threads)
         return [self._tour(begun, thread, num_threads, part) for thread, part in enumerate(parts)]
+
+    def abandon_threads(self) -> None:
+        """Leave the threads of `tours` alone, which may still wait for a store."""
+        self._here().abandon_threads()
 
     def _tour(self, begun: Pass, worker: int, num_workers: int, here: Here) -> Tour:
         seat = self._job.seat()
@@ -409,8 +426,11 @@ class StreamingDataset(IterableDataset[Any]):
 
     def warm(self, key: Numbers | None = None) -> None:
         """Fetch the shards of some samples, or all shards, before they are needed."""
-        for stream, shards in self._cached_shards(key):
-            self.table.cache.warm(stream, shards)
+        try:
+            for stream, shards in self._cached_shards(key):
+                self.table.cache.warm(stream, shards)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def pin(self, key: Numbers | None = None) -> None:
         """Keep the shards of some samples, or all shards, in the cache until they are unpinned, by whatever job."""
@@ -430,7 +450,10 @@ class StreamingDataset(IterableDataset[Any]):
         `url` is a URL below the remote of one of the streams, or a key below the first one's. `local` is its name below
         the stream's folder. It counts against the cache limit and is evicted as shards are.
         """
-        return self.table.fetch(url, local, [stream.url for stream in self.streams], ahead=ahead)
+        try:
+            return self.table.fetch(url, local, [stream.url for stream in self.streams], ahead=ahead)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def stats(self) -> dict[str, Any]:
         """Count what this process read, fetched and waited for, and what the fetcher of this node did."""
