@@ -65,8 +65,8 @@ class StreamingDataset(IterableDataset[Any]):
         remote: Where the dataset is kept: a URL or a path.
         local: The folder to keep fetched shards in; without a remote, where the dataset is.
         split: A folder below both.
-        download_retry: How often to try again what failed for a passing reason.
-        download_timeout: Seconds in which a piece of at most 8 MB has to arrive, tries included.
+        download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
+        download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
         validate_hash: Name of a digest to check on each file that is fetched.
         keep_zip: Keep the compressed form of shards beside the raw one.
         epoch_size: How many samples an epoch draws, such as 1_000_000 or "1m"; by default all of them.

@@ -51,7 +51,7 @@ class Writer:
         remote: A URL to upload to as well, keeping the local files.
         progress_bar: Show samples, bytes and rates on the terminal.
         max_workers: Number of background threads.
-        retry: Number of attempts of an upload.
+        retry: Number of attempts of an upload, which go on for two minutes at least; 1 for a single one.
         exist_ok: Replace the dataset that is there.
         append: Continue the dataset that is there.
         storage_options: Credentials and settings of the remote store, as fsspec calls them.
