@@ -307,6 +307,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._groups: dict[int, Callable[[], list[Header]]] = {}
         self._lost_at: deque[float] = deque(maxlen=_RESTARTS)
+        self._is_stopped = False
         self._on_warnings: dict[int, Callable[[list[str]], None]] = {}
 
     @property
@@ -341,6 +342,13 @@ class Client:
                 self.note({"op": "unregister", "group": group})
         return is_last
 
+    def stop(self) -> None:
+        """Have everybody who waits for an answer fail at once, and whoever asks from now on."""
+        self._is_stopped = True
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+
     def note(self, header: Header) -> None:
         """Send what needs no answer, if there is anybody to hear it."""
         connection = self._connection
@@ -351,7 +359,9 @@ class Client:
     def request(self, header: Header, *, on_progress: Callable[[Header], None] | None = None) -> tuple[Header, bytes]:
         """Ask and wait; a fetcher that dies meanwhile is replaced and asked again."""
         while True:
-            connection = self._connect()
+            connection = None if self._is_stopped else self._connect()
+            if connection is None or self._is_stopped:
+                raise FetcherError("the line to the fetcher was closed before it had answered")
             try:
                 return self._ask(connection, header, on_progress)
             except LostError as error:

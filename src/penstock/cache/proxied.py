@@ -78,6 +78,10 @@ class ProxiedStore:
         """Raise if nothing can be stored here, saying why."""
         self._ask("check")
 
+    def stop(self) -> None:
+        """Give up whatever other threads are having done; they are told so at once."""
+        self._line.stop()
+
     def close(self) -> None:
         """Hang up; the next use connects anew."""
         self._line.close()

@@ -64,6 +64,11 @@ class Place:
         self.local.mkdir(parents=True, exist_ok=True)
         return Index(())
 
+    def stop(self) -> None:
+        """Give up uploads that are under way, and those to come."""
+        if isinstance(self.store, ProxiedStore):
+            self.store.stop()
+
     def close(self) -> None:
         """Remove what was only on its way, and hang up."""
         if isinstance(self.store, ProxiedStore):
