@@ -80,11 +80,12 @@ def test_whoever_gives_up_says_what_was_tried_for_how_long_and_why() -> None:
 def test_a_single_try_is_just_that() -> None:
     clock = Clock()
     error = StoreError("no")
+    error.__cause__ = OSError("what the client said")
     calls, action = failing(9, error)
     with pytest.raises(StoreError) as failure:
         retrying(action, RetryPolicy.of(0, 60), clock.hooks, "it")  # type: ignore[arg-type]
     assert failure.value is error
-    assert failure.value.__cause__ is None
+    assert str(failure.value.__cause__) == "what the client said"
     assert (len(calls), clock.waits) == (1, [])
 
 

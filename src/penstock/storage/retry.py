@@ -69,7 +69,7 @@ class RetryPolicy:
         `quiet_s` is how long nothing had come when the last of them *began*: while it waited for an answer the store
         may have come back, and the next one would have found it.
         """
-        return self.attempts == 1 or (failures >= self.attempts and quiet_s >= self.patience_s)
+        return failures >= self.attempts and (self.attempts == 1 or quiet_s >= self.patience_s)
 
     def pause_s(self, failures: int, quiet_s: float, draw: float, asked_s: float | None = None) -> float:
         """Say how long to pause after so many failures; nothing has come for `quiet_s`, `draw` is random in [0, 1).
@@ -129,8 +129,9 @@ class Attempts:
             raise error
         self._failures += 1
         if self._policy.is_used_up(self._failures, self._began_at - self._heard_at):
-            given_up = self._given_up(error)
-            raise given_up from (None if given_up is error else error)
+            if self._policy.attempts == 1:
+                raise error  # which says all there is to say
+            raise self._given_up(error) from error
         quiet_s = self._hooks.now() - self._heard_at
         pause_s = self._policy.pause_s(self._failures, quiet_s, self._hooks.draw(), error.facts.get("retry_after_s"))
         _log.info("trying again in %.1f s: %s", pause_s, error)
@@ -141,9 +142,7 @@ class Attempts:
         self._hooks.on_life()
 
     def _given_up(self, error: StoreError) -> StoreError:
-        """Say what was tried for how long; the error of a single try says all there is to say."""
-        if self._policy.attempts == 1:
-            return error
+        """Say what was tried, how often and for how long."""
         quiet_s = self._hooks.now() - self._heard_at
         cause = str(error).removeprefix(f"{self._what}: ")
         return StoreTimeoutError(
