@@ -104,7 +104,7 @@ class Job:
     def pids(self) -> list[int]:
         """The job and its workers, as far as they live."""
         assert self.process is not None
-        return [pid for pid, group in _live_processes() if group == self.process.pid]
+        return [pid for pid, group in live_processes() if group == self.process.pid]
 
     @property
     def worker_pids(self) -> list[int]:
@@ -128,7 +128,7 @@ class Job:
         return (self.out / "errors").read_text()[-6000:]
 
 
-def _live_processes() -> list[tuple[int, int]]:
+def live_processes() -> list[tuple[int, int]]:
     """Give the number and the group of each process that has not ended."""
     found = []
     for process in Path("/proc").iterdir():

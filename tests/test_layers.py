@@ -10,7 +10,18 @@ import pytest
 import penstock
 
 ROOT = Path(penstock.__file__).parent
-EVERYWHERE = {"errors", "types", "registry", "units", "extras", "files", "memory", "printable", "_version"}
+EVERYWHERE = {
+    "errors",
+    "types",
+    "registry",
+    "units",
+    "extras",
+    "files",
+    "memory",
+    "printable",
+    "interrupts",
+    "_version",
+}
 ENTRY_POINTS = {"__init__", "__main__"}
 BELOW_DATA = {"order", "index", "codecs", "storage", "formats", "cache"}
 BELOW_PIPELINE = BELOW_DATA | {"write", "data", "sources", "episodes", "loaders", "convert", "sim"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
@@ -110,11 +111,45 @@ def test_a_piece_that_hangs_is_given_up_and_blocks_nobody(pool: PiecePool) -> No
     try:
         for _ in range(3):
             hanging = [pool.submit(Ranked(0), 1, source(0.05), "a/key", gate.wait) for _ in range(pool.limit)]
-            with pytest.raises(StoreTimeoutError, match=r"memory://test-pool/a/key.*0\.05 s"):
+            with pytest.raises(StoreTimeoutError, match=r"memory://test-pool/a/key.*0\.15 s"):
                 pool.wait(hanging)
         assert pool.wait([pool.submit(Ranked(0), 1, source(), "x", lambda: 7)]) == [7]
     finally:
         gate.set()
+
+
+def test_a_piece_that_shows_signs_of_life_takes_as_long_as_it_takes(pool: PiecePool) -> None:
+    def trickle() -> int:
+        for _ in range(30):
+            time.sleep(0.05)
+            pool.note_life()
+        return 7
+
+    assert pool.wait([pool.submit(Ranked(0), 1, source(0.1), "x", trickle)]) == [7]
+
+
+def test_whoever_is_given_up_ends_its_pause_and_its_tries(pool: PiecePool) -> None:
+    begun, ended, owner = threading.Event(), threading.Event(), Ranked(0)
+
+    def try_for_ever() -> None:
+        begun.set()
+        try:
+            pool.pause(3600)
+        except CancelledError:
+            ended.set()
+            raise
+
+    pieces = [pool.submit(owner, 1, source(), "x", try_for_ever)]
+    assert begun.wait(30)
+    pool.cancel_all_of(owner)
+    assert ended.wait(30)
+    with pytest.raises(CancelledError):
+        pool.wait(pieces)
+
+
+def test_signs_of_life_and_pauses_outside_of_a_piece(pool: PiecePool) -> None:
+    pool.note_life()
+    pool.pause(0.001)
 
 
 def test_cancelling_wakes_the_waiter(pool: PiecePool) -> None:

@@ -54,7 +54,19 @@ def test_killed_once(tmp_path: Path, runtime: Path, point: str) -> None:
     check_disk(tmp_path)
 
 
-@pytest.mark.parametrize("point", ["download.half", "unpack.done", "publish.between_parts", "evict.between_parts"])
+@pytest.mark.parametrize("point", ["start.begun", "start.listening", "start.ready"])
+def test_killed_at_every_start(tmp_path: Path, runtime: Path, point: str) -> None:
+    write_dataset(tmp_path)
+    client = start_client(CLIENT, tmp_path, **{VARIABLE: point})
+    _, errors = client.communicate(timeout=60)
+    assert client.returncode != 0
+    assert "FetcherError: the fetcher was started 4 times and died each time: it left no message" in errors
+    assert not left_over(runtime)
+
+
+@pytest.mark.parametrize(
+    "point", ["register.before", "download.half", "unpack.done", "publish.between_parts", "evict.between_parts"]
+)
 def test_killed_again_and_again_until_the_client_gives_up(tmp_path: Path, runtime: Path, point: str) -> None:
     """Then the next job finds a directory that needs no cleaning by hand."""
     data = write_dataset(tmp_path, num_parts=2, compression="zstd")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.servers.nginx import WebServer
     from tests.servers.s3 import S3Server
 
-PATIENT = RetryPolicy(attempts=12, base_s=0.01, max_s=0.05, stall_s=0.3, deadline_s=60)
+PATIENT = RetryPolicy(attempts=12, base_s=0.01, max_s=0.05, stall_s=0.3, patience_s=2)
 HARMLESS = tuple(kind for kind in FAULTS if kind != "flip")
 
 
@@ -142,11 +142,28 @@ def test_a_body_that_is_cut_goes_on_where_it_ended(
         assert proxy.counts["bytes"] - before < len(data) + (1 << 20)
 
 
-@pytest.mark.parametrize("kind", ["drop", "busy", "burst", "stall", "slow"])
+def test_a_body_that_trickles_is_read_however_long_it_takes(
+    proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
+) -> None:
+    """Twice as long as the patience with silence, and slower than any sum over a whole piece would allow."""
+    retries: list[StoreError] = []
+    policy = RetryPolicy(attempts=2, base_s=0.01, stall_s=1, patience_s=1)
+    store = open_through(proxy, moto, root, policy, RetryHooks(on_retry=retries.append))
+    data = some_bytes(10, 5_000)
+    (tmp_path / "source").write_bytes(data)
+    store.upload(tmp_path / "source", "x")
+    proxy.faults = Faults(rate=1.0, kinds=("slow",), slow_s=0.1, slow_pieces=30)
+    before = proxy.counts["requests"]
+    assert store.read_piece("x", Span(0, 5_000))[0] == data
+    assert proxy.counts["requests"] == before + 1
+    assert not retries
+
+
+@pytest.mark.parametrize("kind", ["drop", "busy", "burst", "stall"])
 def test_nothing_but_faults_is_an_error_with_its_cause(
     kind: Fault, proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
 ) -> None:
-    policy = RetryPolicy(attempts=3, base_s=0.01, stall_s=0.2, deadline_s=1.5)
+    policy = RetryPolicy(attempts=3, base_s=0.01, max_s=0.1, stall_s=0.2, patience_s=0.5)
     store = open_through(proxy, moto, root, policy)
     (tmp_path / "source").write_bytes(some_bytes(7, 100_000))
     store.upload(tmp_path / "source", "x")

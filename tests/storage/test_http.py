@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 import threading
 import uuid
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError
 from penstock.storage.base import Store, open_store, resolve_store
@@ -152,3 +160,33 @@ def test_proxies_and_certificates() -> None:
     assert resolve_store("https://host/a", {"verify": False}, environ={}).options == {"verify": False}
     with pytest.raises(ConfigError, match="cannot read the certificates"):
         open_store(resolve_store("https://host/a", {"verify": "/missing.pem"}, environ={})).read("x")
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told_at_once(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")])
+    now = datetime.now(timezone.utc)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1)).sign(key, SHA256())
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "server.pem").write_bytes(made.public_bytes(Encoding.PEM) + secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    num_asked = 0
+
+    def serve(listener: socket.socket) -> None:
+        nonlocal num_asked
+        with suppress(OSError):  # the client hangs up, and then the test does
+            while True:
+                connection, _ = listener.accept()
+                num_asked += 1
+                with suppress(ssl.SSLError), connection:
+                    context.wrap_socket(connection, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        with pytest.raises(RequestRefusedError, match="certificate of the server is not trusted: pass verify="):
+            open_store(f"https://127.0.0.1:{listener.getsockname()[1]}").read("x")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert num_asked <= 2  # for the bytes and, as that was refused, for what it is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 # huggingface_hub's own way to send a file, which its HTTP library does not like.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
-QUICK = RetryPolicy(attempts=4, base_s=0, stall_s=5, deadline_s=20)
+QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=5, patience_s=0.05)
 NOTHING = {"HOME": "/nowhere"}
 
 
@@ -167,23 +168,23 @@ def test_passing_refusals(hub: HubServer, repo: str) -> None:
     files_of(hub, repo).commit("main", {"x": b"there"})
     lost: list[StoreError] = []
     slept: list[float] = []
-    hooks = RetryHooks(on_retry=lost.append, sleep=slept.append)
-    store = store_of(hub, f"hf://datasets/{repo}", hooks=hooks)
+    hooks = RetryHooks(on_retry=lost.append, now=lambda: sum(slept), sleep=slept.append)
+    store = store_of(hub, f"hf://datasets/{repo}", hooks=hooks, retry=replace(QUICK, patience_s=20))
     store.commit()
     hub.refusals[:] = [(503, {}), (429, {"Retry-After": "3"}), (429, {"RateLimit": '"resolvers";r=0;t=5'})]
     assert store.read("x") == b"there"
     assert [error.facts["status"] for error in lost] == [503, 429, 429]
-    assert slept == [0, 3, 5]
-    hub.refusals[:] = [(503, {})] * 10
+    assert [round(seconds) for seconds in slept] == [0, 3, 5]
+    hub.refusals[:] = [(503, {})] * 1000
     with pytest.raises(StoreError, match="the Hub answered 503"):
         store.read("x")
     hub.refusals[:] = [(400, {"X-Error-Message": "nonsense"})]
     with pytest.raises(RequestRefusedError, match="answered 400 .nonsense"):
         store.read("x")
     hub.refusals[:] = [(429, {"Retry-After": "3600"})]
-    with pytest.raises(StoreTimeoutError, match="within 20 s.*429"):
-        store.read("x")
-    assert not hub.refusals
+    slept.clear()
+    assert store.read("x") == b"there"
+    assert [round(seconds) for seconds in slept] == [20]  # not an hour
 
 
 def test_who_may_read(hub: HubServer, repo: str) -> None:
@@ -220,7 +221,7 @@ def test_uploads_that_fail_and_go_on(hub: HubServer, repo: str, tmp_path: Path) 
         patch.setattr("tests.servers.hub._Handler.commit", lambda self, name, revision: (409, b"", {}))
         with pytest.raises(StoreError, match="the Hub answered 409"):
             store.upload(source, "x")
-    assert len(lost) == 3
+    assert len(lost) >= QUICK.attempts - 1
     store.upload(source, "x")
     assert store.read("x") == bytes(9_000)
     with pytest.raises(ObjectNotFoundError):
@@ -234,7 +235,7 @@ def test_silence_is_ended(repo: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         options = {"endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}", "token": False}
         settings = resolve_store(f"hf://datasets/{repo}", options, environ=NOTHING)
-        store = open_store(settings, retry=RetryPolicy(attempts=2, base_s=0, stall_s=0.2, deadline_s=20))
+        store = open_store(settings, retry=RetryPolicy(attempts=2, base_s=0.001, stall_s=0.2, patience_s=0.05))
         with pytest.raises(StoreTimeoutError, match="silent"):
             store.read("x")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.servers.azurite import AzureServer
     from tests.servers.s3 import S3Server
 
-ONCE = RetryPolicy(attempts=1, deadline_s=20)
+ONCE = RetryPolicy(attempts=1)
 DENIED = Answer(403, b"<Error><Code>AccessDenied</Code></Error>")
 
 
@@ -119,7 +119,7 @@ def test_passing_answers_are_asked_for_again(status: int) -> None:
     answers = [Answer(status), whole(b"data")]
     with run_script(lambda request: answers.pop(0)) as server:
         settings = resolve_store("s3://b/passing", {"anon": True, "endpoint": server.url}, environ={})
-        policy = RetryPolicy(attempts=2, base_s=0)
+        policy = RetryPolicy(attempts=2, base_s=0.001)
         assert open_store(settings, retry=policy).read_piece("k", Span(0, 4))[0] == b"data"
 
 

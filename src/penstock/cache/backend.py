@@ -94,7 +94,10 @@ def _shared_client() -> Client:
 
 
 class Guest:
-    """A line to the fetcher for whoever has no directories of his own. In a forked child it is made anew."""
+    """A line to the fetcher for whoever has no directories of his own. In a forked child it is made anew.
+
+    Nobody shares it, so that what one of them waits for can be given up.
+    """
 
     def __init__(self) -> None:
         self._group: int | None = None
@@ -105,13 +108,19 @@ class Guest:
         """Ask and wait."""
         with _sharing:
             if self._client is None or self._pid != os.getpid():
-                self._group, self._client, self._pid = next(_group_numbers), _shared_client(), os.getpid()
+                self._group, self._client, self._pid = next(_group_numbers), Client(), os.getpid()
                 self._client.join(self._group, list, lambda _: None)
             client = self._client
         return client.request(header)
 
+    def stop(self) -> None:
+        """Give up whatever is being waited for, in whatever thread."""
+        with _sharing:
+            if self._client is not None and self._pid == os.getpid():
+                self._client.stop()
+
     def close(self) -> None:
-        """Leave; the last one of the process hangs up."""
+        """Hang up; the next request makes a new line."""
         with _sharing:
             if self._client is not None and self._group is not None and self._pid == os.getpid():
                 self._client.leave(self._group)

@@ -19,7 +19,14 @@ from penstock.cache.pool import PIECE_BYTES
 from penstock.cache.versions import lasting_tag
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release, unpack_to_file
-from penstock.errors import CacheError, CorruptShardError, ObjectChangedError, ObjectNotFoundError, StoreError
+from penstock.errors import (
+    CacheError,
+    CorruptShardError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreTimeoutError,
+)
 from penstock.index.paths import resolve_inside
 from penstock.types import Span
 from penstock.units import format_bytes
@@ -247,7 +254,7 @@ class Bring:
         ]
         try:
             found += self.pool.wait(pieces)
-        except ObjectNotFoundError:
+        except (ObjectNotFoundError, StoreTimeoutError):
             raise
         except StoreError as error:
             self._explain(file, num_bytes, error)

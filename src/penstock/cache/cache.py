@@ -23,6 +23,7 @@ from penstock.errors import CacheError, CacheTooSmallError, ConfigError
 from penstock.files import appearing, translated
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import is_shard_name
+from penstock.interrupts import WaitingFor
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 
@@ -255,7 +256,8 @@ class Cache:
         if not places:
             return []
         edition = self._opened(stream)[0].edition.name
-        return self._backend(stream).read(stream, places, edition, shards or {})
+        with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
+            return self._backend(stream).read(stream, places, edition, shards or {})
 
     # --- Looking in -----------------------------------------------------------------------------------------
 
@@ -351,9 +353,13 @@ class Cache:
     def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> dict[str, Any]:
         line = WaitLine(what)
         try:
-            return self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
+            with WaitingFor(self._described(stream, what or item.name)):
+                return self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
+
+    def _described(self, stream: int, what: str) -> str:
+        return f"{what} from {shown_url(self.streams[stream].store.url)}"
 
     def _released(self) -> None:
         for backend in list(self._live.backends.values()):

@@ -26,6 +26,7 @@ from penstock.cache.wire import (
     unpack_prefix,
 )
 from penstock.errors import FetcherError
+from penstock.interrupts import WaitingFor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
 _START_S = 60.0
+_STARTS = 4  # of a fetcher that dies before it serves anybody
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV")
@@ -183,22 +185,27 @@ class Connection:
 
 def connect(silence_s: float) -> Connection:
     """Connect to the fetcher of this user, starting it if there is none."""
-    place = meeting()
+    with WaitingFor("the fetcher to start"):
+        return _connect(meeting(), silence_s)
+
+
+def _connect(place: Meeting, silence_s: float) -> Connection:
     found = _try_connect(place, silence_s)
     if found is not None:
         return found
     lock = lock_within(place.lock, 2 * _START_S)
     try:
         found = _try_connect(place, silence_s)  # another client may have been quicker
-        if found is not None:
-            return found
-        _start(place)
-        found = _try_connect(place, silence_s)
-        if found is None:
-            raise FetcherError(f"the fetcher ended as soon as it had started: {_last_words(place)}")
-        return found
+        for _ in range(_STARTS):
+            if found is not None:
+                return found
+            if _start(place):
+                found = _try_connect(place, silence_s)
     finally:
         lock.close()
+    if found is None:
+        raise FetcherError(f"the fetcher was started {_STARTS} times and died each time: {_last_words(place)}")
+    return found
 
 
 def _try_connect(place: Meeting, silence_s: float) -> Connection | None:
@@ -230,8 +237,8 @@ def _try_connect(place: Meeting, silence_s: float) -> Connection | None:
     return connection
 
 
-def _start(place: Meeting) -> None:
-    """Start a fetcher of its own session and wait until it listens, or learn why it does not."""
+def _start(place: Meeting) -> bool:
+    """Start a fetcher of its own session and wait until it listens; tell whether it does, or has died before."""
     reading, writing = os.pipe()
     try:
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -255,8 +262,7 @@ def _start(place: Meeting) -> None:
         process.wait(_START_S)  # it has handed over to its child
     finally:
         os.close(reading)
-    if words != READY:
-        raise FetcherError(f"the fetcher could not start: {_last_words(place)}")
+    return words == READY
 
 
 def _wait_ready(reading: int) -> bytes:
@@ -301,6 +307,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._groups: dict[int, Callable[[], list[Header]]] = {}
         self._lost_at: deque[float] = deque(maxlen=_RESTARTS)
+        self._is_stopped = False
         self._on_warnings: dict[int, Callable[[list[str]], None]] = {}
 
     @property
@@ -335,6 +342,13 @@ class Client:
                 self.note({"op": "unregister", "group": group})
         return is_last
 
+    def stop(self) -> None:
+        """Have everybody who waits for an answer fail at once, and whoever asks from now on."""
+        self._is_stopped = True
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+
     def note(self, header: Header) -> None:
         """Send what needs no answer, if there is anybody to hear it."""
         connection = self._connection
@@ -345,7 +359,9 @@ class Client:
     def request(self, header: Header, *, on_progress: Callable[[Header], None] | None = None) -> tuple[Header, bytes]:
         """Ask and wait; a fetcher that dies meanwhile is replaced and asked again."""
         while True:
-            connection = self._connect()
+            connection = None if self._is_stopped else self._connect()
+            if connection is None or self._is_stopped:
+                raise FetcherError("the line to the fetcher was closed before it had answered")
             try:
                 return self._ask(connection, header, on_progress)
             except LostError as error:
@@ -373,15 +389,13 @@ class Client:
     def _connect(self) -> Connection:
         with self._lock:
             connection = self._connection
-            if connection is not None and not connection.is_lost:
-                return connection
-            connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
-            try:
-                for group in list(self._groups):
-                    self._introduce(connection, group)
-            except LostError as error:
-                self._note_loss(connection, error)
-                raise FetcherError(f"the fetcher died as soon as it was asked: {error}") from error
+            while connection is None or connection.is_lost:
+                connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
+                try:
+                    for group in list(self._groups):
+                        self._introduce(connection, group)
+                except LostError as error:  # it died as soon as it was asked
+                    self._note_loss(connection, error)
             self._connection = connection
             return connection
 

@@ -9,17 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
 from penstock.storage.base import StoreSettings, check_writable, open_store
-from penstock.storage.retry import RetryPolicy
+from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.types import Span
 
 if TYPE_CHECKING:
+    import threading
+
     from penstock.storage.base import Store
 
 
-def run_errand(store: dict[str, Any], action: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Do one thing with a store: give plain values, and bytes if it is bytes that were asked for."""
+def run_errand(
+    store: dict[str, Any], action: str, arguments: dict[str, Any], is_over: threading.Event
+) -> tuple[dict[str, Any], bytes]:
+    """Do one thing with a store: give plain values, and bytes if it is bytes that were asked for.
+
+    It is not tried again once `is_over` says that whoever wanted it has left.
+    """
+
+    def pause(seconds: float) -> None:
+        if is_over.wait(seconds):
+            raise FetcherError(f"whoever wanted to {action} has left")
+
     settings = StoreSettings(store["url"], store["options"])
-    opened = open_store(settings, retry=RetryPolicy(**store["retry"]))
+    opened = open_store(settings, retry=RetryPolicy(**store["retry"]), hooks=RetryHooks(sleep=pause))
     return _act(opened, action, arguments)
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 VARIABLE = "PENSTOCK_FAILPOINT"
 
 POINTS = (
+    "start.begun",
+    "start.listening",
+    "start.ready",
+    "register.before",
     "download.started",
     "download.half",
     "download.done",

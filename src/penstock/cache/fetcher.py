@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.cache.engine import Engine
+from penstock.cache.failpoints import reach
 from penstock.cache.lock import Descriptor, try_hold
 from penstock.cache.runtime import READY, meeting
 from penstock.cache.server import Server
@@ -27,9 +28,11 @@ _LAST_WORDS_S = 2.0  # to remove files on their way
 def main() -> None:
     """Run until the last client has left."""
     ready = int(sys.argv[1])
+    reach("start.begun")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     place = meeting()
     listener = _listen(place.socket)
+    reach("start.listening")
     leaving: list[Descriptor] = []
 
     def may_leave() -> bool:
@@ -63,3 +66,4 @@ def _listen(path: Path) -> socket.socket:
 def _say_ready(ready: int) -> None:
     os.write(ready, READY)
     os.close(ready)
+    reach("start.ready")

@@ -100,7 +100,7 @@ class Haul:
         self._flusher = Flusher()
         self._stores: dict[str, Store] = {}
         self._opening = threading.Lock()
-        self._hooks = RetryHooks(on_retry=lambda _: self._on_retry())
+        self._hooks = RetryHooks(sleep=pool.pause, on_retry=lambda _: self._on_retry(), on_life=pool.note_life)
 
     def close(self) -> None:
         """End what runs beside the jobs."""

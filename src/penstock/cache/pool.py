@@ -23,7 +23,9 @@ _SMALL_BYTES = 512 << 10
 _MOST_SMALL = 96
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
-_SLACK_S = 2.0  # a store that keeps its own deadline knows the cause better than we do
+# A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
+# life for longer than any try or pause of a store, each of which is shorter than so many times its patience.
+_HANGS_AFTER = 3.0
 
 
 class Owner:
@@ -41,11 +43,11 @@ class Piece:
     owner: Owner
     num_bytes: int
     action: Callable[[], Any]
-    timeout_s: float
+    timeout_s: float  # the store's patience: so long without a byte
     where: str
     future: Future[Any] = field(default_factory=Future)
-    started_at: float | None = None
-    is_given_up: bool = False
+    heard_at: float | None = None  # when it began, then its last sign of life
+    given_up: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_small(self) -> bool:
@@ -53,9 +55,8 @@ class Piece:
         return self.num_bytes <= _SMALL_BYTES
 
     def left_s(self) -> float | None:
-        """Give how long it may still take, or None if it has not begun."""
-        slack_s = min(_SLACK_S, self.timeout_s / 4)
-        return None if self.started_at is None else self.started_at + self.timeout_s + slack_s - time.monotonic()
+        """Give after how long without a further sign of life it hangs, or None if it has not begun."""
+        return None if self.heard_at is None else self.heard_at + _HANGS_AFTER * self.timeout_s - time.monotonic()
 
 
 class PiecePool:
@@ -73,6 +74,7 @@ class PiecePool:
         self._stretch_begin = time.monotonic()
         self._stretch_bytes = 0
         self._was_full = False
+        self._mine = threading.local()  # the piece that a thread reads
 
     @property
     def limit(self) -> int:
@@ -111,6 +113,23 @@ class PiecePool:
             self.cancel(pieces)
             raise
 
+    def note_life(self) -> None:
+        """Hear from the store that reads a piece in this thread: a byte came, or it tries again."""
+        piece = self._piece_here()
+        if piece is not None:
+            piece.heard_at = time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the store tries again in this thread; who gave the piece up ends the wait, and its tries."""
+        piece = self._piece_here()
+        if piece is None:
+            time.sleep(seconds)
+        elif piece.given_up.wait(seconds):
+            raise CancelledError
+
+    def _piece_here(self) -> Piece | None:
+        return getattr(self._mine, "piece", None)
+
     def cancel(self, pieces: Sequence[Piece]) -> None:
         """Forget pieces that have not begun, and give up on those that have."""
         with self._changed:
@@ -137,7 +156,7 @@ class PiecePool:
     def _give_up(self, piece: Piece) -> None:
         """Count a running piece as gone; its thread comes back when the store lets it."""
         if piece in self._started:
-            piece.is_given_up = True
+            piece.given_up.set()
             self._num_stuck += 1
             self._leave(piece)
 
@@ -164,8 +183,9 @@ class PiecePool:
             left = piece.left_s()
             if left is not None and left <= 0 and not piece.future.done():
                 raise StoreTimeoutError(
-                    f"{piece.where}: {piece.num_bytes} bytes did not come within {piece.timeout_s:g} s, retries"
-                    " included: see whether the store can be reached, or raise download_timeout"
+                    f"{piece.where}: nothing was heard of {piece.num_bytes} bytes for"
+                    f" {_HANGS_AFTER * piece.timeout_s:g} s: see whether the store can be reached, or raise"
+                    " download_timeout"
                 )
 
     def _work(self) -> None:
@@ -174,16 +194,18 @@ class PiecePool:
             if piece is None:
                 return
             result, error = None, None
+            self._mine.piece = piece
             try:
                 result = piece.action()
             except BaseException as failure:  # noqa: BLE001  raised where the piece is waited for
                 error = failure
+            self._mine.piece = None
             self._end(piece, result, error)
             del piece, result, error
 
     def _end(self, piece: Piece, result: Any, error: BaseException | None) -> None:
         with self._changed:
-            if piece.is_given_up:
+            if piece.given_up.is_set():
                 self._num_stuck -= 1
                 return
             self._measure(piece.num_bytes)
@@ -205,7 +227,7 @@ class PiecePool:
                     if not piece.future.set_running_or_notify_cancel():
                         self._leave(piece)
                         continue
-                    piece.started_at = time.monotonic()
+                    piece.heard_at = time.monotonic()
                     return piece
                 self._changed.wait()
             self._num_threads -= 1

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Guest
-from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, url_scheme
+from penstock.interrupts import WaitingFor
+from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
 from penstock.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -77,10 +78,15 @@ class ProxiedStore:
         """Raise if nothing can be stored here, saying why."""
         self._ask("check")
 
+    def stop(self) -> None:
+        """Give up whatever other threads are having done; they are told so at once."""
+        self._line.stop()
+
     def close(self) -> None:
         """Hang up; the next use connects anew."""
         self._line.close()
 
     def _ask(self, action: str, **arguments: Any) -> tuple[Header, bytes]:
         settings = {"url": self.settings.url, "options": self.settings.options, "retry": asdict(self.retry)}
-        return self._line.request({"op": "store", "store": settings, "action": action, "arguments": arguments})
+        with WaitingFor(f"{shown_url(self.settings.url).rstrip('/')}/{arguments.get('key', '')} ({action})"):
+            return self._line.request({"op": "store", "store": settings, "action": action, "arguments": arguments})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.errands import run_errand
+from penstock.cache.failpoints import reach
 from penstock.cache.item import load_item
 from penstock.cache.jobs import Want
 from penstock.cache.runtime import check_peer
@@ -168,6 +170,7 @@ class _Connection:
         return {"protocol": PROTOCOL}
 
     async def _register(self, header: Header) -> Header:
+        reach("register.before")
         streams = [load_stream(value) for value in header["streams"]]
         loop = asyncio.get_running_loop()
         group = self._group(header)
@@ -221,12 +224,16 @@ class _Connection:
         return {"sizes": sizes}, [piece for pieces in found for piece in pieces]
 
     async def _store(self, header: Header) -> Any:
+        is_over = threading.Event()
         run = asyncio.get_running_loop().run_in_executor(
-            _errands, run_errand, header["store"], header["action"], header["arguments"]
+            _errands, run_errand, header["store"], header["action"], header["arguments"], is_over
         )
-        while not (await asyncio.wait({run}, timeout=PROGRESS_S))[0]:
-            await self._send({"id": header["id"], "progress": {}})
-        values, data = run.result()
+        try:
+            while not (await asyncio.wait({run}, timeout=PROGRESS_S))[0]:
+                await self._send({"id": header["id"], "progress": {}})
+            values, data = run.result()
+        finally:
+            is_over.set()
         return (values, [data]) if data else values
 
 

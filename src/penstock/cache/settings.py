@@ -22,7 +22,7 @@ class CachedStream:
     keep_zip: bool = False  # keep compressed files beside the raw ones
     validate_hash: str | None = None  # digest of the stored file, checked when it is fetched
     retry: int = 2  # further attempts
-    timeout_s: float = 60.0  # the longest for one piece of at most 8 MB, retries included
+    timeout_s: float = 60.0  # the longest without a single byte; both are used up before a store is given up
     is_private: bool = False  # nobody else may read the files: they lie below the user's own cache
 
     def __post_init__(self) -> None:

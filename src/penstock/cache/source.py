@@ -20,7 +20,7 @@ class Source:
     url: str = field(repr=False)
     name: str = ""  # what tells its data from others': place and endpoint, without secrets
     retry: int = 2
-    timeout_s: float = 60.0
+    timeout_s: float = 60.0  # without a single byte
 
     def where(self, key: str) -> str:
         """Name an object in messages."""

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS = (inspect, verify, merge)
+_INTERRUPTED = 128 + 2  # what shells expect of a command that ended by Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit status: 0 well, 1 found wrong, 2 could not run."""
+    """Run a command and give its exit status: 0 well, 1 found wrong, 2 could not run, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="penstock", description="Look at, check and join datasets of shards.")
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -29,4 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as interrupt:
+        print(" ".join(["penstock: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
+        return _INTERRUPTED
     return status

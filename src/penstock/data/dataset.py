@@ -29,6 +29,7 @@ from penstock.data.torch_base import IterableDataset
 from penstock.data.tour import Here, Tour
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
+from penstock.interrupts import cut_short
 from penstock.order.options import StreamShards
 from penstock.order.run import RunSettings, count_epoch
 from penstock.units import parse_bytes
@@ -63,8 +64,8 @@ class StreamingDataset(IterableDataset[Any]):
         remote: Where the dataset is kept: a URL or a path.
         local: The folder to keep fetched shards in; without a remote, where the dataset is.
         split: A folder below both.
-        download_retry: How often to try again what failed for a passing reason.
-        download_timeout: Seconds in which a piece of at most 8 MB has to arrive, tries included.
+        download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
+        download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
         validate_hash: Name of a digest to check on each file that is fetched.
         keep_zip: Keep the compressed form of shards beside the raw one.
         epoch_size: How many samples an epoch draws, such as 1_000_000 or "1m"; by default all of them.
@@ -180,7 +181,10 @@ class StreamingDataset(IterableDataset[Any]):
             allow_unsafe_types=allow_unsafe_types,
             columns=None if columns is None else tuple(columns),
         )
-        self.table = open_streams(self.streams, options, self.cache_limit)
+        try:
+            self.table = open_streams(self.streams, options, self.cache_limit)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
         shards = [
             StreamShards(name=name, lengths=place.index.lengths, weight=stream.weight)
             for name, place, stream in zip(name_streams(self.streams), self.table.places, self.streams, strict=True)
@@ -244,12 +248,15 @@ class StreamingDataset(IterableDataset[Any]):
     @overload
     def __getitem__(self, key: Numbers) -> list[Any]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Any:
-        ids = resolve_ids(key, self.num_samples)
-        if isinstance(ids, int):
-            return self.get_item(ids)
-        if type(self).get_item is not StreamingDataset.get_item:
-            return [self.get_item(int(number)) for number in ids]
-        return self._here().feed.read_some(ids)
+        try:
+            ids = resolve_ids(key, self.num_samples)
+            if isinstance(ids, int):
+                return self.get_item(ids)
+            if type(self).get_item is not StreamingDataset.get_item:
+                return [self.get_item(int(number)) for number in ids]
+            return self._here().feed.read_some(ids)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def get_item(self, sample_id: int) -> Any:
         """Give one sample by its number. Override it to change samples: iterating calls it, too.
@@ -271,7 +278,10 @@ class StreamingDataset(IterableDataset[Any]):
         ids = resolve_ids(key, self.num_samples)
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
-        return self._here().feed.read_columns(ids)
+        try:
+            return self._here().feed.read_columns(ids)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     # --- Iterating --------------------------------------------------------------------------------------------
 
@@ -293,7 +303,10 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _set_out_later(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Begin a pass when its first item is taken: loaders make iterators that they never use."""
-        yield from self._set_out(number).pieces()
+        try:
+            yield from self._set_out(number).pieces()
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def _set_out(self, number: int | None) -> Tour:
         worker, num_workers = worker_of()
@@ -322,6 +335,10 @@ class StreamingDataset(IterableDataset[Any]):
         here.tour = None  # threads read ahead of what is taken, which only their loader counts
         parts = here.of_threads(num_threads)
         return [self._tour(begun, thread, num_threads, part) for thread, part in enumerate(parts)]
+
+    def abandon_threads(self) -> None:
+        """Leave the threads of `tours` alone, which may still wait for a store."""
+        self._here().abandon_threads()
 
     def _tour(self, begun: Pass, worker: int, num_workers: int, here: Here) -> Tour:
         seat = self._job.seat()
@@ -408,8 +425,11 @@ class StreamingDataset(IterableDataset[Any]):
 
     def warm(self, key: Numbers | None = None) -> None:
         """Fetch the shards of some samples, or all shards, before they are needed."""
-        for stream, shards in self._cached_shards(key):
-            self.table.cache.warm(stream, shards)
+        try:
+            for stream, shards in self._cached_shards(key):
+                self.table.cache.warm(stream, shards)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def pin(self, key: Numbers | None = None) -> None:
         """Keep the shards of some samples, or all shards, in the cache until they are unpinned, by whatever job."""
@@ -429,7 +449,10 @@ class StreamingDataset(IterableDataset[Any]):
         `url` is a URL below the remote of one of the streams, or a key below the first one's. `local` is its name below
         the stream's folder. It counts against the cache limit and is evicted as shards are.
         """
-        return self.table.fetch(url, local, [stream.url for stream in self.streams], ahead=ahead)
+        try:
+            return self.table.fetch(url, local, [stream.url for stream in self.streams], ahead=ahead)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
 
     def stats(self) -> dict[str, Any]:
         """Count what this process read, fetched and waited for, and what the fetcher of this node did."""

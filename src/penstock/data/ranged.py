@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.data.asking import ask_all
 from penstock.errors import CorruptShardError
 from penstock.formats.base import get_format
 from penstock.formats.offsets import table_bytes, write_offsets
@@ -26,7 +27,6 @@ _MAX_PART = 1 / 8
 _MAX_ROWS = 64
 # Asking for one place costs about as much as so many bytes.
 _TABLE_BYTES_PER_ROW = 256 << 10
-_MOST_THREADS = 32
 
 
 class RangedRows:
@@ -77,9 +77,8 @@ class RangedRows:
         if len(places) == 1:
             found = {stream: iter(cache.read_many(stream, each, shards[stream])) for stream, each in places.items()}
         else:
-            with ThreadPoolExecutor(min(len(places), _MOST_THREADS), thread_name_prefix="penstock-ranges") as pool:
-                answers = pool.map(cache.read_many, places.keys(), places.values(), shards.values())
-                found = {stream: iter(answer) for stream, answer in zip(places, answers, strict=True)}
+            asked = [partial(cache.read_many, stream, each, shards[stream]) for stream, each in places.items()]
+            found = {stream: iter(answer) for stream, answer in zip(places, ask_all(asked), strict=True)}
         return [[next(found[ask.stream]) for _ in spans] for ask, spans in wanted]
 
 

@@ -35,8 +35,8 @@ class Stream:
         proportion: Share of an epoch, relative to the other streams' proportions.
         repeat: How often an epoch takes the whole stream: 0.5 is every other sample, 2 is all of them twice.
         choose: How many samples an epoch takes.
-        download_retry: How often to try again what failed for a passing reason.
-        download_timeout: Seconds in which a piece of at most 8 MB has to arrive, tries included.
+        download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
+        download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
         validate_hash: Name of a digest to check on each file that is fetched.
         keep_zip: Keep the compressed form of shards beside the raw one.
         name: What states call the stream; by default its number. Name streams that may come or go during a run.

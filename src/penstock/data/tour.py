@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import suppress
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +16,7 @@ from penstock.data.progress import Progress, total_progress
 from penstock.data.ranged import RangedRows
 from penstock.data.readers import OpenShards, max_mapped
 from penstock.data.skip import SKIPPED, Gap, fill_gaps
-from penstock.errors import ConfigError, StoreError
+from penstock.errors import ConfigError, StoreError, StoreTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ class Here:
             gc.freeze()
         self._table = table
         self._threads: list[Here] = []
+        self._abandoned: list[Here] = []  # of threads that were left behind and may still read
         self.pid = os.getpid()
         self.open_shards = OpenShards(table.open)
         self.feed = Feed(table.spans, self.open_shards, RangedRows(table) if table.needs_cache else None)
@@ -55,13 +55,22 @@ class Here:
             self._threads.append(Here(self._table))
         return self._threads[:count]
 
+    def abandon_threads(self) -> None:
+        """Have the threads that come next share nothing with those of now."""
+        self._abandoned += self._threads
+        self._threads = []
+
+    @property
+    def _all(self) -> list[Here]:
+        return [self, *self._threads, *self._abandoned]
+
     def describe(self) -> dict[str, Any]:
         """Give what was counted, in all threads."""
-        return total_progress([self.progress, *(thread.progress for thread in self._threads)]).describe()
+        return total_progress([part.progress for part in self._all]).describe()
 
     def close(self) -> None:
         """Close the shards that are open; whoever reads on opens them again."""
-        for part in [self, *self._threads]:
+        for part in self._all:
             part.open_shards.close()
 
 
@@ -153,8 +162,12 @@ class Tour:
         """
         is_first, self._has_begun = not self._has_begun, True
         if is_first and self.course.seat.worker == 0:
-            with suppress(StoreError):  # reading whole shards says what is wrong, or finds that nothing is
+            try:
                 return read_some(ids, self._look_ahead)
+            except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
+                raise
+            except StoreError:  # reading whole shards says what is wrong, or finds that nothing is
+                pass
         self._look_ahead()
         return read(ids)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _END = object()
+_LEAVING_S = 1.0
 
 
 class _Failure:
@@ -21,11 +24,14 @@ class _Failure:
         self.error = error
 
 
-def in_threads(sources: Sequence[Callable[[], Iterator[T]]], *, ahead: int) -> Iterator[T]:
+def in_threads(
+    sources: Sequence[Callable[[], Iterator[T]]], *, ahead: int, on_abandon: Callable[[], None] = lambda: None
+) -> Iterator[T]:
     """Give an item of each source in turn, while the threads read up to `ahead` items further.
 
     Ends at the first source that ends. An error of a source is raised where its item would have been. Whoever stops
-    taking, by closing the iterator or losing it, ends the threads.
+    taking, by closing the iterator or losing it, ends the threads. Those that wait for a store which is away are not
+    waited for: `on_abandon` hears of it, and what they use is theirs until they are done.
     """
     stopped = threading.Event()
     queues: list[queue.Queue[Any]] = [queue.Queue(maxsize=ahead) for _ in sources]
@@ -46,12 +52,25 @@ def in_threads(sources: Sequence[Callable[[], Iterator[T]]], *, ahead: int) -> I
                 yield item
     finally:
         stopped.set()
-        for line, thread in zip(queues, threads, strict=True):
-            while thread.is_alive():  # it may wait for room in its queue: make some
-                try:
-                    line.get(timeout=0.01)
-                except queue.Empty:
-                    thread.join(timeout=0.01)
+        if not _end(queues, threads):
+            on_abandon()
+
+
+def _end(queues: Sequence[queue.Queue[Any]], threads: Sequence[threading.Thread]) -> bool:
+    """Wait a moment for the end of threads that were told to stop, and tell whether all came to it."""
+    deadline = time.monotonic() + _LEAVING_S
+    for line, thread in zip(queues, threads, strict=True):
+        _make_room(line)  # for the one item that it may put before it looks whether it is to stop
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(timeout=0.01)
+            _make_room(line)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def _make_room(line: queue.Queue[Any]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            line.get_nowait()
 
 
 def _read(source: Callable[[], Iterator[T]], line: queue.Queue[Any], stopped: threading.Event) -> None:

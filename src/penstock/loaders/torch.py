@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.data.dataset import StreamingDataset
 from penstock.errors import ConfigError
 from penstock.extras import require
+from penstock.interrupts import WaitingFor, cut_short
 from penstock.loaders.threads import in_threads
 
 if TYPE_CHECKING:
@@ -115,7 +116,11 @@ class StreamingDataLoader(DataLoader[Any]):
     def _count(self, begun: Pass, batches: Iterator[Any]) -> Iterator[Any]:
         while True:
             asked = time.perf_counter()
-            batch = next(batches, _END)
+            try:
+                with WaitingFor("the next batch"):
+                    batch = next(batches, _END)
+            except KeyboardInterrupt as interrupt:
+                raise cut_short(interrupt) from None
             self._seconds_waited += time.perf_counter() - asked
             if batch is _END:
                 self._is_over = self._is_over or self._begun is begun
@@ -131,7 +136,8 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._num_threads == 0:
             batches: Iterator[Columns] = tours[0].columns()
         else:
-            batches = in_threads([tour.columns for tour in tours], ahead=self._threads_ahead)
+            sources = [tour.columns for tour in tours]
+            batches = in_threads(sources, ahead=self._threads_ahead, on_abandon=dataset.abandon_threads)
         for columns in batches:
             if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):
                 continue

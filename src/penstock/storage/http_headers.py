@@ -251,7 +251,7 @@ class HttpHeaderStore(ReadsBodies):
         return connections.lease(
             (origin, network, stall_s),
             lambda: HttpConnection(origin, network, stall_s),
-            timeout_s=self.retry.deadline_s,
+            timeout_s=self.retry.patience_s,
         )
 
     def _check(self, key: str, answer: http.client.HTTPResponse) -> None:

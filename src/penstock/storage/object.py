@@ -131,12 +131,13 @@ class ObjectStore:
         with open_file(path) as file:
             num_bytes = file.seek(0, 2)
         part_bytes = max(PIECE_BYTES, -(-num_bytes // _MOST_PARTS))
-        policy, retries = self.retry, 0
-        if num_bytes > part_bytes:
+        # Nobody tells how much of a body has been sent, only when the answer comes: sending counts as silence.
+        policy = replace(self.retry, stall_s=max(self.retry.stall_s, self.retry.patience_s))
+        retries_for_s = 0.0
+        if num_bytes > part_bytes and policy.attempts > 1:
             # Only the client knows its parts, so it tries each again; we try the whole once more.
-            num_rounds = -(-num_bytes // (part_bytes * _PARALLEL_PARTS))
-            policy = replace(policy, attempts=min(2, policy.attempts), deadline_s=policy.deadline_s * (num_rounds + 1))
-            retries = self.retry.attempts - 1
+            policy = replace(policy, attempts=2)
+            retries_for_s = policy.patience_s
 
         def put(client: Any, name: str, _: Attempts) -> None:
             obstore.put(
@@ -148,7 +149,7 @@ class ObjectStore:
                 max_concurrency=_PARALLEL_PARTS,
             )
 
-        self._drive(key, put, policy, retries=retries, writes=True)
+        self._drive(key, put, policy, retries_for_s=retries_for_s, writes=True)
 
     def delete(self, key: str) -> None:
         """Remove an object."""
@@ -191,25 +192,28 @@ class ObjectStore:
                     yield info
 
     def _drive(
-        self, key: str, call: Call[T], policy: RetryPolicy | None = None, *, retries: int = 0, writes: bool = False
+        self,
+        key: str,
+        call: Call[T],
+        policy: RetryPolicy | None = None,
+        *,
+        retries_for_s: float = 0.0,
+        writes: bool = False,
     ) -> T:
         """Ask the store for something until it answers, as far as the policy allows.
 
         Who is refused as somebody may still be let in as anybody: public buckets are like that.
         """
         shown = self.shown(key)
-        attempts = Attempts(policy or self.retry, self.hooks, shown)
+        policy = policy or self.retry
+        attempts = Attempts(policy, self.hooks, shown)
         bucket, root = self._place
         path = f"{root}/{key}" if root else key
         refusal: AccessDeniedError | None = None
         while True:
             is_anonymous = not writes and (refusal is not None or was_let_in(self._name))
             tuning = ClientTuning(
-                stall_s=self.retry.stall_s,
-                timeout_s=self.retry.deadline_s,
-                retries=retries,
-                is_anonymous=is_anonymous,
-                writes=writes,
+                stall_s=policy.stall_s, retries_for_s=retries_for_s, is_anonymous=is_anonymous, writes=writes
             )
             try:
                 with translated_errors(shown, bucket):

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import StoreError
+from penstock.errors import RequestRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.storage.base import StoreSettings
 
 _CONNECT_S = 10.0
+_LONGEST_REQUEST_S = 24 * 3600.0  # silence ends a request, not slowness: a body that trickles is one that comes
+_PART_RETRIES = 1000  # as many as the time allows
 
 _clients: dict[tuple[str, ClientTuning], Any] = {}
 _anonymous: set[str] = set()
@@ -27,18 +29,17 @@ _first_user: int | None = None
 class ClientTuning:
     """Times of a client, and what it does by itself: it tries again only where we cannot (parts of an upload)."""
 
-    stall_s: float
-    timeout_s: float
-    retries: int = 0
+    stall_s: float  # longest silence, from the request to the answer and between two bytes of it
+    retries_for_s: float = 0.0
     is_anonymous: bool = False
     writes: bool = False
 
     def client_options(self, **more: Any) -> Any:
         """Give obstore's options for connections."""
         return {
-            "connect_timeout": _duration(min(_CONNECT_S, self.timeout_s)),
+            "connect_timeout": _duration(min(_CONNECT_S, self.stall_s)),
             "read_timeout": _duration(self.stall_s),
-            "timeout": _duration(self.timeout_s),
+            "timeout": _duration(_LONGEST_REQUEST_S),
             "user_agent": "penstock",
             **more,
         }
@@ -47,7 +48,8 @@ class ClientTuning:
         """Give obstore's options for trying again."""
         from datetime import timedelta
 
-        return {"max_retries": self.retries, "retry_timeout": timedelta(seconds=self.timeout_s)}
+        max_retries = _PART_RETRIES if self.retries_for_s else 0
+        return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.retries_for_s)}
 
 
 def name_of(settings: StoreSettings) -> str:
@@ -81,7 +83,7 @@ def check_process() -> None:
     if _first_user is None:
         _first_user = os.getpid()
     elif _first_user != os.getpid():
-        raise StoreError(
+        raise RequestRefusedError(
             f"process {os.getpid()} was forked from {_first_user}, which had already used a network store; its client"
             " does not survive a fork. Start processes with spawn or forkserver, open stores in them only, or read"
             " through a dataset, whose fetcher is a process of its own"

@@ -41,6 +41,8 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
             " endpoint and the region",
             bucket=bucket,
         )
+    if code == "NoSuchUpload":  # it was completed, and the answer that said so was lost
+        return StoreError(f"{what}: the store no longer knows of this upload ({code}): it has to begin anew")
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError" or status == 404:
         return ObjectNotFoundError(f"there is no object {what}")
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
@@ -51,6 +53,8 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
         return ObjectChangedError(f"{what} was replaced while it was being read: fetch it again")
     if status is not None and status < 500 and status not in _PASSING:
         return RequestRefusedError(f"{what}: {reason}", status=status)
+    if "InvalidCertificate" in text:
+        return RequestRefusedError(f"{what}: {reason}: pass verify= with a file of certificates that vouch for it")
     if "InvalidRangeRequest" in text:
         return RequestRefusedError(f"{what}: {reason}", status=416)
     if kind in ("NotSupportedError", "InvalidPathError", "ValueError") or status == 501:
@@ -99,6 +103,8 @@ def _causes(inside: str) -> Iterator[str]:
         ("IncompleteBody", "the connection ended before the last byte"),
         ("ConnectionReset", "the connection was reset"),
         ("IncompleteMessage", "the connection ended before an answer came"),
+        ("InvalidCertificate", "the certificate of the server is not trusted"),
+        ("dns error", "the name of the host cannot be resolved"),
     ):
         if word in inside:
             yield meaning

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 1 << 18
+_SMALLEST_CHUNK = 1  # as they come: what waits for more to come with it is lost if its connection breaks
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 
 
@@ -36,7 +36,6 @@ class Receiver:
         self._etag = etag
         self._keep_bytes = keep
         self._filled = 0
-        self._was_cut = False
         self._has_ranges = True
 
     def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[int, ObjectInfo]:
@@ -49,10 +48,7 @@ class Receiver:
         wanted = max(0, min(self._span.end, info.num_bytes) - self._span.begin)
         if self._has_ranges and at != begin:
             raise StoreError(f"{self._shown}: the server sent bytes from {at}, not from {begin}")
-        # Large chunks are cheaper, but an unfinished one is lost with its connection. So once the connection has
-        # proved to be bad, bytes are taken as they come.
-        chunk_bytes, self._was_cut = 1 if self._was_cut else _CHUNK_BYTES, True
-        for chunk in result.stream(chunk_bytes):
+        for chunk in result.stream(_SMALLEST_CHUNK):
             self._keep(chunk[max(0, begin - at) :], wanted)
             at += len(chunk)
             attempts.progressed()

@@ -27,6 +27,8 @@ T = TypeVar("T")
 FINAL_ERRORS = (ObjectNotFoundError, AccessDeniedError, ObjectChangedError, RequestRefusedError)
 
 _STALL_S = 20.0
+_LONGEST_PAUSE_S = 20.0
+_FIRST_PAUSE_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -35,47 +37,74 @@ _log = logging.getLogger(__name__)
 class RetryPolicy:
     """How often, how long and how patiently one operation is tried.
 
-    An operation is one piece, one part of an upload, one page of a list: something that has a size limit.
+    An operation is one piece, one part of an upload, one page of a list: something that has a size limit. It is given
+    up when so many tries in a row brought no byte *and* none has come for so long. A single try is just that.
     """
 
     attempts: int = 5  # in a row without a single new byte
-    base_s: float = 0.5  # the first wait is a random part of this, the next of twice as much …
-    max_s: float = 20.0  # … up to this
-    stall_s: float = _STALL_S  # longest silence of a connection
-    deadline_s: float = 120.0  # of the whole operation, waits included
+    base_s: float = _FIRST_PAUSE_S  # the first pause, which doubles with each further failure …
+    max_s: float = _LONGEST_PAUSE_S  # … up to this; random between half of that and all of it
+    stall_s: float = _STALL_S  # longest silence of one connection
+    patience_s: float = 120.0  # without a single new byte, whatever is tried
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ConfigError(f"retry={self.attempts - 1} allows no attempt at all: use 0 or more")
-        if self.base_s < 0 or self.max_s < 0 or self.stall_s <= 0 or self.deadline_s <= 0:
+        if min(self.base_s, self.max_s, self.stall_s, self.patience_s) <= 0:
             raise ConfigError(f"{self} has a time that is not positive")
 
     @classmethod
     def of(cls, download_retry: int, download_timeout: float) -> RetryPolicy:
-        """Understand the two numbers that datasets take: further attempts, and seconds in all."""
-        return cls(attempts=download_retry + 1, deadline_s=download_timeout, stall_s=min(_STALL_S, download_timeout))
+        """Understand the two numbers that datasets take: further tries, and seconds without a single byte."""
+        return cls(
+            attempts=download_retry + 1,
+            max_s=min(_LONGEST_PAUSE_S, download_timeout / 3) if download_timeout > 0 else _LONGEST_PAUSE_S,
+            stall_s=min(_STALL_S, download_timeout),
+            patience_s=download_timeout,
+        )
 
-    def delay_s(self, failures: int, draw: float, asked_s: float | None = None) -> float:
-        """Say how long to wait after so many failures; `draw` is random in [0, 1), `asked_s` the server's own wish.
+    def is_used_up(self, failures: int, quiet_s: float) -> bool:
+        """Tell whether there is no further try after so many that failed in a row.
 
-        Full jitter: clients that failed together do not come back together.
+        `quiet_s` is how long nothing had come when the last of them *began*: while it waited for an answer the store
+        may have come back, and the next one would have found it.
         """
-        delay = draw * min(self.max_s, self.base_s * 2.0 ** min(failures - 1, 60))
-        return delay if asked_s is None else asked_s + delay
+        return failures >= self.attempts and (self.attempts == 1 or quiet_s >= self.patience_s)
+
+    def pause_s(self, failures: int, quiet_s: float, draw: float, asked_s: float | None = None) -> float:
+        """Say how long to pause after so many failures; nothing has come for `quiet_s`, `draw` is random in [0, 1).
+
+        Pauses double, and half of each is random: clients that failed together do not come back together. `asked_s`
+        is the server's own wish, which is granted as far as our patience goes. The try that outlasts the time is made
+        a whole pause later: an outage of just that length is survived.
+        """
+        own_s = (0.5 + draw / 2) * min(self.max_s, self.base_s * 2.0 ** min(failures - 1, 60))
+        pause_s = own_s + min(asked_s or 0.0, self.patience_s)
+        left_s = self.patience_s - quiet_s
+        return max(pause_s, left_s + own_s) if 0 < left_s <= pause_s else pause_s
 
 
-def _nothing(error: StoreError) -> None:
+def _ignore_error(error: StoreError) -> None:
     """Do nothing about an attempt that failed."""
+
+
+def _ignore() -> None:
+    """Do nothing about a sign of life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryHooks:
-    """What a policy needs from the world: a clock, a way to wait (which may raise to give up), a witness."""
+    """What a policy needs from the world: a clock, a way to wait (which may raise to give up), witnesses.
+
+    `on_life` hears of every byte, of every failure and of every try: whoever watches over an operation then knows that
+    it does not hang, and that this policy will end it.
+    """
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     draw: Callable[[], float] = random.random
-    on_retry: Callable[[StoreError], None] = _nothing
+    on_retry: Callable[[StoreError], None] = _ignore_error
+    on_life: Callable[[], None] = _ignore
 
 
 class Attempts:
@@ -85,40 +114,41 @@ class Attempts:
         self._policy = policy
         self._hooks = hooks
         self._what = what
-        self._began = hooks.now()
         self._failures = 0
-        self._last_cause = "bytes come too slowly"
-        self._late: StoreTimeoutError | None = None
-
-    @property
-    def remaining_s(self) -> float:
-        """Give the time until the deadline."""
-        return self._began + self._policy.deadline_s - self._hooks.now()
+        self._heard_at = self._began_at = hooks.now()
 
     def progressed(self) -> None:
-        """Take note that something arrived: the count of failures in a row starts anew."""
+        """Take note that something arrived: both counts start anew."""
         self._failures = 0
-        if self.remaining_s <= 0:
-            self._late = self._too_late(self._last_cause)
-            raise self._late
+        self._heard_at = self._hooks.now()
+        self._hooks.on_life()
 
     def failed(self, error: StoreError) -> None:
         """Wait before the next attempt, or raise if there is none."""
-        if isinstance(error, FINAL_ERRORS) or error is self._late:
+        if isinstance(error, FINAL_ERRORS):
             raise error
-        self._last_cause = str(error)
         self._failures += 1
-        if self._failures >= self._policy.attempts:
-            raise error
-        delay = self._policy.delay_s(self._failures, self._hooks.draw(), error.facts.get("retry_after_s"))
-        if delay >= self.remaining_s:
-            raise self._too_late(str(error)) from error
-        _log.info("trying again in %.1f s: %s", delay, error)
+        if self._policy.is_used_up(self._failures, self._began_at - self._heard_at):
+            if self._policy.attempts == 1:
+                raise error  # which says all there is to say
+            raise self._given_up(error) from error
+        quiet_s = self._hooks.now() - self._heard_at
+        pause_s = self._policy.pause_s(self._failures, quiet_s, self._hooks.draw(), error.facts.get("retry_after_s"))
+        _log.info("trying again in %.1f s: %s", pause_s, error)
         self._hooks.on_retry(error)
-        self._hooks.sleep(delay)
+        self._hooks.on_life()
+        self._hooks.sleep(pause_s)
+        self._began_at = self._hooks.now()
+        self._hooks.on_life()
 
-    def _too_late(self, cause: str) -> StoreTimeoutError:
-        return StoreTimeoutError(f"{self._what} did not succeed within {self._policy.deadline_s:g} s: {cause}")
+    def _given_up(self, error: StoreError) -> StoreError:
+        """Say what was tried, how often and for how long."""
+        quiet_s = self._hooks.now() - self._heard_at
+        cause = str(error).removeprefix(f"{self._what}: ")
+        return StoreTimeoutError(
+            f"{self._what}: not a byte came for {quiet_s:.3g} s, in {self._failures} tries. The last one: {cause}",
+            **error.facts,
+        )
 
 
 def retrying(action: Callable[[], T], policy: RetryPolicy, hooks: RetryHooks, what: str) -> T:

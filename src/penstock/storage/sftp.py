@@ -131,7 +131,7 @@ class SftpStore(ReadsBodies):
         with (
             _connection_errors(url),
             connections.lease(
-                self.login, lambda: SftpConnection(self.login, patience_s), timeout_s=self.retry.deadline_s
+                self.login, lambda: SftpConnection(self.login, patience_s), timeout_s=self.retry.patience_s
             ) as connection,
             _answers(url),
         ):

@@ -135,6 +135,10 @@ class FaultProxy:
         self._started = threading.Event()
         self._stop = asyncio.Event()
         self._open: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._serving: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -145,29 +149,50 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
+    def go_away(self) -> None:
+        """Hang up on everybody and refuse whoever comes, as a server that is down."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+
+    def come_back(self) -> None:
+        """Listen again where it did before."""
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+
     def _run(self) -> None:
         with suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serve())
         self._loop.close()
 
     async def _serve(self) -> None:
-        tasks: set[asyncio.Task[None]] = set()
+        self._serving = asyncio.current_task()
+        with socket.socket() as reserved:  # keeps the port for us while nobody listens there
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            self._port = reserved.getsockname()[1]
+            self.url = self._target._replace(netloc=f"127.0.0.1:{self._port}").geturl()
+            await self._listen()
+            self._started.set()
+            await self._stop.wait()
+            await self._close()
 
-        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._open.add(writer)
-            task = asyncio.ensure_future(self._converse(reader, writer))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._begin, "127.0.0.1", self._port, limit=_HEAD_LIMIT)
 
-        server = await asyncio.start_server(begin, "127.0.0.1", 0, limit=_HEAD_LIMIT)
-        port = server.sockets[0].getsockname()[1]
-        self.url = self._target._replace(netloc=f"127.0.0.1:{port}").geturl()
-        self._started.set()
-        await self._stop.wait()
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        task = asyncio.ensure_future(self._converse(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        if self._server is None:
+            return
         # The loop's own tasks bring connections just accepted to `begin`: cut short, they would leave them open.
-        while asyncio.all_tasks() - tasks - {asyncio.current_task()}:
+        while asyncio.all_tasks() - self._tasks - {asyncio.current_task(), self._serving}:
             await asyncio.sleep(0)
-        server.close()
+        self._server.close()
+        self._server = None
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         for writer in self._open:  # a task that has not begun closes nothing, and a silent peer lets nobody close
@@ -284,10 +309,10 @@ class FaultProxy:
             if not block:
                 raise _GoneError
             await self._throttle(len(block))
+            self.counts["bytes"] += len(block)  # before anybody has them: who reads the count may be quicker than we
             sink.write(block)
             await sink.drain()
             length -= len(block)
-            self.counts["bytes"] += len(block)
         await sink.drain()
 
     async def _throttle(self, num_bytes: int) -> None:

@@ -85,6 +85,11 @@ class Place:
             with suppress(AccessDeniedError):  # the folder may be new, and the one above not ours to open
                 flush_folder(self.local.absolute().parent)
 
+    def stop(self) -> None:
+        """Give up uploads that are under way, and those to come."""
+        if isinstance(self.store, ProxiedStore):
+            self.store.stop()
+
     def close(self) -> None:
         """Remove what was only on its way, and hang up."""
         if isinstance(self.store, ProxiedStore):

@@ -13,6 +13,7 @@ from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
+from penstock.interrupts import WaitingFor, cut_short
 from penstock.write.background import ShardQueue
 from penstock.write.place import parse_place
 from penstock.write.progress import ProgressBar
@@ -51,7 +52,7 @@ class Writer:
         remote: A URL to upload to as well, keeping the local files.
         progress_bar: Show samples, bytes and rates on the terminal.
         max_workers: Number of background threads.
-        retry: Number of attempts of an upload.
+        retry: Number of attempts of an upload, which go on for two minutes at least; 1 for a single one.
         exist_ok: Replace the dataset that is there.
         append: Continue the dataset that is there.
         storage_options: Credentials and settings of the remote store, as fsspec calls them.
@@ -106,6 +107,9 @@ class Writer:
             self._num_samples = self._old.num_samples
             self._next_shard = next_number(self._old)
             self._continue(layout)
+        except KeyboardInterrupt as interrupt:
+            self._close()
+            raise cut_short(interrupt) from None
         except BaseException:
             self._close()
             raise
@@ -130,6 +134,8 @@ class Writer:
             builder.append(record)
         except BadSampleError as error:
             raise self._with_number(error) from error
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
         self._shard_bytes += cost
         self._num_samples += 1
         if self._progress is not None:
@@ -142,10 +148,15 @@ class Writer:
         try:
             if self._builder is not None and self._builder.num_samples:
                 self._submit(self._builder)
-            index = Index((*self._old.shards, *self._queue.results()))
+            with self._waiting():
+                index = Index((*self._old.shards, *self._queue.results()))
             publish_index(self._place, dump_index(index))
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
+        except KeyboardInterrupt as interrupt:
+            self._place.stop()  # else closing would wait for uploads that nobody wants any more
+            log.warning(self._describe_orphans())
+            raise cut_short(interrupt) from None
         except BaseException:
             log.warning(self._describe_orphans())
             raise
@@ -171,6 +182,8 @@ class Writer:
         if error is None:
             self.finish()
             return
+        if isinstance(error, KeyboardInterrupt):
+            self._place.stop()
         orphans = self.abort()
         if orphans and sys.version_info >= (3, 11):
             error.add_note(orphans)
@@ -229,7 +242,8 @@ class Writer:
     def _submit(self, builder: ShardBuilder) -> None:
         name = shard_name(self._next_shard, self.format_name)
         names = tuple(name + suffix for suffix in self._format.part_suffixes)
-        self._queue.submit(ShardJob(builder=builder, layout=self._shard_layout, names=names, place=self._place))
+        with self._waiting():
+            self._queue.submit(ShardJob(builder=builder, layout=self._shard_layout, names=names, place=self._place))
         self._next_shard += 1
         self._done_bytes += self._shard_bytes
 
@@ -244,6 +258,9 @@ class Writer:
         names = [shard.name for shard in self._queue.written()]
         written = f"shards written: {', '.join(names)}" if names else "no shards were written"
         return f"{self._place.shown}: no index was published; {written}"
+
+    def _waiting(self) -> WaitingFor:
+        return WaitingFor(f"shards on their way to {self._place.shown}")
 
     def _close(self) -> None:
         self._is_closed = True

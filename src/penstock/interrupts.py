@@ -1,0 +1,34 @@
+"""Ctrl-C while something is waited for: one line that says what for, instead of a look into this library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class WaitingFor:
+    """Has an interrupt of what happens within say what was being waited for; the innermost of several says it."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt) and not error.args:
+            error.args = (f"while waiting for {self._what}",)
+
+
+def cut_short(interrupt: KeyboardInterrupt) -> KeyboardInterrupt:
+    """Give an interrupt without the frames that it has come through so far.
+
+    Functions that users call raise it so, `from None`: what follows in its traceback is the user's own program.
+    """
+    return interrupt.with_traceback(None)
