@@ -114,7 +114,7 @@ class Bring:
     name_of: Callable[[str], str]  # where a file of the item is to lie
     kept: Callable[[StoredFile], KeptFile | None]  # finds a compressed file that need not be fetched
     check: Callable[[Sequence[ObjectInfo]], None]  # raises if objects are not of the item's edition
-    explain: Callable[[str], None]  # raises if that is why a digest does not fit
+    explain: Callable[[str], None]  # raises if the dataset was written again: then that is why an object is wrong
     file_mode: int
 
     def run(self) -> Record:
@@ -254,7 +254,10 @@ class Bring:
         ]
         try:
             found += self.pool.wait(pieces)
-        except (ObjectNotFoundError, StoreTimeoutError):
+        except StoreTimeoutError:
+            raise
+        except ObjectNotFoundError:
+            self.explain(file.key)
             raise
         except StoreError as error:
             self._explain(file, num_bytes, error)
@@ -324,6 +327,7 @@ class Bring:
         self, file: StoredFile, info: ObjectInfo, num_bytes: int, cause: BaseException | None = None
     ) -> None:
         if info.num_bytes != num_bytes:
+            self.explain(file.key)
             raise ObjectChangedError(
                 f"{self.source.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
                 " it was changed or cut after the index was written",

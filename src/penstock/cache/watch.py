@@ -86,7 +86,7 @@ class Watch:
             watched.tags.setdefault(info.key, info.etag)
 
     def explain(self, directory: Path, edition: str, source: Source, key: str) -> None:
-        """Raise if the store has another index by now: then that is why a digest does not fit."""
+        """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
         self._check_index(self._of(directory, edition), source, key)
 
     def _of(self, directory: Path, edition: str) -> _Watched:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.data.local import read_local_index
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
 from penstock.files import translated
 from penstock.formats.parts import open_shard
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
@@ -50,11 +49,27 @@ class LocalFolder:
         """Whether any shard has to be unpacked before it is read."""
         return any(part.packed for shard in self.index.shards for part in shard.parts)
 
-    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
-        """Open a shard; its digest is checked the first time, if that was asked for."""
-        validate_hash = None if info.name in self._validated else self.validate_hash
+    def open_shard(
+        self,
+        info: ShardInfo,
+        options: ReadOptions,
+        *,
+        validate_hash: str | None = None,
+        unpack_dir: Path | None = None,
+        memory_limit: int | None = None,
+    ) -> ShardReader:
+        """Open a shard, as `formats.parts.open_shard` does; the digest of this folder's own is checked once."""
+        if validate_hash is None and info.name not in self._validated:
+            validate_hash = self.validate_hash
         try:
-            reader = open_shard(self.path, info, options, validate_hash=validate_hash)
+            reader = open_shard(
+                self.path,
+                info,
+                options,
+                validate_hash=validate_hash,
+                unpack_dir=unpack_dir,
+                memory_limit=memory_limit,
+            )
         except ObjectNotFoundError:
             self._check_index(info.name)
             raise
@@ -81,7 +96,8 @@ class LocalFolder:
         return True
 
     def _check_time(self, info: ShardInfo) -> None:
-        if any(self._mtime_ns(part.raw.basename) > self._stamp[0] for part in info.parts):
+        names = {file.basename for part in info.parts for file in (part.raw, part.stored)}
+        if any(self._mtime_ns(name) > self._stamp[0] for name in names):
             self._check_index(info.name)
 
     def _mtime_ns(self, name: str) -> int:
@@ -98,6 +114,15 @@ class LocalFolder:
                 path=str(self.path),
                 shard=name,
             )
+
+
+def read_local_index(folder: Path) -> Index:
+    """Read the index of a local dataset."""
+    path = folder / INDEX_NAME
+    with translated(path):
+        if folder.is_dir() and not path.exists():
+            raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
+    return parse_index(read_file(path), str(path))
 
 
 def _stamp_of(folder: Path) -> tuple[int, int, int] | None:

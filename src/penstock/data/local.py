@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, overload
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
 from penstock.data.feed import Feed
+from penstock.data.folder import LocalFolder
 from penstock.data.getitem import resolve_ids
 from penstock.data.readers import OpenShard, OpenShards
-from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, SampleIndexError, SampleKeyError
-from penstock.files import read_file, translated
+from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions, get_format
-from penstock.formats.parts import open_shard
-from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.order.spans import Spans
 from penstock.units import parse_bytes
 
@@ -66,7 +64,8 @@ class LocalDataset:
             raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
         self.local = Path(local).expanduser() / (split or "")
         self.split = split
-        self.index: Index = read_local_index(self.local)
+        self._folder = LocalFolder.open(self.local)
+        self.index: Index = self._folder.index
         self._options = ReadOptions(
             image_decoder=image_decoder,
             allow_unsafe_types=allow_unsafe_types,
@@ -151,8 +150,7 @@ class LocalDataset:
         self._feed = Feed(self._spans, self._readers)
 
     def _open_shard(self, shard: int) -> OpenShard:
-        reader = open_shard(
-            self.local,
+        reader = self._folder.open_shard(
             self.index.shards[shard],
             self._options,
             validate_hash=self._validate_hash,
@@ -169,15 +167,6 @@ _ITER_BYTES = 32 << 20
 def rows_at_once(sample_bytes: float) -> int:
     """Say how many samples to read at a time on the way through a dataset; images take more than they are stored in."""
     return max(1, min(_ITER_ROWS, int(_ITER_BYTES / max(1.0, sample_bytes))))
-
-
-def read_local_index(folder: Path) -> Index:
-    """Read the index of a local dataset."""
-    path = folder / INDEX_NAME
-    with translated(path):
-        if folder.is_dir() and not path.exists():
-            raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
-    return parse_index(read_file(path), str(path))
 
 
 def check_layouts(index: Index, options: ReadOptions) -> None:

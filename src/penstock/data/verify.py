@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import release, unpack_to_memory
-from penstock.data.local import read_local_index
+from penstock.data.folder import read_local_index
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import load_file
