@@ -22,7 +22,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
-from penstock.files import read_file
+from penstock.files import check_path, read_file
 from penstock.formats.parts import open_shard
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
@@ -189,6 +189,7 @@ def _cached_stream(stream: Stream) -> CachedStream:
     url = str(stream.url if in_place is None else in_place.absolute())
     settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
     directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+    check_path(directory)
     return CachedStream(
         directory=directory.absolute(),
         store=settings,
