@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError
@@ -98,6 +98,12 @@ def open_file(path: Path) -> BinaryIO:
         except BaseException:
             os.close(descriptor)
             raise
+
+
+def check_path(path: Path) -> None:
+    """Raise if nothing can ever be there, because the path is too long."""
+    with translated(path), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        path.lstat()
 
 
 def read_file(path: Path) -> bytes:
