@@ -49,8 +49,11 @@ class Engine:
     """Safe for threads. Every wish ends: with the item, with an error, or with the client that made it."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._admitting = threading.Lock()
+        self._lock = threading.RLock()
+        # Each of these is waited on by one kind of thread only, so that a note to one never wakes another instead.
+        self._work = threading.Condition(self._lock)
+        self._ended = threading.Condition(self._lock)
+        self._clock_news = threading.Condition(self._lock)
         self._queue = JobQueue()
         self._plans = Plans()
         self._groups: dict[GroupKey, _Group] = {}
@@ -62,6 +65,7 @@ class Engine:
         self._failed: dict[JobKey, float] = {}
         self._num_drivers = 0
         self._num_idle = 0
+        self._is_admitting = False  # one at a time, so that what is needed later never takes the room of the sooner
         self._clock: threading.Thread | None = None
         self._is_closed = False
 
@@ -70,14 +74,14 @@ class Engine:
     def register(self, group: GroupKey, streams: Sequence[CachedStream], limit_bytes: int | None) -> list[str]:
         """Learn of a group of directories; gives warnings to show to its user."""
         warnings = self._room.open(group, [stream.directory for stream in streams], limit_bytes)
-        with self._changed:
+        with self._lock:
             self._groups[group] = _Group(tuple(streams), limit_bytes)
             self._counts.open(group)
         return warnings
 
     def unregister(self, group: GroupKey) -> None:
         """Forget a group, its plan and its requests."""
-        with self._changed:
+        with self._lock:
             self._forget_plan(group)
             for job in list(self._queue.jobs.values()):
                 gone = [ticket for ticket in job.tickets if ticket.group == group]
@@ -85,6 +89,7 @@ class Engine:
                     job.tickets = [ticket for ticket in job.tickets if ticket.group != group]
                     self._reconsider(job)
                     for ticket in gone:
+                        self._queue.forget(ticket)
                         ticket.future.cancel()
             self._groups.pop(group, None)
             self._counts.close(group)
@@ -98,7 +103,7 @@ class Engine:
 
     def drop_client(self, client: int) -> None:
         """Forget all groups of a client that left."""
-        with self._changed:
+        with self._lock:
             groups = [group for group in self._groups if group[0] == client]
         for group in groups:
             self.unregister(group)
@@ -109,7 +114,7 @@ class Engine:
         """Request an item; the ticket's future gives what was done, or the error."""
         settings = self._stream(group, stream)
         ticket = Ticket(group, stream, is_urgent, settings.timeout_s)
-        with self._changed:
+        with self._lock:
             job = self._job(settings, item)
             if item.refresh and not job.item.refresh:
                 job.item = item
@@ -120,7 +125,8 @@ class Engine:
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take a request back."""
-        with self._changed:
+        with self._lock:
+            self._queue.forget(ticket)
             for job in list(self._queue.jobs.values()):
                 if ticket in job.tickets:
                     job.tickets.remove(ticket)
@@ -129,7 +135,7 @@ class Engine:
 
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
-        with self._changed:
+        with self._lock:
             streams = self._groups[group].streams
             plan: dict[JobKey, int] = {}
             for want in wants:
@@ -148,7 +154,7 @@ class Engine:
 
     def released(self) -> None:
         """Note that there may be room now where there was none."""
-        with self._changed:
+        with self._lock:
             self._queue.unpark()
             self._staff()
 
@@ -174,7 +180,7 @@ class Engine:
 
     def progress(self, ticket: Ticket) -> dict[str, Any]:
         """Say how far the request is that somebody waits for."""
-        with self._changed:
+        with self._lock:
             for job in self._queue.jobs.values():
                 if ticket in job.tickets:
                     return {
@@ -194,7 +200,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Give counts since the start, and what goes on now."""
-        with self._changed:
+        with self._lock:
             return {
                 **self._counts.totals(),
                 "evictions": self._room.num_evictions,
@@ -210,31 +216,32 @@ class Engine:
 
     def close(self) -> None:
         """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             for job in self._queue.jobs.values():
                 job.is_cancelled = True
                 self._pool.cancel_all_of(job)
                 for ticket in job.tickets:
                     ticket.future.cancel()
-            self._changed.notify_all()
+            for condition in (self._work, self._ended, self._clock_news):
+                condition.notify_all()
         self._pool.close()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no thread works on an item any more."""
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             while any(job.state is State.RUNNING for job in self._queue.jobs.values()):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                self._changed.wait(left)
+                self._ended.wait(left)
         return True
 
     # --- Keeping the books (under the lock) -----------------------------------------------------------------
 
     def _stream(self, group: GroupKey, stream: int) -> CachedStream:
-        with self._changed:
+        with self._lock:
             try:
                 return self._groups[group].streams[stream]
             except (KeyError, IndexError) as error:
@@ -274,36 +281,41 @@ class Engine:
 
     def _protect(self, group: GroupKey) -> None:
         """Tell the directories of a limit what is expected of them."""
-        with self._changed:
+        with self._lock:
             streams = self._groups[group].streams if group in self._groups else ()
         bound = [stream.directory for stream in streams if self._room.bound_with(stream.directory)]
         if not bound:
             return
-        with self._changed:
+        with self._lock:
             merged = self._plans.ahead_in({str(directory) for directory in bound})
         for directory in {str(directory): directory for directory in bound}.values():
             self._room.expect(directory, merged[str(directory)])
 
     def _staff(self) -> None:
+        """See to it that somebody drives what has come."""
         if self._is_closed:
             return
         if self._num_idle == 0 and self._num_drivers < _MOST_URGENT_DRIVERS and len(self._queue) > self._num_drivers:
-            self._num_drivers += 1
             threading.Thread(target=self._drive_all, name="penstock-driver", daemon=True).start()
-        self._changed.notify()
+            self._num_drivers += 1
+        self._work.notify()
+
+    def _requeue(self, job: Job) -> None:
+        """Queue a job anew. This thread may be the last to look: whoever waits for work has to hear of it."""
+        job.state = State.QUEUED
+        self._queue.update(job)
+        self._staff()
 
     # --- Driving one job after the other --------------------------------------------------------------------
 
     def _drive_all(self) -> None:
-        while True:
-            with self._changed:
-                self._num_idle += 1
-            with self._admitting:
-                job = self._next()
-                if job is None:
-                    return
-                was_urgent = job.is_urgent
+        while (job := self._next()) is not None:
+            was_urgent = job.is_urgent
+            admission: Admission | Exception | None = None
+            try:
                 admission = self._try(job, self._haul.admit, job)
+            finally:
+                self._end_admission(job, admission)
             result = None
             if isinstance(admission, Admission):
                 result = self._try(job, self._haul.carry, job, admission)
@@ -319,6 +331,32 @@ class Engine:
                 self._finish(job, result)
             del job, admission, result
 
+    def _next(self) -> Job | None:
+        """Wait for a job that may be admitted now, and for one's turn to do so."""
+        with self._lock:
+            self._num_idle += 1
+            try:
+                while not self._is_closed:
+                    num_busy = self._num_drivers - self._num_idle
+                    if not self._is_admitting:
+                        job = self._queue.pop(only_urgent=num_busy >= _MOST_DRIVERS)
+                        if job is not None:
+                            self._is_admitting = True
+                            return job
+                    self._work.wait()
+            finally:
+                self._num_idle -= 1
+            self._num_drivers -= 1
+            return None
+
+    def _end_admission(self, job: Job, admission: Admission | Exception | None) -> None:
+        """Let the next one in."""
+        with self._lock:
+            self._is_admitting = False
+            if isinstance(admission, Admission) and (admission.is_there or admission.reservation is not None):
+                self._queue.grant(job)
+            self._staff()
+
     def _try(self, job: Job, action: Callable[..., T], *arguments: Any) -> T | Exception:
         """Give what a step of a job gives, or its error: errors go to whoever wants the item, not to this thread."""
         try:
@@ -331,31 +369,18 @@ class Engine:
 
     def _is_wanted_again(self, job: Job) -> bool:
         """Queue a job anew that was cancelled and meanwhile found somebody who wants it."""
-        with self._changed:
+        with self._lock:
             if self._is_closed or not job.is_wanted:
                 return False
             job.is_cancelled = False
-            job.state = State.QUEUED
-            self._queue.update(job)
+            self._requeue(job)
             return True
 
-    def _next(self) -> Job | None:
-        with self._changed:
-            while not self._is_closed:
-                num_busy = self._num_drivers - self._num_idle
-                job = self._queue.pop(only_urgent=num_busy >= _MOST_DRIVERS)
-                if job is not None:
-                    self._num_idle -= 1
-                    self._staff()
-                    return job
-                self._changed.wait()
-            self._num_idle -= 1
-            self._num_drivers -= 1
-            return None
-
     def _finish(self, job: Job, result: dict[str, Any] | Exception) -> None:
-        with self._changed:
+        with self._lock:
             tickets, job.tickets = job.tickets, []
+            for ticket in tickets:
+                self._queue.forget(ticket)
             self._queue.remove(job)
             if isinstance(result, Exception) and not job.is_cancelled:
                 self._counts.add("errors")
@@ -366,7 +391,7 @@ class Engine:
                 self._failed.pop(job.key, None)
             self._queue.unpark()
             self._staff()
-            self._changed.notify_all()
+            self._ended.notify_all()
         for ticket in tickets:
             if not ticket.future.set_running_or_notify_cancel():
                 continue
@@ -375,50 +400,57 @@ class Engine:
             else:
                 ticket.future.set_result(result)
 
+    # --- Want of room ---------------------------------------------------------------------------------------
+
     def _park(self, job: Job, *, was_urgent: bool) -> None:
         """Put a job aside for want of room; prefetches that would compete for it stay back too."""
-        with self._changed:
+        with self._lock:
             if job.is_urgent and not was_urgent:  # somebody has come to wait for it, and may take more
-                job.state = State.QUEUED
-                self._queue.update(job)
+                self._requeue(job)
                 return
-            now = time.monotonic()
-            for ticket in job.tickets:
-                ticket.parked_at = ticket.parked_at or now
-            self._queue.park(job)
             job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
-            self._queue.stalled |= job.competes_in
+            self._queue.park(job, time.monotonic())
             if self._clock is None:
-                self._clock = threading.Thread(target=self._tick, name="penstock-clock", daemon=True)
+                self._clock = threading.Thread(target=self._run_clock, name="penstock-clock", daemon=True)
                 self._clock.start()
+            self._clock_news.notify()
 
-    def _tick(self) -> None:
-        """While anything is parked, let it try again now and then, and end what has waited too long."""
-        while True:
-            with self._changed:
-                late = [
-                    (job, ticket)
-                    for job in self._queue.parked()
-                    for ticket in job.tickets
-                    if ticket.parked_at is not None and time.monotonic() > ticket.parked_at + ticket.timeout_s
-                ]
-                for job, ticket in late:
-                    job.tickets.remove(ticket)
+    def _run_clock(self) -> None:
+        """While anything waits for room, let it try again now and then, and end what has waited too long.
+
+        Most room is announced by whoever makes it. A reader that this fetcher does not know, or a pin that is removed
+        by hand, is not.
+        """
+        retry_at = time.monotonic() + _TICK_S
+        is_over = False
+        while not is_over:
+            with self._lock:
+                now = time.monotonic()
+                left_s = min(retry_at, self._queue.next_late_at()) - now
+                if left_s > 0 and self._queue.is_short_of_room and not self._is_closed:
+                    self._clock_news.wait(left_s)
+                now = time.monotonic()
+                late = self._queue.take_late(now)
+                for job, _ in late:
                     self._reconsider(job)
-                if self._is_closed or not (self._queue.parked() or self._queue.stalled):
-                    self._clock = None
-                    done = True
-                else:
+                if now >= retry_at:
+                    retry_at = now + _TICK_S
                     self._queue.unpark()
                     self._staff()
-                    self._changed.notify_all()
-                    done = False
+                is_over = self._is_closed or not self._queue.is_short_of_room
+                if is_over:
+                    self._clock = None
             for job, ticket in late:
-                if ticket.future.set_running_or_notify_cancel():
-                    ticket.future.set_exception(self._too_small(job, ticket))
-            if done:
-                return
-            time.sleep(_TICK_S)
+                self._refuse(job, ticket)
+
+    def _refuse(self, job: Job, ticket: Ticket) -> None:
+        """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""
+        if ticket.future.set_running_or_notify_cancel():
+            try:
+                error: Exception = self._too_small(job, ticket)
+            except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve
+                error = failure
+            ticket.future.set_exception(error)
 
     def _too_small(self, job: Job, ticket: Ticket) -> CacheTooSmallError:
         return CacheTooSmallError(
