@@ -85,8 +85,10 @@ def test_many_requests_and_a_limit_just_below_one_shard(tmp_path: Path, compress
 
 def start_drivers(engine: Engine, data: Dataset) -> None:
     """Have several threads wait for work, as after a busy time."""
-    for shard in data.shards[2:]:
-        engine.ask(GROUP, 0, item_of_shard(shard))
+    tickets = [engine.ask(GROUP, 0, item_of_shard(shard)) for shard in data.shards[2:]]
+    for shard, ticket in zip(data.shards[2:], tickets, strict=True):
+        ticket.future.result(FAR_TOO_LONG_S)
+        engine.taken(GROUP, 0, shard.name)
 
     wait_until(lambda: not engine.stats()["queued"] and not engine.stats()["in_flight"])
     assert engine._num_idle > 1

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
@@ -18,7 +19,8 @@ from penstock.cache.lease import Lease, Paths, is_present, try_lease
 from penstock.cache.lock import close_in_children
 from penstock.cache.progress import WaitLine
 from penstock.cache.settings import CachedStream, settled
-from penstock.errors import CacheError, CacheTooSmallError, ConfigError
+from penstock.cache.share import UNHEARD, Keeper, Keepers
+from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
 from penstock.storage.base import url_scheme
 from penstock.units import format_bytes
@@ -37,6 +39,7 @@ __all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "defau
 
 _log = logging.getLogger("penstock.cache")
 _LONG_WAIT_S = 2.0
+_ALONE_S = 10.0
 _MOST_TRIES = 50  # a shard that vanishes each time it was brought: somebody else deletes it
 
 
@@ -76,6 +79,8 @@ class _Live:
     stats: list[StreamStats]
     lock: threading.Lock = field(default_factory=threading.Lock)
     backends: dict[bool, Backend] = field(default_factory=dict)
+    keepers: Keepers = field(default_factory=Keepers)
+    alone_until: float = 0.0  # there is no line to the fetcher, and none is tried for so long
 
 
 class Cache:
@@ -101,12 +106,13 @@ class Cache:
         """
         live = self._live
         files = _files(shard)
-        on_close = self._released if self.limit_bytes is not None else None
-        lease = try_lease(live.paths[stream], files, on_close)
+        lease = try_lease(live.paths[stream], files, self._released)
         stats = live.stats[stream]
         stats.leases += 1
         if lease is not None:
             stats.hits += 1
+            if live.keepers:
+                self._listen(stream)
             return lease
         begin = time.monotonic()
         try:
@@ -202,6 +208,12 @@ class Cache:
         """Give several ranges of objects, or whole ones, read at the same time."""
         return self._backend(stream).read(stream, places) if places else []
 
+    # --- Sharing --------------------------------------------------------------------------------------------
+
+    def keep(self, keeper: Keeper) -> None:
+        """Have somebody told what he may keep open between uses; he must be held elsewhere."""
+        self._live.keepers.add(keeper)
+
     # --- Looking in -----------------------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
@@ -223,6 +235,7 @@ class Cache:
         with self._live.lock:
             backends = list(self._live.backends.values())
             self._live.backends.clear()
+        self._live.keepers.forget()
         for backend in backends:
             backend.close()
 
@@ -256,10 +269,9 @@ class Cache:
         close_in_children(self)
 
     def _wait_for(self, stream: int, item: Item, files: list[tuple[str, int]], what: str | None) -> Lease:
-        on_close = self._released if self.limit_bytes is not None else None
         for _ in range(_MOST_TRIES):
             self._fetch(stream, item, is_urgent=True, what=what)
-            lease = try_lease(self._live.paths[stream], files, on_close)
+            lease = try_lease(self._live.paths[stream], files, self._released)
             if lease is not None:
                 self._backend(stream).taken(stream, item.name)
                 return lease
@@ -272,11 +284,26 @@ class Cache:
     def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> None:
         line = WaitLine(what)
         try:
-            self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
+            answer = self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
+        _warn(answer.get("warnings", []))
+
+    def _listen(self, stream: int) -> None:
+        """Whoever keeps shards open can be asked for them: he has a line to the fetcher, or keeps nothing."""
+        live = self._live
+        if time.monotonic() < live.alone_until:
+            return
+        try:
+            self._backend(stream).listen()
+        except FetcherError as error:
+            _log.warning("shards are not kept open between uses, because there is no fetcher: %s", error)
+            live.alone_until = time.monotonic() + _ALONE_S
+            live.keepers.told("fetcher", UNHEARD)
 
     def _released(self) -> None:
+        if self.limit_bytes is None and not self._live.keepers.is_bound:
+            return  # nobody waits for it
         for backend in list(self._live.backends.values()):
             backend.released()
 
@@ -294,7 +321,9 @@ class Cache:
                 backend = live.backends.get(is_local)
                 if backend is None:
                     kind = LocalBackend if is_local else FetcherBackend
-                    backend = live.backends[is_local] = kind(self.streams, self.limit_bytes, _warn)
+                    source = "memory" if is_local else "fetcher"
+                    on_share = partial(live.keepers.told, source)
+                    backend = live.backends[is_local] = kind(self.streams, self.limit_bytes, _warn, on_share)
         return backend
 
 

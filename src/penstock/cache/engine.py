@@ -19,10 +19,11 @@ from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, T
 from penstock.cache.lock import Stripes
 from penstock.cache.pool import PiecePool
 from penstock.cache.room import Room
+from penstock.cache.share import Share, is_news
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from typing_extensions import Buffer
 
@@ -37,12 +38,13 @@ _MOST_DRIVERS = 32
 _MOST_URGENT_DRIVERS = 64
 _FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
 _TICK_S = 1.0
+_TIGHT_FOR_S = 2.0  # so long after somebody found no room: others may soon not find any either
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
     streams: tuple[CachedStream, ...]
-    limit_bytes: int | None
+    on_share: Callable[[Share], None]
 
 
 class Engine:
@@ -63,6 +65,10 @@ class Engine:
         self._counts = Counts()
         self._haul = Haul(stripes=stripes, room=self._room, pool=self._pool, counts=self._counts)
         self._failed: dict[JobKey, float] = {}
+        self._tight: dict[str, float] = {}  # directories that somebody waits for room in, and until when they count
+        self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
+        self._told: dict[Hashable, Share] = {}
+        self._telling = threading.RLock()  # whoever is told may leave meanwhile
         self._num_drivers = 0
         self._num_idle = 0
         self._is_admitting = False  # one at a time, so that what is needed later never takes the room of the sooner
@@ -71,17 +77,31 @@ class Engine:
 
     # --- Clients --------------------------------------------------------------------------------------------
 
-    def register(self, group: GroupKey, streams: Sequence[CachedStream], limit_bytes: int | None) -> list[str]:
-        """Learn of a group of directories; gives warnings to show to its user."""
+    def register(
+        self,
+        group: GroupKey,
+        streams: Sequence[CachedStream],
+        limit_bytes: int | None,
+        on_share: Callable[[Share], None] = lambda _: None,
+    ) -> list[str]:
+        """Learn of a group of directories; gives warnings to show to its user.
+
+        `on_share` hears at once, and whenever it changes, what the group may keep open. It must not wait for anything.
+        """
         warnings = self._room.open(group, [stream.directory for stream in streams], limit_bytes)
         with self._lock:
-            self._groups[group] = _Group(tuple(streams), limit_bytes)
+            self._groups[group] = _Group(tuple(streams), on_share)
+            self._told.pop(group, None)
             self._counts.open(group)
+            self._too_full = self._room.trim()
+            self._tighten(self._too_full)
+        self._tell()
         return warnings
 
     def unregister(self, group: GroupKey) -> None:
         """Forget a group, its plan and its requests."""
         with self._lock:
+            streams = self._groups[group].streams if group in self._groups else ()
             self._forget_plan(group)
             for job in list(self._queue.jobs.values()):
                 gone = [ticket for ticket in job.tickets if ticket.group == group]
@@ -92,6 +112,7 @@ class Engine:
                         self._queue.forget(ticket)
                         ticket.future.cancel()
             self._groups.pop(group, None)
+            self._told.pop(group, None)
             self._counts.close(group)
             left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
             for job in self._queue.jobs.values():
@@ -99,7 +120,9 @@ class Engine:
                     job.is_cancelled = True
                     self._pool.cancel_all_of(job)
         self._room.close(group)
+        self._protect(streams)
         self.released()
+        self._tell()
 
     def drop_client(self, client: int) -> None:
         """Forget all groups of a client that left."""
@@ -149,7 +172,7 @@ class Engine:
                 if not want.is_present:
                     self._prefetch(group, want, streams[want.stream], now)
             self._staff()
-        self._protect(group)
+        self._protect(streams)
         self.released()
 
     def released(self) -> None:
@@ -157,6 +180,10 @@ class Engine:
         with self._lock:
             self._queue.unpark()
             self._staff()
+
+    def take_notice(self, group: GroupKey, stream: int) -> str | None:
+        """Give what the user of a stream should be warned of, once."""
+        return self._room.take_notice(self._stream(group, stream).directory)
 
     def taken(self, group: GroupKey, stream: int, name: str) -> None:
         """Note that the reader of an item has locked it itself."""
@@ -279,17 +306,16 @@ class Engine:
         else:
             self._queue.update(job)
 
-    def _protect(self, group: GroupKey) -> None:
-        """Tell the directories of a limit what is expected of them."""
-        with self._lock:
-            streams = self._groups[group].streams if group in self._groups else ()
-        bound = [stream.directory for stream in streams if self._room.bound_with(stream.directory)]
-        if not bound:
+    def _protect(self, streams: Iterable[CachedStream]) -> None:
+        """Tell the directories that may have to evict something what is expected of them."""
+        directories = {str(stream.directory): stream.directory for stream in streams}
+        evicting = {name: directory for name, directory in directories.items() if self._room.may_evict(directory)}
+        if not evicting:
             return
         with self._lock:
-            merged = self._plans.ahead_in({str(directory) for directory in bound})
-        for directory in {str(directory): directory for directory in bound}.values():
-            self._room.expect(directory, merged[str(directory)])
+            merged = self._plans.ahead_in(evicting)
+        for name, directory in evicting.items():
+            self._room.expect(directory, merged[name])
 
     def _staff(self) -> None:
         """See to it that somebody drives what has come."""
@@ -356,6 +382,8 @@ class Engine:
             if isinstance(admission, Admission) and (admission.is_there or admission.reservation is not None):
                 self._queue.grant(job)
             self._staff()
+        if self._room.has_news():
+            self._tell()
 
     def _try(self, job: Job, action: Callable[..., T], *arguments: Any) -> T | Exception:
         """Give what a step of a job gives, or its error: errors go to whoever wants the item, not to this thread."""
@@ -410,10 +438,16 @@ class Engine:
                 return
             job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
             self._queue.park(job, time.monotonic())
-            if self._clock is None:
-                self._clock = threading.Thread(target=self._run_clock, name="penstock-clock", daemon=True)
-                self._clock.start()
-            self._clock_news.notify()
+            self._tighten(job.competes_in if job.tickets else ())
+        self._tell()
+
+    def _tighten(self, directories: Iterable[str]) -> None:
+        """Have everybody give up what he does not need in some directories, and see to all that wait for room."""
+        self._tight |= dict.fromkeys(directories, time.monotonic() + _TIGHT_FOR_S)
+        if self._clock is None and not self._is_clock_over():
+            self._clock = threading.Thread(target=self._run_clock, name="penstock-clock", daemon=True)
+            self._clock.start()
+        self._clock_news.notify()
 
     def _run_clock(self) -> None:
         """While anything waits for room, let it try again now and then, and end what has waited too long.
@@ -427,21 +461,42 @@ class Engine:
             with self._lock:
                 now = time.monotonic()
                 left_s = min(retry_at, self._queue.next_late_at()) - now
-                if left_s > 0 and self._queue.is_short_of_room and not self._is_closed:
+                if left_s > 0 and not self._is_clock_over():
                     self._clock_news.wait(left_s)
                 now = time.monotonic()
+                self._tight = {name: until for name, until in self._tight.items() if until > now}
                 late = self._queue.take_late(now)
                 for job, _ in late:
                     self._reconsider(job)
                 if now >= retry_at:
                     retry_at = now + _TICK_S
+                    self._too_full = self._room.trim()
                     self._queue.unpark()
                     self._staff()
-                is_over = self._is_closed or not self._queue.is_short_of_room
+                is_over = self._is_clock_over()
                 if is_over:
                     self._clock = None
             for job, ticket in late:
                 self._refuse(job, ticket)
+            self._tell()
+
+    def _is_clock_over(self) -> bool:
+        return self._is_closed or not (self._queue.is_short_of_room or self._tight or self._too_full)
+
+    def _tell(self) -> None:
+        """Say to everybody for whom it has changed what he may keep open."""
+        with self._telling:  # in order: the last that is said is what holds
+            with self._lock:
+                shares = self._room.shares(self._tight)
+                news = [
+                    (group, known.on_share, shares[group])
+                    for group, known in self._groups.items()
+                    if group in shares and is_news(self._told.get(group), shares[group])
+                ]
+                self._told |= {group: share for group, _, share in news}
+            for group, on_share, share in news:
+                if self._told.get(group) == share:
+                    on_share(share)
 
     def _refuse(self, job: Job, ticket: Ticket) -> None:
         """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""

@@ -92,7 +92,9 @@ class Haul:
             return Admission(item, is_there=True)
         if item.parts[0].stored.num_bytes is None:
             return Admission(item)
-        reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=is_urgent)
+        reservation = self._room.reserve(
+            job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=is_urgent, insists=job.insists()
+        )
         return None if reservation is None else Admission(item, reservation)
 
     def carry(self, job: Job, admission: Admission) -> dict[str, Any] | None:
@@ -103,7 +105,9 @@ class Haul:
         begun: list[Beginning] = []
         if reservation is None:
             item = self._sized(job, begun)
-            reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=True)
+            reservation = self._room.reserve(
+                job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=True, insists=job.insists()
+            )
             if reservation is None:
                 return None
         arrived = None

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GroupKey = tuple[int, int]  # client and its group
 JobKey = tuple[str, str]  # directory and name
 
+_DISK_PATIENCE_S = 1.8  # those who are asked to give up what they do not need have done so by then
+
 _order = itertools.count()
 
 
@@ -82,6 +84,14 @@ class Job(Owner):
     def is_wanted(self) -> bool:
         """Whether anybody would miss it."""
         return bool(self.tickets or self.ahead)
+
+    def insists(self) -> bool:
+        """Tell whether somebody has waited for so long that he would rather hear from a full disk than wait for it."""
+        now = time.monotonic()
+        return any(
+            ticket.refused_at is not None and now >= ticket.refused_at + min(_DISK_PATIENCE_S, ticket.timeout_s / 2)
+            for ticket in tuple(self.tickets)
+        )
 
     def soonest(self) -> int:
         """Give in how many batches the first one needs it."""

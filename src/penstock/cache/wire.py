@@ -9,7 +9,7 @@ from typing import Any
 from penstock import errors
 from penstock.errors import FetcherError, PenstockError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_HEADER_BYTES = 256 << 20  # a plan over 10⁶ shards
 MAX_PAYLOAD_BYTES = 4 << 30
 _PREFIX = struct.Struct("!IQ")
