@@ -92,7 +92,7 @@ def test_room_that_never_comes_is_an_error(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     with data.cache(limit_bytes=200_000, timeout_s=1.5) as cache:
         with cache.lease(0, data.shards[0]), cache.lease(0, data.shards[1]):
-            who = rf"process {os.getpid()} \(.*\) holds 2 of them \(195 kB\)" if LOCKS.exists() else ""
+            who = rf"process {os.getpid()} \[.*\] holds 2 of them, 195 kB" if LOCKS.exists() else ""
             with pytest.raises(
                 CacheTooSmallError, match=rf"shard\.00002\.data.*2 shards take 195 kB.*{who}.*cache_limit"
             ):

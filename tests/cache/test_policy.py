@@ -237,7 +237,7 @@ def test_the_kernel_knows_who_holds_what() -> None:
 
 def test_holders_in_words() -> None:
     words = describe_holders([Holder(pid, 1, 1000) for pid in range(1, 12)], {1: "python"})
-    assert words.startswith("process 1 (python) holds 1 of them (0.977 kB), process 2 holds 1")
+    assert words.startswith("process 1 [python] holds 1 of them, 0.977 kB; process 2 holds 1")
     assert words.endswith("3 others hold 2.93 kB")
     assert describe_holders([], {}) == ""
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from penstock import StreamingDataset
 from penstock.index.mosaic_json import parse_index
+from penstock.storage.base import open_store
 from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
 from tests.streaming import ids_of, write_samples
 
@@ -58,6 +59,22 @@ def test_one_process_that_reads_by_number_does_not_wait_for_itself(remote: Path,
         assert ids_of(dataset[FIRST_OF_EACH]) == FIRST_OF_EACH
         assert list(dataset.read_columns(FIRST_OF_EACH)["id"]) == FIRST_OF_EACH
         assert bytes_in(tmp_path / "cache") <= limit
+
+
+def test_a_store_in_memory_is_no_different(remote: Path, tmp_path: Path) -> None:
+    """Whoever fetches for it is a thread of this process, which tells its own."""
+    store = open_store("memory://sharing")
+    for path in remote.rglob("*"):
+        if path.is_file():
+            store.upload(path, str(path.relative_to(remote)))
+    limit = 2 * largest_shard(remote)
+    options: dict[str, Any] = {"remote": "memory://sharing", "local": tmp_path / "cache", "download_timeout": SHORT_S}
+    with StreamingDataset(**options) as idle:
+        assert first_of_each(idle) == FIRST_OF_EACH
+        with StreamingDataset(**options, cache_limit=limit) as limited:
+            assert first_of_each(limited) == FIRST_OF_EACH
+            wait_until(lambda: bytes_in(tmp_path / "cache") <= limit)
+        assert first_of_each(idle) == FIRST_OF_EACH
 
 
 def test_an_idle_dataset_without_a_limit_gives_way_to_one_with_a_limit(remote: Path, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ class Cache:
             return
         try:
             self._backend(stream).listen()
-        except FetcherError as error:
+        except (FetcherError, ConfigError) as error:
             _log.warning("shards are not kept open between uses, because there is no fetcher: %s", error)
             live.alone_until = time.monotonic() + _ALONE_S
             live.keepers.told("fetcher", UNHEARD)

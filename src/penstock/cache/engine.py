@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cache.counts import Counts
@@ -19,16 +18,17 @@ from penstock.cache.jobs import GroupKey, Job, JobKey, JobQueue, Plans, State, T
 from penstock.cache.lock import Stripes
 from penstock.cache.pool import PiecePool
 from penstock.cache.room import Room
-from penstock.cache.share import Share, is_news
+from penstock.cache.telling import Teller
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Buffer
 
     from penstock.cache.item import Item
     from penstock.cache.settings import CachedStream
+    from penstock.cache.share import Share
     from penstock.types import Place
 
 T = TypeVar("T")
@@ -38,13 +38,6 @@ _MOST_DRIVERS = 32
 _MOST_URGENT_DRIVERS = 64
 _FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
 _TICK_S = 1.0
-_TIGHT_FOR_S = 2.0  # so long after somebody found no room: others may soon not find any either
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    streams: tuple[CachedStream, ...]
-    on_share: Callable[[Share], None]
 
 
 class Engine:
@@ -58,17 +51,15 @@ class Engine:
         self._clock_news = threading.Condition(self._lock)
         self._queue = JobQueue()
         self._plans = Plans()
-        self._groups: dict[GroupKey, _Group] = {}
+        self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
         stripes = Stripes()
         self._room = Room(stripes)
+        self._teller = Teller(self._room)
         self._pool = PiecePool()
         self._counts = Counts()
         self._haul = Haul(stripes=stripes, room=self._room, pool=self._pool, counts=self._counts)
         self._failed: dict[JobKey, float] = {}
-        self._tight: dict[str, float] = {}  # directories that somebody waits for room in, and until when they count
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
-        self._told: dict[Hashable, Share] = {}
-        self._telling = threading.RLock()  # whoever is told may leave meanwhile
         self._num_drivers = 0
         self._num_idle = 0
         self._is_admitting = False  # one at a time, so that what is needed later never takes the room of the sooner
@@ -89,19 +80,20 @@ class Engine:
         `on_share` hears at once, and whenever it changes, what the group may keep open. It must not wait for anything.
         """
         warnings = self._room.open(group, [stream.directory for stream in streams], limit_bytes)
+        too_full = self._room.trim()
         with self._lock:
-            self._groups[group] = _Group(tuple(streams), on_share)
-            self._told.pop(group, None)
+            self._groups[group] = tuple(streams)
             self._counts.open(group)
-            self._too_full = self._room.trim()
-            self._tighten(self._too_full)
-        self._tell()
+            self._teller.join(group, on_share)
+            self._too_full = too_full
+            self._tighten(too_full)
+        self._teller.tell()
         return warnings
 
     def unregister(self, group: GroupKey) -> None:
         """Forget a group, its plan and its requests."""
         with self._lock:
-            streams = self._groups[group].streams if group in self._groups else ()
+            streams = self._groups.get(group, ())
             self._forget_plan(group)
             for job in list(self._queue.jobs.values()):
                 gone = [ticket for ticket in job.tickets if ticket.group == group]
@@ -112,9 +104,9 @@ class Engine:
                         self._queue.forget(ticket)
                         ticket.future.cancel()
             self._groups.pop(group, None)
-            self._told.pop(group, None)
+            self._teller.leave(group)
             self._counts.close(group)
-            left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
+            left = {str(stream.directory) for other in self._groups.values() for stream in other}
             for job in self._queue.jobs.values():
                 if job.key[0] not in left:
                     job.is_cancelled = True
@@ -122,7 +114,7 @@ class Engine:
         self._room.close(group)
         self._protect(streams)
         self.released()
-        self._tell()
+        self._teller.tell()
 
     def drop_client(self, client: int) -> None:
         """Forget all groups of a client that left."""
@@ -159,7 +151,7 @@ class Engine:
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
         with self._lock:
-            streams = self._groups[group].streams
+            streams = self._groups[group]
             plan: dict[JobKey, int] = {}
             for want in wants:
                 key = str(streams[want.stream].directory), want.item.name
@@ -270,7 +262,7 @@ class Engine:
     def _stream(self, group: GroupKey, stream: int) -> CachedStream:
         with self._lock:
             try:
-                return self._groups[group].streams[stream]
+                return self._groups[group][stream]
             except (KeyError, IndexError) as error:
                 raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
 
@@ -383,7 +375,7 @@ class Engine:
                 self._queue.grant(job)
             self._staff()
         if self._room.has_news():
-            self._tell()
+            self._teller.tell()
 
     def _try(self, job: Job, action: Callable[..., T], *arguments: Any) -> T | Exception:
         """Give what a step of a job gives, or its error: errors go to whoever wants the item, not to this thread."""
@@ -439,11 +431,11 @@ class Engine:
             job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
             self._queue.park(job, time.monotonic())
             self._tighten(job.competes_in if job.tickets else ())
-        self._tell()
+        self._teller.tell()
 
     def _tighten(self, directories: Iterable[str]) -> None:
         """Have everybody give up what he does not need in some directories, and see to all that wait for room."""
-        self._tight |= dict.fromkeys(directories, time.monotonic() + _TIGHT_FOR_S)
+        self._teller.tighten(directories)
         if self._clock is None and not self._is_clock_over():
             self._clock = threading.Thread(target=self._run_clock, name="penstock-clock", daemon=True)
             self._clock.start()
@@ -459,44 +451,37 @@ class Engine:
         is_over = False
         while not is_over:
             with self._lock:
-                now = time.monotonic()
-                left_s = min(retry_at, self._queue.next_late_at()) - now
+                left_s = min(retry_at, self._queue.next_late_at()) - time.monotonic()
                 if left_s > 0 and not self._is_clock_over():
                     self._clock_news.wait(left_s)
-                now = time.monotonic()
-                self._tight = {name: until for name, until in self._tight.items() if until > now}
-                late = self._queue.take_late(now)
+            if time.monotonic() >= retry_at:
+                retry_at = time.monotonic() + _TICK_S
+                self._retry()
+            with self._lock:
+                late = self._queue.take_late(time.monotonic())
                 for job, _ in late:
                     self._reconsider(job)
-                if now >= retry_at:
-                    retry_at = now + _TICK_S
-                    self._too_full = self._room.trim()
-                    self._queue.unpark()
-                    self._staff()
                 is_over = self._is_clock_over()
                 if is_over:
                     self._clock = None
             for job, ticket in late:
                 self._refuse(job, ticket)
-            self._tell()
+            self._teller.tell()
+
+    def _retry(self) -> None:
+        """Evict again what could not go before, and let those try again who found no room."""
+        try:
+            too_full = self._room.trim()
+        except Exception:  # noqa: BLE001  whoever asks for room there meets the same error; the clock has others to serve
+            _log.exception("what is above a limit could not be removed")
+            too_full = frozenset()
+        with self._lock:
+            self._too_full = too_full
+            self._queue.unpark()
+            self._staff()
 
     def _is_clock_over(self) -> bool:
-        return self._is_closed or not (self._queue.is_short_of_room or self._tight or self._too_full)
-
-    def _tell(self) -> None:
-        """Say to everybody for whom it has changed what he may keep open."""
-        with self._telling:  # in order: the last that is said is what holds
-            with self._lock:
-                shares = self._room.shares(self._tight)
-                news = [
-                    (group, known.on_share, shares[group])
-                    for group, known in self._groups.items()
-                    if group in shares and is_news(self._told.get(group), shares[group])
-                ]
-                self._told |= {group: share for group, _, share in news}
-            for group, on_share, share in news:
-                if self._told.get(group) == share:
-                    on_share(share)
+        return self._is_closed or not (self._queue.is_short_of_room or self._too_full or self._teller.is_tight())
 
     def _refuse(self, job: Job, ticket: Ticket) -> None:
         """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""
@@ -510,7 +495,6 @@ class Engine:
     def _too_small(self, job: Job, ticket: Ticket) -> CacheTooSmallError:
         return CacheTooSmallError(
             f"no room for {job.item.name} in {job.directory} within {ticket.timeout_s:g} s:"
-            f" {self._room.describe(job.directory)}, all of it in use or pinned. Raise cache_limit, or keep fewer"
-            " shards open at once",
+            f" {self._room.describe(job.directory)}. Raise cache_limit, or keep fewer shards open at once",
             needed=job.item.raw_bytes,
         )

@@ -54,14 +54,14 @@ def find_holders(sizes: Mapping[File, int], locks: str) -> list[Holder]:
 def describe_holders(holders: Sequence[Holder], names: Mapping[int, str]) -> str:
     """Put into words who holds how much, those who hold most each for itself."""
     words = [
-        f"process {holder.pid}{f' ({names[holder.pid]})' if holder.pid in names else ''} holds"
-        f" {holder.num_files} of them ({format_bytes(holder.num_bytes)})"
+        f"process {holder.pid}{f' [{names[holder.pid]}]' if holder.pid in names else ''} holds"
+        f" {holder.num_files} of them, {format_bytes(holder.num_bytes)}"
         for holder in holders[:_MOST_NAMED]
     ]
     rest = holders[_MOST_NAMED:]
     if rest:
         words.append(f"{len(rest)} others hold {format_bytes(sum(holder.num_bytes for holder in rest))}")
-    return ", ".join(words)
+    return "; ".join(words)
 
 
 def who_holds(sizes: Mapping[Path, int]) -> str:

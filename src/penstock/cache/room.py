@@ -196,7 +196,8 @@ class Room:
                 for name in limit.directories:
                     folder = self._folders[name]
                     sizes |= {folder.directory / file: size for file, size in folder.shelf.sizes().items()}
-        return ": ".join(filter(None, ["; ".join(parts), who_holds(sizes)]))
+        who = who_holds(sizes)
+        return f"{'; '.join(parts)}, all of it in use or pinned{f' ({who})' if who else ''}"
 
     def usage(self) -> dict[str, int]:
         """Give the bytes known in each directory, those on their way included."""

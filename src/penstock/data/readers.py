@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import threading
 import weakref
@@ -67,6 +68,7 @@ class OpenShards:
         self.max_mapped = _FEW_OPEN  # with more of them open, pages that were read are let go of
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._last: ShardReader | None = None
+        self._pid = os.getpid()
         self._in_use = threading.Lock()
         self._closing = threading.RLock()  # a signal handler may come back to it
         self._is_waiting = False
@@ -202,6 +204,7 @@ def _close_elsewhere(others: list[OpenShards]) -> bool:
                 shelf._close_oldest()
             finally:
                 shelf._in_use.release()
+            if shelf._pid == os.getpid():  # of what came over a fork, threads that do not exist here may hold locks
                 shelf._settle()
             return True
     return False
