@@ -233,6 +233,20 @@ def test_a_waiting_client_ends_at_once(tmp_path: Path, runtime: Path, signal_num
     assert not left_over(runtime)
 
 
+def test_a_warning_that_is_an_error_leaves_no_line_behind(tmp_path: Path, runtime: Path) -> None:
+    data = write_dataset(tmp_path)
+    num_threads = threading.active_count()
+    client = start_client(WAIT_FOR_EVER, tmp_path)  # a process of its own with a small limit
+    assert client.stdout is not None
+    assert client.stdout.readline() == "waiting\n"
+    with data.cache() as cache, pytest.raises(UserWarning, match="another dataset of this node limits"):
+        cache.lease(0, data.shards[2])
+    wait_until(lambda: threading.active_count() == num_threads)
+    client.kill()
+    client.communicate()
+    assert not left_over(runtime)
+
+
 class Interrupted(Exception):
     """As Ctrl-C, of which a notebook survives any number."""
 

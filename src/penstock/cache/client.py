@@ -277,6 +277,9 @@ class Client:
             except LostError as error:
                 self._note_loss(connection, error)
                 raise FetcherError(f"the fetcher died as soon as it was asked: {error}") from error
+            except BaseException:
+                connection.close()  # or its thread would keep it, and the fetcher, alive
+                raise
             return connection
 
     def _introduce_all(self, connection: Connection) -> None:

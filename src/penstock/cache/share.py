@@ -60,7 +60,8 @@ class Keepers:
     """All who keep shards of one cache open in this process, and what they were told. Safe for threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Held while they are told, so that the last word is the last; the collector may close a cache meanwhile.
+        self._lock = threading.RLock()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._shares: dict[str, Share] = {}
 
@@ -76,25 +77,23 @@ class Keepers:
         """Add somebody, who must be held elsewhere; he is told at once, and those before him have less."""
         with self._lock:
             self._keepers.add(keeper)
-        self._tell_all()
+            self._tell_all()
 
     def told(self, source: str, share: Share) -> None:
         """Take what a fetcher says, and pass it on."""
         with self._lock:
-            if self._shares.get(source) == share:
-                return
-            self._shares[source] = share
-        self._tell_all()
+            if self._shares.get(source) != share:
+                self._shares[source] = share
+                self._tell_all()
 
     def forget(self) -> None:
         """Forget what was told: the line over which it came was closed on purpose."""
         with self._lock:
             self._shares.clear()
-        self._tell_all()
+            self._tell_all()
 
     def _tell_all(self) -> None:
-        with self._lock:
-            keepers = list(self._keepers)
-            share = joined(self._shares, len(keepers))
+        keepers = list(self._keepers)
+        share = joined(self._shares, len(keepers))
         for keeper in keepers:
             keeper.keep_to(share)
