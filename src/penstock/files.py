@@ -64,6 +64,14 @@ def _flush_data(descriptor: int) -> None:
         os.fdatasync(descriptor)
 
 
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those that hold it, with these rights (less the umask); what is there stays as it is."""
+    if not folder.exists():
+        make_folders(folder.parent, mode)
+        with suppress(FileExistsError):  # somebody else was quicker
+            folder.mkdir(mode)
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn errors of the operating system into ours, naming the file."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cache.boot import boot_id
 from penstock.cache.layout import apart_name, editions_folder
 from penstock.cache.lock import Descriptor, try_lock
-from penstock.files import appearing
+from penstock.files import appearing, make_folders
 from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Edition:
 
     def create(self, index: Path, about: About) -> None:
         """Make the folder, moving the index in; what says that it is complete comes last."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self.folder, 0o700)
         index.replace(self.index_path)
         self.table_path.touch(mode=0o600)
         with appearing(self.folder / _ABOUT) as part:
@@ -180,7 +180,7 @@ class Edition:
 
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self.folder, 0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(descriptor, data, number * len(data))

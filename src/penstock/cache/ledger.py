@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.layout import ledger_path
 from penstock.cache.lock import Descriptor
-from penstock.files import appearing
+from penstock.files import appearing, make_folders
 from penstock.index.paths import is_plain_name, resolve_inside
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Ledger:
     @contextmanager
     def _opened(self, kind: int) -> Iterator[int]:
         """Open the file, locked against being rewritten, or to rewrite it."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self._path.parent, 0o700)
         while True:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = Descriptor(os.open(self._path, flags, 0o600))
