@@ -263,3 +263,25 @@ def test_idle_times_say_nothing() -> None:
     climb = Climb(limit=12, direction=1, rate=100.0)
     assert next_climb(climb, 1.0, is_full=False) == climb
     assert next_climb(climb, 0.0, is_full=True) == climb
+
+
+def test_nobody_is_late_while_something_is_on_its_way_to_the_same_room() -> None:
+    """A store that is away for a minute holds up downloads that have room, and is no reason to say there is none."""
+    queue = JobQueue()
+    stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
+    jobs = {}
+    for name in ("on its way", "waiting"):
+        jobs[name] = queue.get(
+            ("/d", f":{name}"),
+            lambda name=name: Job(Path("/d"), item_of_object(name, name, 1), stream),  # type: ignore[misc]
+        )
+        jobs[name].tickets.append(Ticket((0, 0), 0, is_urgent=True, timeout_s=1.0))
+        queue.update(jobs[name])
+        assert queue.pop(only_urgent=True) is jobs[name]
+    queue.grant(jobs["on its way"])
+    jobs["waiting"].competes_in = frozenset({"/d"})
+    queue.park(jobs["waiting"], 0.0)
+    assert queue.take_late(60.0) == []
+    queue.remove(jobs["on its way"])
+    assert queue.take_late(60.5) == []
+    assert [job for job, _ in queue.take_late(61.0)] == [jobs["waiting"]]

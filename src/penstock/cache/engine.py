@@ -328,6 +328,7 @@ class Engine:
     def _requeue(self, job: Job) -> None:
         """Queue a job anew. This thread may be the last to look: whoever waits for work has to hear of it."""
         job.state = State.QUEUED
+        job.has_room = False
         self._queue.update(job)
         self._staff()
 

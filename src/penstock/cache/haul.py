@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.cache")
 _BEGINNING_BYTES = 1 << 20
+_PATIENCE = 10  # with another process that brings the same, as a multiple of that with the store
 _DELETED_TRIES = 5  # how often a directory may be deleted under one download
 
 
@@ -164,7 +165,9 @@ class Haul:
 
     @contextmanager
     def _holding(self, job: Job, name: str) -> Iterator[None]:
-        held = self._stripes.take(job.directory, name, job.stream.timeout_s, should_stop=lambda: job.is_cancelled)
+        # Whoever has the name may be bringing it over a slow network, and gives up by himself.
+        timeout_s = _PATIENCE * job.stream.timeout_s
+        held = self._stripes.take(job.directory, name, timeout_s, should_stop=lambda: job.is_cancelled)
         try:
             yield
         finally:

@@ -70,6 +70,7 @@ class Job(Owner):
     started_at: float | None = None
     is_cancelled: bool = False
     competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
+    has_room: bool = False  # it is on its way, and will give its room back or keep what came
 
     @property
     def key(self) -> JobKey:
@@ -168,6 +169,7 @@ class JobQueue:
     def park(self, job: Job, now: float) -> None:
         """Put a job aside until there may be room; those who wait for it have waited for room from now on."""
         job.state = State.PARKED
+        job.has_room = False
         self._parked[job.key] = job
         self._urgent.pop(job.key, None)
         self.stalled |= job.competes_in
@@ -186,6 +188,7 @@ class JobQueue:
 
     def grant(self, job: Job) -> None:
         """Note that a job has got room: nobody waits for that any more."""
+        job.has_room = True
         for ticket in job.tickets:
             self.forget(ticket)
 
@@ -199,8 +202,20 @@ class JobQueue:
         return min((ticket.late_at for ticket in self._refused), default=math.inf)
 
     def take_late(self, now: float) -> list[tuple[Job, Ticket]]:
-        """Take the requests out that have waited too long, whatever their jobs are doing at this very moment."""
-        late = [(job, ticket) for ticket, job in self._refused.items() if now >= ticket.late_at]
+        """Take the requests out that have waited too long, whatever their jobs are doing at this very moment.
+
+        While something is on its way to the same directories, time does not count: a store that is away holds up what
+        has room, and with it those who wait for that room.
+        """
+        on_their_way = {job.key[0] for job in self.jobs.values() if job.has_room}
+        late = []
+        for ticket, job in self._refused.items():
+            if now < ticket.late_at:
+                continue
+            if on_their_way & job.competes_in:
+                ticket.refused_at = now
+            else:
+                late.append((job, ticket))
         for job, ticket in late:
             del self._refused[ticket]
             job.tickets.remove(ticket)
@@ -213,6 +228,7 @@ class JobQueue:
         job = self._first_urgent() or (None if only_urgent else self._first_later())
         if job is not None:
             job.state = State.RUNNING
+            job.has_room = False
             self._urgent.pop(job.key, None)
         return job
 
