@@ -9,6 +9,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
@@ -31,7 +32,6 @@ from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -249,7 +249,7 @@ class Cache:
         edition = self._opened(stream)[0].edition.name
         item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
         answer = self._fetch(stream, item, is_urgent=True)
-        return self._live.paths[stream](answer["name"])
+        return Path(self._live.paths[stream](answer["name"]))
 
     def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
         """Give an object, or a range of it, without touching the disk."""

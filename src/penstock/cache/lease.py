@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cache.editions import mix_stamps
@@ -17,7 +18,6 @@ from penstock.index.paths import is_plain_name, resolve_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -31,19 +31,23 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 class Lease:
     """A shard that stays while this is open. It belongs to its process: a forked child has to take its own."""
 
-    __slots__ = ("_descriptor", "_on_close", "paths")
+    __slots__ = ("_descriptor", "_names", "_on_close")
 
-    def __init__(self, paths: tuple[Path, ...], descriptor: Descriptor, on_close: Callable[[], None] | None) -> None:
-        self.paths = paths
+    def __init__(self, names: Sequence[str], descriptor: Descriptor, on_close: Callable[[], None]) -> None:
+        self._names = names
         self._descriptor = descriptor
         self._on_close = on_close
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the shard."""
+        return tuple(map(Path, self._names))
 
     def close(self) -> None:
         """Let the shard go. Closing again does nothing."""
         if self._descriptor.number >= 0:
             self._descriptor.close()
-            if self._on_close is not None:
-                self._on_close()
+            self._on_close()
 
     def __enter__(self) -> Self:
         return self
@@ -59,31 +63,29 @@ class Paths:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._prefix = f"{directory}/"
         self._checked: set[str] = set()
 
-    def __call__(self, name: str) -> Path:
-        """Give the path of a file by its name."""
+    def __call__(self, name: str) -> str:
+        """Give the path of a file by its name, as text: a lease takes less time than to make a `Path`."""
         folder = name.rpartition("/")[0]
-        if folder in self._checked and is_plain_name(name):
-            return self.directory / name
+        if folder not in self._checked:
+            path = resolve_inside(self.directory, name)
+            if path.parent.is_dir():
+                self._checked.add(folder)
         if not is_plain_name(name):
             raise BadIndexError(f"{name!r} is not a plain path below the dataset's folder", basename=name)
-        path = resolve_inside(self.directory, name)
-        if path.parent.is_dir():
-            self._checked.add(folder)
-        return path
+        return self._prefix + name
 
 
-def try_lease(
-    paths: Sequence[Path], sizes: Sequence[int], entry: Entry, on_close: Callable[[], None] | None
-) -> Lease | None:
+def try_lease(paths: Sequence[str], sizes: Sequence[int], entry: Entry, on_close: Callable[[], None]) -> Lease | None:
     """Lease a shard by its files, or give None if they are not those that the table of the edition says."""
     first = paths[0]
     try:
         descriptor = Descriptor(os.open(first, _FLAGS))
     except OSError as error:
         if isinstance(error, PermissionError):
-            with translated(first):
+            with translated(Path(first)):
                 raise
         return None
     is_leased = False
@@ -91,40 +93,40 @@ def try_lease(
         if not try_lock(descriptor.number, fcntl.LOCK_SH, first):
             return None  # it is being evicted
         status = os.fstat(descriptor.number)
-        if (status.st_ino, status.st_mtime_ns) != (entry.inode, entry.mtime_ns) or status.st_size != sizes[0]:
+        if status.st_ino != entry.inode or status.st_mtime_ns != entry.mtime_ns or status.st_size != sizes[0]:
             return None
         if not _is_still_there(first, status) or (len(paths) > 1 and not _are_others(paths, sizes, entry)):
             return None
         _note_use(descriptor.number, status)
         is_leased = True
-        return Lease(tuple(paths), descriptor, on_close)
+        return Lease(paths, descriptor, on_close)
     finally:
         if not is_leased:
             descriptor.close()
 
 
-def is_present(path: Path, num_bytes: int, entry: Entry) -> bool:
+def is_present(path: str, num_bytes: int, entry: Entry) -> bool:
     """Tell whether a shard seems to be there, by its first file alone."""
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except OSError:
         return False
     return (status.st_ino, status.st_mtime_ns, status.st_size) == (entry.inode, entry.mtime_ns, num_bytes)
 
 
-def _is_still_there(path: Path, status: os.stat_result) -> bool:
+def _is_still_there(path: str, status: os.stat_result) -> bool:
     """Between opening and locking it may have been evicted, or replaced."""
     try:
-        now = path.lstat()
+        now = os.lstat(path)
     except OSError:
         return False
-    return (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino)
+    return now.st_ino == status.st_ino and now.st_dev == status.st_dev
 
 
-def _are_others(paths: Sequence[Path], sizes: Sequence[int], entry: Entry) -> bool:
+def _are_others(paths: Sequence[str], sizes: Sequence[int], entry: Entry) -> bool:
     """Tell whether the further files of a shard are of it, too."""
     try:
-        found = [path.lstat() for path in paths[1:]]
+        found = [os.lstat(path) for path in paths[1:]]
     except OSError:
         return False
     are_plain = all(stat.S_ISREG(status.st_mode) for status in found)

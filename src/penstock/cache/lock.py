@@ -80,7 +80,7 @@ class Descriptor:
             self.close()
 
 
-def try_lock(number: int, kind: int, path: Path) -> bool:
+def try_lock(number: int, kind: int, path: Path | str) -> bool:
     """Take a shared or exclusive lock at once, or say that somebody else is in the way."""
     try:
         fcntl.flock(number, kind | fcntl.LOCK_NB)

@@ -64,14 +64,10 @@ class Keepers:
         self._lock = threading.RLock()
         self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._shares: dict[str, Share] = {}
+        self.is_bound = False  # whether others may wait for what is kept here
 
     def __bool__(self) -> bool:
         return bool(self._keepers)
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether others may wait for what is kept here."""
-        return any(share != Share() for share in list(self._shares.values()))
 
     def add(self, keeper: Keeper) -> None:
         """Add somebody, who must be held elsewhere; he is told at once, and those before him have less."""
@@ -93,6 +89,7 @@ class Keepers:
             self._tell_all()
 
     def _tell_all(self) -> None:
+        self.is_bound = any(share != Share() for share in self._shares.values())
         keepers = list(self._keepers)
         share = joined(self._shares, len(keepers))
         for keeper in keepers:

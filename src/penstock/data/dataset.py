@@ -66,7 +66,8 @@ class StreamingDataset(IterableDataset[Any]):
         split: A folder below both.
         download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
         download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
-        validate_hash: Name of a digest to check on each file that is fetched.
+        validate_hash: Name of the digest to check on each file that is fetched, and on those that lie there already.
+            Left out: what is fetched is checked by the quickest digest in the index, if it has any.
         keep_zip: Keep the compressed form of shards beside the raw one.
         epoch_size: How many samples an epoch draws, such as 1_000_000 or "1m"; by default all of them.
         predownload: How many samples ahead of the training step each rank has shards fetched; by default, by bytes.

@@ -37,7 +37,8 @@ class Stream:
         choose: How many samples an epoch takes.
         download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
         download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
-        validate_hash: Name of a digest to check on each file that is fetched.
+        validate_hash: Name of the digest to check on each file that is fetched, and on those that lie there already.
+            Left out: what is fetched is checked by the quickest digest in the index, if it has any.
         keep_zip: Keep the compressed form of shards beside the raw one.
         name: What states call the stream; by default its number. Name streams that may come or go during a run.
         storage_options: Credentials and settings of the store, as fsspec calls them.
