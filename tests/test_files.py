@@ -72,8 +72,12 @@ def test_paths_that_are_too_long(path: str, tmp_path: Path) -> None:
         StreamingDataset(remote=str(here))
     with pytest.raises(PenstockError, match="too long"):
         LocalDataset(tmp_path, split=path)
+    with pytest.raises(PenstockError, match="too long"):
+        MDSWriter(out=(here, "memory://long/path"), columns={"x": "int"})
     with MDSWriter(out=tmp_path / "data", columns={"x": "int"}, compression="zstd") as writer:
         writer.write({"x": 1})
+    with pytest.raises(PenstockError, match="too long"):
+        StreamingDataset(remote=str(tmp_path / "data"), local=str(here))
     with pytest.raises(PenstockError, match="too long"):
         LocalDataset(tmp_path / "data", unpack_dir=here)[0]
 

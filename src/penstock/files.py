@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError
@@ -64,6 +64,14 @@ def _flush_data(descriptor: int) -> None:
         os.fdatasync(descriptor)
 
 
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those that hold it, with these rights (less the umask); what is there stays as it is."""
+    if not folder.exists():
+        make_folders(folder.parent, mode)
+        with suppress(FileExistsError):  # somebody else was quicker
+            folder.mkdir(mode)
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn errors of the operating system into ours, naming the file."""
@@ -98,6 +106,12 @@ def open_file(path: Path) -> BinaryIO:
         except BaseException:
             os.close(descriptor)
             raise
+
+
+def check_path(path: Path) -> None:
+    """Raise if nothing can ever be there, because the path is too long."""
+    with translated(path), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        path.lstat()
 
 
 def read_file(path: Path) -> bytes:

@@ -15,7 +15,6 @@ from penstock import list_cache
 from penstock.cache.contents import Contents, Standing, describe, mark_newest, standings
 from penstock.cache.directories import is_at
 from penstock.cache.layout import apart_name
-from penstock.cache.lock_holders import parse_locks
 from penstock.errors import CacheError, ObjectNotFoundError
 from tests.cache.found import FOLDER, make_copy, make_edition
 from tests.cache.kit import Dataset, check_shard, finish, start_client, write_dataset, write_index
@@ -82,17 +81,6 @@ def test_sums_are_complete_and_only_what_nobody_reads_is_outdated(
 )
 def test_a_url_means_its_dataset_and_splits_below_it(source: str, url: str, expected: bool) -> None:
     assert is_at(source, url) is expected
-
-
-def test_the_kernel_tells_who_shares_a_file() -> None:
-    text = (
-        "1: FLOCK  ADVISORY  READ 4711 fe:00:2173087 0 EOF\n"
-        "1: -> FLOCK  ADVISORY  WRITE 4712 fe:00:2173087 0 EOF\n"
-        "2: POSIX  ADVISORY  READ 4713 fe:00:2173087 0 EOF\n"
-        "3: FLOCK  ADVISORY  READ 4714 00:1f:2173087 0 EOF\n"
-        "4: FLOCK  ADVISORY  WRITE 4715 fe:00:12 0 EOF\n"
-    )
-    assert parse_locks(text) == {2173087: {4711, 4714}}
 
 
 # --- Real directories ---------------------------------------------------------------------------------------

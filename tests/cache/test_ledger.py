@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cache.boot import boot_id
+from penstock.cache.copies import Copies
+from penstock.cache.folder import Folder
 from penstock.cache.item import Item, ItemPart, StoredFile
 from penstock.cache.layout import apart_name, ledger_path, plain_name
 from penstock.cache.ledger import FileStamp, Ledger, Record, is_as_left, look, parse_lines
+from penstock.cache.lock import Stripes
+from penstock.cache.source import Source
 from penstock.cache.versions import (
     edition_of,
     is_settled_by_index,
@@ -23,11 +27,13 @@ from penstock.cache.versions import (
     is_young,
     lasting_tag,
 )
+from penstock.errors import AccessDeniedError
 from penstock.storage.base import ObjectInfo
+from penstock.storage.local import LocalStore
 from tests.cache.kit import check_shard, content, left_over, write_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NOW = 1_800_000_000 * 10**9
 
@@ -44,6 +50,16 @@ def record_of(name: str, inode: int = 1, **changes: object) -> Record:
         boot=None,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_a_ledger_that_comes_after_another_is_told_from_it(tmp_path: Path) -> None:
+    """Who clears a cache deletes it: file systems soon give its inode to another file, which may be longer."""
+    known = Ledger(tmp_path)
+    for number in range(10):
+        ledger_path(tmp_path).unlink(missing_ok=True)
+        for more in range(number + 1):
+            Ledger(tmp_path).put(record_of(f"{number}-{more}"))
+        assert {record.name for record in known.all()} == {f"{number}-{more}" for more in range(number + 1)}
 
 
 def test_it_says_what_was_said_last(tmp_path: Path) -> None:
@@ -227,3 +243,54 @@ def test_what_was_not_flushed_is_not_trusted_after_another_boot(
         is_old = lease.paths[0].read_bytes() == bytes(100_000)
         assert is_old is is_flushed
         assert is_old or lease.paths[0].read_bytes() == content("shard.00000.data", 100_000)
+
+
+# --- Few questions ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class CountingStore:
+    """A folder that stands for a store far away, and counts what it is asked."""
+
+    store: LocalStore
+    can_list: bool = True
+    lists: int = 0
+    stats: int = 0
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self.lists += 1
+        if not self.can_list:
+            raise AccessDeniedError("no")
+        return self.store.list(prefix)
+
+    def stat(self, key: str) -> ObjectInfo:
+        self.stats += 1
+        return self.store.stat(key)
+
+
+@pytest.mark.parametrize(("can_list", "lists", "stats"), [(True, 1, 0), (False, 1, 20)])
+def test_one_list_answers_for_all_shards(tmp_path: Path, can_list: bool, lists: int, stats: int) -> None:
+    """Of data that were appended to, most shards are the same: it takes no question each to know that."""
+    folder = Folder(tmp_path / "cache", Stripes())
+    (tmp_path / "cache").mkdir()
+    remote = LocalStore(tmp_path / "remote")
+    (tmp_path / "remote").mkdir()
+    store = CountingStore(remote, can_list)
+    source = Source(store=cast("Any", store), url="s3://bucket/data", name="s3://bucket/data")
+    for number in range(20):
+        name = f"shard.{number:05}"
+        for place in ("remote", "cache"):
+            (tmp_path / place / name).write_bytes(b"0123456789")
+        stamp = look(folder.directory, name)
+        assert stamp is not None
+        folder.ledger.put(record_of(name, files=(stamp,), versions=(remote.stat(name).etag,), digests=(None,)))
+    (tmp_path / "remote/shard.00007").write_bytes(b"9876543210")
+    copies = Copies(threading.Semaphore())
+    found = []
+    for number in range(20):
+        name = f"shard.{number:05}"
+        item = Item((ItemPart(StoredFile(name, name, 10)),), edition="0e", number=number)
+        found.append(copies.find(folder, item, source, folder.evict_held))
+    assert [copy.is_right for copy in found] == [number != 7 for number in range(20)]
+    assert not (tmp_path / "cache/shard.00007").exists()
+    assert (store.lists, store.stats) == (lists, stats)

@@ -1,14 +1,24 @@
-"""Whom to evict, against a model that sorts; and how many to read at once."""
+"""Whom to evict, against a model that sorts; who may keep what; who is late; and how many to read at once."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+from pathlib import Path
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.cache.climb import HIGHEST, LOWEST, Climb, next_climb
-from penstock.cache.policy import Limit, Shelf, shortage
+from penstock.cache.holders import Holder, describe_holders, find_holders
+from penstock.cache.item import item_of_object
+from penstock.cache.jobs import Job, JobQueue, State, Ticket
+from penstock.cache.policy import Limit, Shelf, fair_shares, shortage
+from penstock.cache.settings import CachedStream
+from penstock.cache.share import Share, dump_share, is_news, joined, load_share
+from penstock.storage.base import StoreSettings
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 
@@ -118,6 +128,118 @@ def test_shortage() -> None:
     limit = Limit(100, frozenset({"a", "b"}))
     assert shortage(limit, {"a": 50, "b": 20, "c": 1000}, 30) == 0
     assert shortage(limit, {"a": 50, "b": 20}, 31) == 1
+
+
+DIRECTORIES = st.frozensets(st.sampled_from("abcd"), min_size=1)
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), DIRECTORIES, max_size=12),
+    st.lists(st.builds(Limit, st.integers(0, 10_000), DIRECTORIES), max_size=4),
+    st.sets(st.sampled_from("abcd")),
+)
+def test_what_all_keep_open_together_is_at_most_half_of_every_limit(
+    groups: dict[int, frozenset[str]], limits: list[Limit], tight: set[str]
+) -> None:
+    shares = fair_shares(groups, limits, tight)
+    assert shares.keys() == groups.keys()
+    for limit in limits:
+        bound = [shares[group].num_bytes for group, names in groups.items() if names & limit.directories]
+        assert all(size is not None for size in bound)
+        assert 2 * sum(size or 0 for size in bound) <= limit.num_bytes
+    for group, names in groups.items():
+        is_bound = any(names & limit.directories for limit in limits)
+        assert (shares[group].num_bytes is not None) == is_bound
+        assert shares[group].is_tight == bool(names & tight)
+
+
+@given(st.builds(Share, st.none() | st.integers(0, 10_000), st.booleans()))
+def test_a_share_is_news_once(share: Share) -> None:
+    assert is_news(None, share)
+    assert not is_news(share, share)
+    assert is_news(share, Share(share.num_bytes, not share.is_tight))
+    assert is_news(share, Share(1 if share.num_bytes is None else None, share.is_tight))
+    assert load_share(json.loads(json.dumps(dump_share(share)))) == share
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.builds(Share, st.none() | st.integers(0, 10_000), st.booleans())),
+    st.integers(1, 5),
+)
+def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_keepers: int) -> None:
+    each = joined(shares, num_keepers)
+    for share in shares.values():
+        assert each.is_tight or not share.is_tight
+        assert share.num_bytes is None or (each.num_bytes or 0) * num_keepers <= share.num_bytes
+    assert (each.num_bytes is None) == all(share.num_bytes is None for share in shares.values())
+
+
+# --- Who is late ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["park", "unpark", "pop"]), max_size=20), st.floats(1, 100))
+def test_a_request_is_late_whatever_its_job_is_doing(steps: list[str], timeout_s: float) -> None:
+    """Refused at 0, it is late at its timeout, however often it tried since; with room it never is."""
+    queue = JobQueue()
+    stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
+    job = queue.get(("/d", "x"), lambda: Job(Path("/d"), item_of_object("x", "x", 1), stream))
+    ticket = Ticket((0, 0), 0, is_urgent=True, timeout_s=timeout_s)
+    job.tickets.append(ticket)
+    queue.update(job)
+    for number, step in enumerate(["pop", "park", *steps]):
+        if step == "unpark":
+            queue.unpark()
+        elif step == "pop":
+            queue.pop(only_urgent=True)
+        elif job.state is State.RUNNING:
+            queue.park(job, float(number - 1))
+    assert queue.next_late_at() == timeout_s
+    assert queue.take_late(timeout_s - 0.5) == []
+    assert queue.take_late(timeout_s) == [(job, ticket)]
+    assert queue.take_late(timeout_s) == []
+    assert job.tickets == []
+
+
+def test_who_has_got_room_is_not_late() -> None:
+    queue = JobQueue()
+    stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
+    job = queue.get(("/d", "x"), lambda: Job(Path("/d"), item_of_object("x", "x", 1), stream))
+    job.tickets.append(Ticket((0, 0), 0, is_urgent=True, timeout_s=1.0))
+    queue.update(job)
+    queue.pop(only_urgent=True)
+    queue.park(job, 0.0)
+    queue.grant(job)
+    assert queue.take_late(100.0) == []
+
+
+# --- Who holds what ---------------------------------------------------------------------------------------------
+
+LOCKS = """\
+1: POSIX  ADVISORY  WRITE 700 08:01:11 1073741826 1073742335
+2: FLOCK  ADVISORY  READ 4711 08:01:11 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 4713 08:01:11 0 EOF
+3: FLOCK  ADVISORY  READ 4712 08:01:11 0 EOF
+4: FLOCK  ADVISORY  READ 4712 08:01:12 0 EOF
+5: FLOCK  ADVISORY  READ 4712 08:01:12 0 EOF
+6: FLOCK  ADVISORY  WRITE 99 08:01:12 0 EOF
+7: FLOCK  ADVISORY  READ 4711 00:2a:12 0 EOF
+"""
+
+
+def test_the_kernel_knows_who_holds_what() -> None:
+    device = os.makedev(8, 1)
+    found = find_holders({(device, 11): 100, (device, 12): 50, (device, 13): 7}, LOCKS)
+    assert found == [Holder(4712, 2, 150), Holder(4711, 1, 100)]
+    assert find_holders({(device, 13): 7}, LOCKS) == []
+    overlay = os.makedev(0, 99)  # shown under another number
+    assert find_holders({(overlay, 11): 100}, LOCKS) == [Holder(4711, 1, 100), Holder(4712, 1, 100)]
+
+
+def test_holders_in_words() -> None:
+    words = describe_holders([Holder(pid, 1, 1000) for pid in range(1, 12)], {1: "python"})
+    assert words.startswith("process 1 [python] holds 1 of them, 0.977 kB; process 2 holds 1")
+    assert words.endswith("3 others hold 2.93 kB")
+    assert describe_holders([], {}) == ""
 
 
 def climb_on(peak: int, num_steps: int = 40) -> list[int]:

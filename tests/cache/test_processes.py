@@ -233,6 +233,46 @@ def test_a_waiting_client_ends_at_once(tmp_path: Path, runtime: Path, signal_num
     assert not left_over(runtime)
 
 
+def test_a_warning_that_is_an_error_leaves_no_line_behind(tmp_path: Path, runtime: Path) -> None:
+    data = write_dataset(tmp_path)
+    num_threads = threading.active_count()
+    client = start_client(WAIT_FOR_EVER, tmp_path)  # a process of its own with a small limit
+    assert client.stdout is not None
+    assert client.stdout.readline() == "waiting\n"
+    with data.cache() as cache, pytest.raises(UserWarning, match="another dataset of this node limits"):
+        cache.lease(0, data.shards[2])
+    wait_until(lambda: threading.active_count() == num_threads)
+    client.kill()
+    client.communicate()
+    assert not left_over(runtime)
+
+
+class Interrupted(Exception):
+    """As Ctrl-C, of which a notebook survives any number."""
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise Interrupted
+
+
+def test_what_was_interrupted_is_withdrawn_and_the_line_stays(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path)
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with data.cache(limit_bytes=100_000, timeout_s=600) as cache:
+            lease = cache.lease(0, data.shards[0])
+            for _ in range(3):
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                with pytest.raises(Interrupted):
+                    cache.lease(0, data.shards[1])
+                assert cache.node_stats()["groups"] == 1
+                wait_until(lambda: not cache.node_stats()["queued"])
+            lease.close()
+            check_shard(cache, data.shards[1])
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
 def test_a_directory_deleted_under_a_running_job(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_shards=12, num_parts=2, compression="zstd")
     is_over = threading.Event()
@@ -272,7 +312,7 @@ def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
         check_shard(cache, data.shards[0])
         caches.append(cache)
     assert num_descriptors() <= before[0] + 2 + 200  # each has its edition open
-    assert threading.active_count() == before[1]
+    assert threading.active_count() == before[1] + 1  # which listens to the fetcher for all of them
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 120

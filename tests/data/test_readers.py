@@ -52,3 +52,48 @@ def test_closing_while_this_thread_reads(dataset: StreamingDataset) -> None:
         dataset.close()  # as a signal handler may do
         assert len(shelf) == 1
     assert len(shelf) == 0
+
+
+def test_too_many_are_closed_at_once_or_after_use(dataset: StreamingDataset) -> None:
+    shelf = dataset._here().open_shards
+    assert ids_of(dataset[[0, 15, 25, 35]]) == [0, 15, 25, 35]
+    shelf.keep_to(2, keeps_none=False)
+    assert len(shelf) == 2
+    assert 2 in shelf  # those used last stay
+    assert 3 in shelf
+    with shelf:
+        shelf.get(2)
+        shelf.keep_to(None, keeps_none=True)
+        assert len(shelf) == 2
+    assert len(shelf) == 0
+    assert ids_of(dataset[[0, 15]]) == [0, 15]
+    assert len(shelf) == 0  # for as long as somebody waits for room
+    shelf.keep_to(None, keeps_none=False)
+    assert ids_of(dataset[[0, 15]]) == [0, 15]
+    assert len(shelf) == 2
+
+
+def test_who_waits_needs_nothing_that_is_open(dataset: StreamingDataset) -> None:
+    shelf = dataset._here().open_shards
+    assert ids_of(dataset[[0, 15, 25]]) == [0, 15, 25]
+    is_waiting, may_end = threading.Event(), threading.Event()
+    left = []
+
+    def wait_for_long() -> None:
+        with shelf:
+            with shelf.waiting():
+                is_waiting.set()
+                may_end.wait(30)
+            left.append(len(shelf))
+            shelf.get(3)
+            left.append(len(shelf))
+
+    thread = threading.Thread(target=wait_for_long)
+    thread.start()
+    is_waiting.wait(30)
+    shelf.keep_to(None, keeps_none=True)  # returns at once, although the other thread is not done
+    assert len(shelf) == 0
+    may_end.set()
+    thread.join()
+    assert left == [0, 1]
+    assert len(shelf) == 0

@@ -163,10 +163,17 @@ def test_two_remotes_share_a_folder_within_a_limit(tmp_path: Path) -> None:
 # --- A job that runs while its data are written again -------------------------------------------------------
 
 
+def age(folder: Path) -> None:
+    """Have files look as if they were written some time ago: of younger ones, whole seconds prove nothing."""
+    for path in folder.iterdir():
+        os.utime(path, (time.time() - 100, time.time() - 100))
+
+
 def read_across(tmp_path: Path, remote: str, compression: str | None, hashes: str | None, **more: Any) -> list[float]:
     """Read some samples, have the dataset written again, read on; gives what came until the job was told."""
     out = tmp_path / "data"
     write(out, 1, compression=compression, hashes=hashes)
+    age(out)
     arguments: dict[str, Any] = dict(more)
     seen: list[float] = []
     with served(tmp_path) as url:
@@ -216,6 +223,7 @@ def test_nor_does_it_with_a_limit(tmp_path: Path) -> None:
 def test_samples_by_number_are_of_one_version(tmp_path: Path) -> None:
     """Offsets and rows are read by ranges, one after the other, and must belong together."""
     write(tmp_path / "data", 1)
+    age(tmp_path / "data")
     with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data") as dataset:
         assert dataset[3]["x"][3] == 1
         write(tmp_path / "data", 2)
@@ -300,8 +308,7 @@ def test_the_last_edition_serves_while_the_store_is_away(tmp_path: Path) -> None
 
 def test_nothing_is_asked_of_the_store_about_shards_that_are_here(tmp_path: Path) -> None:
     write(tmp_path / "data", 1)
-    for path in (tmp_path / "data").iterdir():
-        os.utime(path, (time.time() - 100, time.time() - 100))
+    age(tmp_path / "data")
     with served(tmp_path) as url:
         assert all_are(read_elsewhere(remote=f"{url}/data"), 1)
         for path in (tmp_path / "data").glob("shard*"):

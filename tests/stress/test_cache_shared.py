@@ -29,7 +29,7 @@ from tests.cache.kit import check_shard, open_dataset
 folder, seed, limit, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 data = open_dataset(folder)
 with data.cache(limit_bytes=limit or None) as cache:
-    cache.fetch_object(0, "index.json")
+    cache.open_index(0)
     for round in range(rounds):
         order = list(data.shards)
         random.Random(seed * 100 + round).shuffle(order)
@@ -64,7 +64,8 @@ def run_clients(folders: list[Path], limit_bytes: int, rounds: int) -> list[dict
 def test_each_shard_is_downloaded_once_for_all(tmp_path: Path, runtime: Path) -> None:
     data = write_dataset(tmp_path, num_shards=20, num_bytes=200_000, compression="zstd")
     results = run_clients([tmp_path] * 8, 20 * 200_000 + 100_000, 1)
-    assert sum(result["downloads"] for result in results) == 20 + 1  # and the index
+    indexes = sum(result["downloads"] for result in results) - 20
+    assert 1 <= indexes <= 8  # each looks whether the data were written again; who asks at the same time asks once
     assert not left_over(runtime)
     assert not data.parts_left()
 

@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.cache.client import Client
+from penstock.cache.client import Client, Member
 from penstock.cache.item import Item, dump_item
 from penstock.cache.lock import close_in_children
 from penstock.cache.settings import dump_stream
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.cache.engine import Engine
     from penstock.cache.jobs import Want
     from penstock.cache.settings import CachedStream
+    from penstock.cache.share import Share
     from penstock.cache.wire import Header
     from penstock.types import Place
 
@@ -32,6 +33,10 @@ class Backend(Protocol):
     @property
     def is_running(self) -> bool:
         """Whether anybody is there to hear a note; asking starts somebody."""
+        ...
+
+    def listen(self) -> None:
+        """Have a line over which somebody can say what this process may keep open."""
         ...
 
     def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
@@ -109,7 +114,7 @@ class Guest:
         with _sharing:
             if self._client is None or self._pid != os.getpid():
                 self._group, self._client, self._pid = next(_group_numbers), Client(), os.getpid()
-                self._client.join(self._group, list, lambda _: None)
+                self._client.join(self._group, Member(list, lambda _: None, lambda _: None))
             client = self._client
         return client.request(header)
 
@@ -137,7 +142,11 @@ class FetcherBackend:
     """Asks the fetcher over this process's one line to it."""
 
     def __init__(
-        self, streams: Sequence[CachedStream], limit_bytes: int | None, on_warnings: Callable[[list[str]], None]
+        self,
+        streams: Sequence[CachedStream],
+        limit_bytes: int | None,
+        on_warnings: Callable[[list[str]], None],
+        on_share: Callable[[Share], None],
     ) -> None:
         self._streams = streams
         self._limit_bytes = limit_bytes
@@ -145,12 +154,17 @@ class FetcherBackend:
         self._plan: list[Any] = []
         with _sharing:
             self._client = _shared_client()
-        self._client.join(self._group, self._introduction, on_warnings)
+        self._client.join(self._group, Member(self._introduction, on_warnings, on_share))
 
     @property
     def is_running(self) -> bool:
         """Whether this process has a line."""
         return self._client.is_connected
+
+    def listen(self) -> None:
+        """Have a line."""
+        if not self._client.is_connected:
+            self._client.connect()
 
     def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
         """Bring an item and wait until it is there."""
@@ -221,7 +235,11 @@ class LocalBackend:
     """Runs the same engine in this process."""
 
     def __init__(
-        self, streams: Sequence[CachedStream], limit_bytes: int | None, on_warnings: Callable[[list[str]], None]
+        self,
+        streams: Sequence[CachedStream],
+        limit_bytes: int | None,
+        on_warnings: Callable[[list[str]], None],
+        on_share: Callable[[Share], None],
     ) -> None:
         global _engine
         from penstock.cache.engine import Engine
@@ -233,7 +251,7 @@ class LocalBackend:
                 _engine_users.clear()
             self._engine = _engine
             _engine_users.add(self._key[1])
-        warnings = self._engine.register(self._key, streams, limit_bytes)
+        warnings = self._engine.register(self._key, streams, limit_bytes, on_share)
         if warnings:
             on_warnings(warnings)
 
@@ -242,18 +260,25 @@ class LocalBackend:
         """It always is."""
         return True
 
+    def listen(self) -> None:
+        """The engine says what it wants by itself."""
+
     def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
         """Bring an item and wait until it is there."""
         ticket = self._engine.ask(self._key, stream, item, is_urgent=is_urgent)
         try:
             while True:
                 with suppress(FutureTimeoutError):
-                    return ticket.future.result(_PROGRESS_S)
+                    return self._answer(stream, ticket.future.result(_PROGRESS_S))
                 if ticket.future.done():
-                    return ticket.future.result()
+                    return self._answer(stream, ticket.future.result())
                 on_progress(self._engine.progress(ticket))
         finally:
             self._engine.withdraw(ticket)
+
+    def _answer(self, stream: int, answer: Header) -> Header:
+        notice = self._engine.take_notice(self._key, stream)
+        return answer | ({"warnings": [notice]} if notice else {})
 
     def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
         """Give objects, or ranges of them."""

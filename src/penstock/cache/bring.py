@@ -27,6 +27,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
+from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
 from penstock.types import Span
 from penstock.units import format_bytes
@@ -364,14 +365,14 @@ class Bring:
         files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
         for number, (temporary, name) in enumerate(files):
             path = resolve_inside(self.directory, name)
-            path.parent.mkdir(mode=folder_mode(self.file_mode), parents=True, exist_ok=True)
+            make_folders(path.parent, folder_mode(self.file_mode))
             reach("publish.between_parts" if number else "publish.before")
             temporary.replace(path)
         reach("publish.after")
 
     def _new_part(self, temporary: list[Path]) -> Path:
         path = new_part_path(self.directory, stripe_of(self.item.name))
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(path.parent, 0o700)
         temporary.append(path)
         return path
 

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
@@ -19,7 +20,8 @@ from penstock.cache.lease import Lease, Paths, is_present, try_lease
 from penstock.cache.lock import close_in_children
 from penstock.cache.progress import WaitLine
 from penstock.cache.settings import CachedStream, settled
-from penstock.errors import CacheError, CacheTooSmallError, ConfigError
+from penstock.cache.share import UNHEARD, Keeper, Keepers
+from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import is_shard_name
@@ -41,6 +43,7 @@ __all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "defau
 
 _log = logging.getLogger("penstock.cache")
 _LONG_WAIT_S = 2.0
+_ALONE_S = 10.0
 _MOST_TRIES = 50  # a shard that vanishes each time it was brought: somebody else deletes it
 
 
@@ -81,6 +84,8 @@ class _Live:
     editions: list[OpenEdition | None]
     lock: threading.Lock = field(default_factory=threading.Lock)
     backends: dict[bool, Backend] = field(default_factory=dict)
+    keepers: Keepers = field(default_factory=Keepers)
+    alone_until: float = 0.0  # there is no line to the fetcher, and none is tried for so long
 
 
 class Cache:
@@ -152,6 +157,8 @@ class Cache:
         stats.leases += 1
         if lease is not None:
             stats.hits += 1
+            if live.keepers:
+                self._listen(stream)
             return lease
         begin = time.monotonic()
         item = self._item(stream, shard)
@@ -261,6 +268,12 @@ class Cache:
         with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
             return self._backend(stream).read(stream, places, edition, shards or {})
 
+    # --- Sharing --------------------------------------------------------------------------------------------
+
+    def keep(self, keeper: Keeper) -> None:
+        """Have somebody told what he may keep open between uses; he must be held elsewhere."""
+        self._live.keepers.add(keeper)
+
     # --- Looking in -----------------------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
@@ -282,6 +295,7 @@ class Cache:
         with self._live.lock:
             backends = list(self._live.backends.values())
             self._live.backends.clear()
+        self._live.keepers.forget()
         for opened in self._live.editions:
             if opened is not None:
                 opened.close()
@@ -333,8 +347,7 @@ class Cache:
         raw = [part.raw for part in index.shards[shard].parts]
         path_of, name_of = self._live.paths[stream], opened.edition.name_of
         paths = [path_of(name_of(file.basename, entry)) for file in raw]
-        on_close = self._released if self.limit_bytes is not None else None
-        return try_lease(paths, [file.num_bytes for file in raw], entry, on_close)
+        return try_lease(paths, [file.num_bytes for file in raw], entry, self._released)
 
     def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
         for _ in range(_MOST_TRIES):
@@ -356,14 +369,30 @@ class Cache:
         line = WaitLine(what)
         try:
             with WaitingFor(self._described(stream, what or item.name)):
-                return self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
+                answer = self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
+        _warn(answer.get("warnings", []))
+        return answer
+
+    def _listen(self, stream: int) -> None:
+        """Whoever keeps shards open can be asked for them: he has a line to the fetcher, or keeps nothing."""
+        live = self._live
+        if time.monotonic() < live.alone_until:
+            return
+        try:
+            self._backend(stream).listen()
+        except (FetcherError, ConfigError) as error:
+            _log.warning("shards are not kept open between uses, because there is no fetcher: %s", error)
+            live.alone_until = time.monotonic() + _ALONE_S
+            live.keepers.told("fetcher", UNHEARD)
 
     def _described(self, stream: int, what: str) -> str:
         return f"{what} from {shown_url(self.streams[stream].store.url)}"
 
     def _released(self) -> None:
+        if self.limit_bytes is None and not self._live.keepers.is_bound:
+            return  # nobody waits for it
         for backend in list(self._live.backends.values()):
             backend.released()
 
@@ -381,7 +410,9 @@ class Cache:
                 backend = live.backends.get(is_local)
                 if backend is None:
                     kind = LocalBackend if is_local else FetcherBackend
-                    backend = live.backends[is_local] = kind(self.streams, self.limit_bytes, _warn)
+                    source = "memory" if is_local else "fetcher"
+                    on_share = partial(live.keepers.told, source)
+                    backend = live.backends[is_local] = kind(self.streams, self.limit_bytes, _warn, on_share)
         return backend
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.cache.contents import Standing, read_contents, standings
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from penstock.cache.contents import Contents
     from penstock.cache.removing import Attempt
+
+_TRIES = 5
 
 
 def clear_cache(
@@ -74,16 +77,19 @@ def _clear(remover: Remover, contents: Contents, place: str | None) -> tuple[lis
             else:
                 going.append(copy)
     more, left_bytes = remove_in_order(going, remover.remove, left_bytes=contents.num_bytes)
+    remove_empty_folders(contents.directory, [copy.record.name for copy in going])
     with translated(contents.directory):
-        _tidy(remover, contents, place)
-        remove_empty_folders(contents.directory, [copy.record.name for copy in going])
-        remover.folder(contents.directory).sweep()
-        remove_directory(remover, contents.directory)
+        for _ in range(_TRIES - 1):
+            with suppress(FileNotFoundError):  # another one clears the same directory, and was quicker
+                _tidy(remover, contents, place)
+                break
+        else:
+            _tidy(remover, contents, place)
     return tried + more, left_bytes
 
 
 def _tidy(remover: Remover, contents: Contents, place: str | None) -> None:
-    """Remove the editions of what was cleared, and then the index that lies beside the shards, if it is of them."""
+    """Remove what belongs to copies that are gone: editions, the index beside them, and at last the directory."""
     is_left = False
     for found in contents.editions:
         if place is None or (found.source is not None and is_at(found.source, place)):
@@ -91,6 +97,8 @@ def _tidy(remover: Remover, contents: Contents, place: str | None) -> None:
     index = contents.index
     if index is not None and not is_left and (place is None or is_at(index.record.url, place)):
         remover.remove(index, PATIENCE_S)
+    remover.folder(contents.directory).sweep()
+    remove_directory(remover, contents.directory)
 
 
 def _with_empty(contents: Contents, place: str | None, removed: Sequence[RemovedDataset]) -> list[RemovedDataset]:

@@ -12,24 +12,21 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cache.lock import close_in_children, lock_within
+from penstock.cache.connection import Connection, LostError
+from penstock.cache.lock import lock_within
 from penstock.cache.runtime import READY, Meeting, check_peer, meeting, package_root
-from penstock.cache.wire import (
-    PREFIX_BYTES,
-    PROTOCOL,
-    Header,
-    load_error,
-    pack_message,
-    unpack_header,
-    unpack_prefix,
-)
+from penstock.cache.share import UNHEARD, load_share
+from penstock.cache.wire import PROTOCOL, Header, load_error
 from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.cache.share import Share
 
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
@@ -42,142 +39,6 @@ _KEPT_PREFIXES = ("LANG", "LC_", "LD_", "DYLD_", "PYTHON", "SSL_CERT_", "PENSTOC
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads.
 _PROGRAM = "import os; os.fork() and os._exit(0); from penstock.cache.fetcher import main; main()"
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
-
-
-class LostError(Exception):
-    """The connection is gone; never leaves this package."""
-
-
-class Connection:
-    """One socket to the fetcher, used by any number of threads.
-
-    There is no reader thread: of the threads that wait for an answer one reads, and hands the others theirs.
-    """
-
-    def __init__(self, connection: socket.socket, silence_s: float) -> None:
-        self._socket = connection
-        self._silence_s = silence_s
-        self._sending = threading.Lock()
-        self._arrived = threading.Condition()
-        self._is_reading = False
-        self._is_lost = False
-        self._is_mourned = False
-        self._heard_at = time.monotonic()
-        self._answers: dict[int, deque[tuple[Header, bytes]]] = {}
-        self._buffer = bytearray()
-        connection.settimeout(silence_s)
-        close_in_children(self)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nothing more can come."""
-        return self._is_lost
-
-    def send(self, header: Header) -> None:
-        """Send a message that needs no answer."""
-        data = pack_message(header)
-        try:
-            with self._sending:
-                self._socket.sendall(data)
-        except OSError as error:
-            self.close()
-            raise LostError(str(error)) from error
-
-    def open_request(self, number: int) -> None:
-        """Keep the answers to a request until they are taken."""
-        with self._arrived:
-            self._answers[number] = deque()
-            self._heard_at = time.monotonic()
-
-    def close_request(self, number: int) -> None:
-        """Throw away what may still come for a request."""
-        with self._arrived:
-            self._answers.pop(number, None)
-
-    def next_answer(self, number: int) -> tuple[Header, bytes]:
-        """Wait for the next message to a request; total silence for too long is an error."""
-        while True:
-            with self._arrived:
-                while True:
-                    if self._answers[number]:
-                        return self._answers[number].popleft()
-                    if self._is_lost:
-                        raise LostError("the connection to the fetcher broke")
-                    if not self._is_reading:
-                        self._is_reading = True
-                        break
-                    self._arrived.wait(1.0)
-                    self._check_silence()
-            try:
-                self._read_one()
-            finally:
-                with self._arrived:
-                    self._is_reading = False
-                    self._arrived.notify_all()
-
-    def close(self) -> None:
-        """Hang up; whoever waits hears of it."""
-        with self._arrived:
-            self._is_lost = True
-            self._arrived.notify_all()
-        self._hang_up()
-
-    def is_first_to_mourn(self) -> bool:
-        """Tell one of the threads that saw the line break to count it."""
-        with self._arrived:
-            is_first, self._is_mourned = not self._is_mourned, True
-            return is_first
-
-    def abandon(self) -> None:
-        """Close the child's copy of the descriptor; locks may be held by threads that do not exist here."""
-        self._is_lost = True
-        self._socket.close()
-
-    def _hang_up(self) -> None:
-        with suppress(OSError):  # the other end may have been quicker
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _check_silence(self) -> None:
-        if time.monotonic() - self._heard_at >= self._silence_s:
-            self.close()
-            raise FetcherError(
-                f"the fetcher has not said a word for {self._silence_s:g} s, though it reports every second: it is"
-                " stopped or stuck. End it, and it will be started anew"
-            )
-
-    def _read_one(self) -> None:
-        """Read until one whole message has come, and put it where its request finds it."""
-        try:
-            self._fill(PREFIX_BYTES)
-            num_header, num_payload = unpack_prefix(self._buffer)
-            self._fill(PREFIX_BYTES + num_header)
-            header = unpack_header(bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + num_header]))
-            total = PREFIX_BYTES + num_header + num_payload
-            self._fill(total)
-            payload = bytes(memoryview(self._buffer)[PREFIX_BYTES + num_header : total])
-            del self._buffer[:total]
-        except BaseException:
-            self.close()  # an interrupt may have eaten part of a message
-            raise
-        with self._arrived:
-            waiting = self._answers.get(int(header["id"]))
-            if waiting is not None:
-                waiting.append((header, payload))
-
-    def _fill(self, num_bytes: int) -> None:
-        while len(self._buffer) < num_bytes:
-            try:
-                data = self._socket.recv(max(65536, min(num_bytes - len(self._buffer), 4 << 20)))
-            except TimeoutError:
-                self._check_silence()
-                continue
-            except OSError as error:
-                raise LostError(str(error)) from error
-            if not data:
-                raise LostError("the fetcher hung up")
-            self._heard_at = time.monotonic()
-            self._buffer += data
 
 
 # --- Starting -----------------------------------------------------------------------------------------------
@@ -221,7 +82,11 @@ def _try_connect(place: Meeting, silence_s: float) -> Connection | None:
         raise FetcherError(f"cannot connect to the fetcher at {place.socket}: {error.strerror}") from error
     try:
         check_peer(raw)
-        connection = Connection(raw, silence_s)
+    except BaseException:
+        raw.close()
+        raise
+    connection = Connection(raw, silence_s)
+    try:
         connection.open_request(0)
         connection.send({"op": "hello", "id": 0, "protocol": PROTOCOL})
         answer, _ = connection.next_answer(0)
@@ -229,7 +94,7 @@ def _try_connect(place: Meeting, silence_s: float) -> Connection | None:
     except LostError:  # it was just leaving
         return None
     except BaseException:
-        raw.close()
+        connection.close()
         raise
     if "error" in answer:
         connection.close()
@@ -295,20 +160,31 @@ def _environment(place: Meeting) -> dict[str, str]:
 # --- Asking -------------------------------------------------------------------------------------------------
 
 
+class Member(NamedTuple):
+    """A cache of this process, as its line to the fetcher knows it."""
+
+    introduce: Callable[[], list[Header]]  # gives its messages of introduction
+    on_warnings: Callable[[list[str]], None]
+    on_share: Callable[[Share], None]  # called by the thread that reads the line; must not wait for an answer
+
+
 class Client:
     """This process's line to the fetcher, shared by all its caches.
 
     A line that breaks is made anew: each cache then says again what it had said, and asks again what it waits for.
+    Until then it keeps nothing open that it does not read, since nobody can ask for it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # never held while anything is waited for
+        self._connecting = threading.Lock()
+        self._hearing = threading.RLock()
+        self._heard: Connection | None = None
         self._connection: Connection | None = None
         self._numbers = itertools.count(1)
-        self._groups: dict[int, Callable[[], list[Header]]] = {}
+        self._members: dict[int, Member] = {}
         self._lost_at: deque[float] = deque(maxlen=_RESTARTS)
         self._is_stopped = False
-        self._on_warnings: dict[int, Callable[[list[str]], None]] = {}
 
     @property
     def is_connected(self) -> bool:
@@ -316,11 +192,10 @@ class Client:
         connection = self._connection
         return connection is not None and not connection.is_lost
 
-    def join(self, group: int, introduce: Callable[[], list[Header]], on_warnings: Callable[[list[str]], None]) -> None:
-        """Add a cache, whose messages of introduction are sent on every new line. Nothing is started yet."""
+    def join(self, group: int, member: Member) -> None:
+        """Add a cache, which is introduced on every new line. Nothing is started yet."""
         with self._lock:
-            self._groups[group] = introduce
-            self._on_warnings[group] = on_warnings
+            self._members[group] = member
             connection = self._connection
         if connection is not None and not connection.is_lost:
             with suppress(LostError):  # the next request makes a new line, and introduces everybody
@@ -329,15 +204,15 @@ class Client:
     def leave(self, group: int) -> bool:
         """Remove a cache; with the last one the line is closed. Tells whether it was the last."""
         with self._lock:
-            self._groups.pop(group, None)
-            self._on_warnings.pop(group, None)
+            self._members.pop(group, None)
             connection = self._connection
-            is_last = not self._groups
+            is_last = not self._members
             if is_last:
                 self._connection = None
         if connection is not None:
             if is_last:
                 connection.close()
+                connection.wait_closed()
             else:
                 self.note({"op": "unregister", "group": group})
         return is_last
@@ -348,6 +223,19 @@ class Client:
         connection = self._connection
         if connection is not None:
             connection.close()
+
+    def _hang_up_if_left(self) -> None:
+        """Close a line that was made while the last cache was leaving."""
+        with self._lock:
+            left = self._connection if not self._members else None
+            if left is not None:
+                self._connection = None
+        if left is not None:
+            left.close()
+
+    def connect(self) -> None:
+        """Have a line, over which the fetcher can say what it wants of this process."""
+        self._connect()
 
     def note(self, header: Header) -> None:
         """Send what needs no answer, if there is anybody to hear it."""
@@ -366,12 +254,15 @@ class Client:
                 return self._ask(connection, header, on_progress)
             except LostError as error:
                 self._note_loss(connection, error)
+            finally:
+                self._hang_up_if_left()
 
     def _ask(
         self, connection: Connection, header: Header, on_progress: Callable[[Header], None] | None
     ) -> tuple[Header, bytes]:
         number = next(self._numbers)
         connection.open_request(number)
+        is_answered = False
         try:
             connection.send(header | {"id": number})
             while True:
@@ -380,30 +271,74 @@ class Client:
                     if on_progress is not None:
                         on_progress(answer["progress"])
                     continue
+                is_answered = True
                 if "error" in answer:
                     raise load_error(answer["error"])
                 return answer["ok"], payload
         finally:
             connection.close_request(number)
+            if not is_answered and not connection.is_lost:  # somebody was interrupted: what he asked for can stay
+                with suppress(LostError):
+                    connection.send({"op": "withdraw", "request": number})
 
     def _connect(self) -> Connection:
-        with self._lock:
+        with self._connecting:
             connection = self._connection
             while connection is None or connection.is_lost:
                 connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
+                self._listen_to(connection)
                 try:
-                    for group in list(self._groups):
-                        self._introduce(connection, group)
+                    self._introduce_all(connection)
                 except LostError as error:  # it died as soon as it was asked
                     self._note_loss(connection, error)
-            self._connection = connection
+                except BaseException:
+                    connection.close()  # or its thread would keep it, and the fetcher, alive
+                    raise
             return connection
 
+    def _introduce_all(self, connection: Connection) -> None:
+        """Introduce every cache on a new line, also those that come meanwhile, and say which have left since."""
+        introduced: set[int] = set()
+        while True:
+            with self._lock:
+                strangers = self._members.keys() - introduced
+                if not strangers:
+                    self._connection = connection
+                    gone = introduced - self._members.keys()
+                    break
+            for group in sorted(strangers):
+                self._introduce(connection, group)
+            introduced |= strangers
+        for group in gone:
+            connection.send({"op": "unregister", "group": group})
+
     def _introduce(self, connection: Connection, group: int) -> None:
-        for header in self._groups[group]():
+        member = self._members.get(group)
+        if member is None:
+            return
+        for header in member.introduce():
             answer, _ = self._ask(connection, header, None)
             if answer.get("warnings"):
-                self._on_warnings[group](answer["warnings"])
+                member.on_warnings(answer["warnings"])
+
+    def _listen_to(self, connection: Connection) -> None:
+        """Hear what the fetcher says unasked over this line, and no longer over one before."""
+        with self._hearing:
+            self._heard = connection
+        connection.listen(partial(self._hear, connection))
+
+    def _hear(self, connection: Connection, news: Header | None) -> None:
+        """Take what a cache may keep open; without a line, nothing. Takes no lock that a request may hold."""
+        with self._hearing:
+            if connection is not self._heard:
+                return  # the end of an old line says nothing about the new one
+            if news is None:
+                told = [(member, UNHEARD) for member in list(self._members.values())]
+            else:
+                found = self._members.get(int(news["group"]))
+                told = [] if found is None else [(found, load_share(news["share"]))]
+            for member, share in told:
+                member.on_share(share)
 
     def _note_loss(self, connection: Connection, error: LostError) -> None:
         connection.close()

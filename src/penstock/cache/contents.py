@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cache.directories import find_directories
 from penstock.cache.editions import editions_in
+from penstock.cache.holders import pids_holding
 from penstock.cache.layout import pin_path, plain_name
 from penstock.cache.ledger import Ledger, look
-from penstock.cache.lock_holders import who_shares
 from penstock.errors import BadIndexError
 from penstock.files import translated
 from penstock.index.mosaic_json import INDEX_NAME
@@ -74,9 +74,8 @@ def list_cache(folders: Sequence[str | os.PathLike[str]] | None = None) -> tuple
     found: list[CachedDataset] = []
     for directory in find_directories(folders):
         contents = read_contents(directory)
-        tables = {found.edition.name: found.edition.table_path for found in contents.editions if found.is_open}
-        holders = who_shares(tables.values())
-        found += describe(contents, {name: holders[path] for name, path in tables.items()})
+        opened = [edition.edition for edition in contents.editions if edition.is_open]
+        found += describe(contents, {edition.name: pids_holding(edition.table_path) for edition in opened})
     return tuple(sorted(found, key=lambda dataset: (dataset.source, dataset.directory)))
 
 

@@ -18,6 +18,7 @@ import json
 import os
 import shutil
 import struct
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cache.boot import boot_id
 from penstock.cache.layout import apart_name, editions_folder
 from penstock.cache.lock import Descriptor, try_lock
-from penstock.files import appearing
+from penstock.files import appearing, make_folders
 from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
@@ -108,10 +109,11 @@ class Edition:
 
     def create(self, index: Path, about: About) -> None:
         """Make the folder, moving the index in; what says that it is complete comes last."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self.folder, 0o700)
         index.replace(self.index_path)
         self.table_path.touch(mode=0o600)
         with appearing(self.folder / _ABOUT) as part:
+            part.touch(mode=0o600)
             part.write_text(json.dumps({name: getattr(about, name) for name in About.__slots__}))
 
     def reopen(self) -> None:
@@ -181,7 +183,7 @@ class Edition:
 
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self.folder, 0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(descriptor, data, number * len(data))
@@ -229,7 +231,7 @@ class OpenEdition:
     def entry(self, number: int) -> Entry | None:
         """Give what the table says of a shard, or None if no file is known to be it."""
         held = self._held
-        if held is None or held.number < 0:
+        if held is None:
             if not self.hold() or self._held is None:
                 return None
             held = self._held
@@ -242,14 +244,7 @@ class OpenEdition:
     def hold(self) -> bool:
         """Keep the edition from being removed; tell whether it is there."""
         if self._held is None:
-            path = self.edition.table_path
-            try:
-                held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-            except OSError:
-                return False
-            if not try_lock(held.number, fcntl.LOCK_SH, path):
-                fcntl.flock(held.number, fcntl.LOCK_SH)  # somebody looks whether it is open, which takes no time
-            self._held = held
+            self._held = _hold(self.edition.table_path)
         return not self.is_lost()
 
     def is_lost(self) -> bool:
@@ -257,10 +252,27 @@ class OpenEdition:
         return self._held is None or os.fstat(self._held.number).st_nlink == 0
 
     def close(self) -> None:
-        """Let it go."""
-        if self._held is not None:
-            self._held.close()
+        """Let it go; the last one in the process gives up the lock."""
         self._held = None
+
+
+# By path: all datasets of a process that read the same edition share one descriptor, which closes with the last.
+_tables: weakref.WeakValueDictionary[Path, Descriptor] = weakref.WeakValueDictionary()
+
+
+def _hold(path: Path) -> Descriptor | None:
+    """Open a table and lock it against removal; None: it is not there."""
+    held = _tables.get(path)
+    if held is not None and held.number >= 0 and os.fstat(held.number).st_nlink:
+        return held
+    try:
+        held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError:
+        return None
+    if not try_lock(held.number, fcntl.LOCK_SH, path):
+        fcntl.flock(held.number, fcntl.LOCK_SH)  # somebody looks whether it is open, which takes no time
+    _tables[path] = held
+    return held
 
 
 def editions_in(directory: Path) -> list[Edition]:

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cache.counts import Counts
@@ -21,15 +20,17 @@ from penstock.cache.lock import Stripes
 from penstock.cache.owner import prepare_folder
 from penstock.cache.pool import PiecePool
 from penstock.cache.room import Room
+from penstock.cache.telling import Teller
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
     from penstock.cache.item import Item
     from penstock.cache.settings import CachedStream
+    from penstock.cache.share import Share
     from penstock.types import Place
 
 T = TypeVar("T")
@@ -41,47 +42,62 @@ _FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unles
 _TICK_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    streams: tuple[CachedStream, ...]
-    limit_bytes: int | None
-
-
 class Engine:
     """Safe for threads. Every wish ends: with the item, with an error, or with the client that made it."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._admitting = threading.Lock()
+        self._lock = threading.RLock()
+        # Each of these is waited on by one kind of thread only, so that a note to one never wakes another instead.
+        self._work = threading.Condition(self._lock)
+        self._ended = threading.Condition(self._lock)
+        self._clock_news = threading.Condition(self._lock)
         self._queue = JobQueue()
         self._plans = Plans()
-        self._groups: dict[GroupKey, _Group] = {}
+        self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
         stripes = Stripes()
         self._room = Room(stripes)
+        self._teller = Teller(self._room)
         self._pool = PiecePool()
         self._counts = Counts()
         self._haul = Haul(stripes=stripes, room=self._room, pool=self._pool, counts=self._counts)
         self._failed: dict[JobKey, float] = {}
+        self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
         self._num_drivers = 0
         self._num_idle = 0
+        self._is_admitting = False  # one at a time, so that what is needed later never takes the room of the sooner
         self._clock: threading.Thread | None = None
         self._is_closed = False
 
     # --- Clients --------------------------------------------------------------------------------------------
 
-    def register(self, group: GroupKey, streams: Sequence[CachedStream], limit_bytes: int | None) -> list[str]:
-        """Learn of a group of directories; gives warnings to show to its user."""
+    def register(
+        self,
+        group: GroupKey,
+        streams: Sequence[CachedStream],
+        limit_bytes: int | None,
+        on_share: Callable[[Share], None] = lambda _: None,
+    ) -> list[str]:
+        """Learn of a group of directories; gives warnings to show to its user.
+
+        `on_share` hears at once, and whenever it changes, what the group may keep open. It must not wait for anything.
+        """
         risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
         warnings = [text for texts in risks for text in texts]
         warnings += self._room.open(group, [stream.directory for stream in streams], limit_bytes)
-        with self._changed:
-            self._groups[group] = _Group(tuple(streams), limit_bytes)
+        too_full = self._room.trim()
+        with self._lock:
+            self._groups[group] = tuple(streams)
             self._counts.open(group)
+            self._teller.join(group, on_share)
+            self._too_full = too_full
+            self._tighten(too_full)
+        self._teller.tell()
         return warnings
 
     def unregister(self, group: GroupKey) -> None:
         """Forget a group, its plan and its requests."""
-        with self._changed:
+        with self._lock:
+            streams = self._groups.get(group, ())
             self._forget_plan(group)
             for job in list(self._queue.jobs.values()):
                 gone = [ticket for ticket in job.tickets if ticket.group == group]
@@ -89,20 +105,24 @@ class Engine:
                     job.tickets = [ticket for ticket in job.tickets if ticket.group != group]
                     self._reconsider(job)
                     for ticket in gone:
+                        self._queue.forget(ticket)
                         ticket.future.cancel()
             self._groups.pop(group, None)
+            self._teller.leave(group)
             self._counts.close(group)
-            left = {str(stream.directory) for other in self._groups.values() for stream in other.streams}
+            left = {str(stream.directory) for other in self._groups.values() for stream in other}
             for job in self._queue.jobs.values():
                 if job.key[0] not in left:
                     job.is_cancelled = True
                     self._pool.cancel_all_of(job)
         self._room.close(group)
+        self._protect(streams)
         self.released()
+        self._teller.tell()
 
     def drop_client(self, client: int) -> None:
         """Forget all groups of a client that left."""
-        with self._changed:
+        with self._lock:
             groups = [group for group in self._groups if group[0] == client]
         for group in groups:
             self.unregister(group)
@@ -113,7 +133,7 @@ class Engine:
         """Request an item; the ticket's future gives what was done, or the error."""
         settings = self._stream(group, stream)
         ticket = Ticket(group, stream, is_urgent, settings.timeout_s)
-        with self._changed:
+        with self._lock:
             job = self._job(settings, item)
             if item.refresh and not job.item.refresh:
                 job.item = item
@@ -124,7 +144,8 @@ class Engine:
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take a request back."""
-        with self._changed:
+        with self._lock:
+            self._queue.forget(ticket)
             for job in list(self._queue.jobs.values()):
                 if ticket in job.tickets:
                     job.tickets.remove(ticket)
@@ -133,8 +154,8 @@ class Engine:
 
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
-        with self._changed:
-            streams = self._groups[group].streams
+        with self._lock:
+            streams = self._groups[group]
             plan: dict[JobKey, int] = {}
             for want in wants:
                 key = str(streams[want.stream].directory), want.item.identity
@@ -147,14 +168,18 @@ class Engine:
                 if not want.is_present:
                     self._prefetch(group, want, streams[want.stream], now)
             self._staff()
-        self._protect(group)
+        self._protect(streams)
         self.released()
 
     def released(self) -> None:
         """Note that there may be room now where there was none."""
-        with self._changed:
+        with self._lock:
             self._queue.unpark()
             self._staff()
+
+    def take_notice(self, group: GroupKey, stream: int) -> str | None:
+        """Give what the user of a stream should be warned of, once."""
+        return self._room.take_notice(self._stream(group, stream).directory)
 
     def taken(self, group: GroupKey, stream: int, identity: str) -> None:
         """Note that the reader of an item has locked it itself."""
@@ -180,7 +205,7 @@ class Engine:
 
     def progress(self, ticket: Ticket) -> dict[str, Any]:
         """Say how far the request is that somebody waits for."""
-        with self._changed:
+        with self._lock:
             for job in self._queue.jobs.values():
                 if ticket in job.tickets:
                     return {
@@ -200,7 +225,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Give counts since the start, and what goes on now."""
-        with self._changed:
+        with self._lock:
             return {
                 **self._counts.totals(),
                 "evictions": self._room.num_evictions,
@@ -216,34 +241,35 @@ class Engine:
 
     def close(self) -> None:
         """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             for job in self._queue.jobs.values():
                 job.is_cancelled = True
                 self._pool.cancel_all_of(job)
                 for ticket in job.tickets:
                     ticket.future.cancel()
-            self._changed.notify_all()
+            for condition in (self._work, self._ended, self._clock_news):
+                condition.notify_all()
         self._pool.close()
         self._haul.close()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no thread works on an item any more."""
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             while any(job.state is State.RUNNING for job in self._queue.jobs.values()):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                self._changed.wait(left)
+                self._ended.wait(left)
         return True
 
     # --- Keeping the books (under the lock) -----------------------------------------------------------------
 
     def _stream(self, group: GroupKey, stream: int) -> CachedStream:
-        with self._changed:
+        with self._lock:
             try:
-                return self._groups[group].streams[stream]
+                return self._groups[group][stream]
             except (KeyError, IndexError) as error:
                 raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
 
@@ -279,38 +305,42 @@ class Engine:
         else:
             self._queue.update(job)
 
-    def _protect(self, group: GroupKey) -> None:
-        """Tell the directories of a limit what is expected of them."""
-        with self._changed:
-            streams = self._groups[group].streams if group in self._groups else ()
-        bound = [stream.directory for stream in streams if self._room.bound_with(stream.directory)]
-        if not bound:
+    def _protect(self, streams: Iterable[CachedStream]) -> None:
+        """Tell the directories that may have to evict something what is expected of them."""
+        directories = {str(stream.directory): stream.directory for stream in streams}
+        evicting = {name: directory for name, directory in directories.items() if self._room.may_evict(directory)}
+        if not evicting:
             return
-        with self._changed:
-            merged = self._plans.ahead_in({str(directory) for directory in bound})
-        for directory in {str(directory): directory for directory in bound}.values():
-            self._room.expect(directory, merged[str(directory)])
+        with self._lock:
+            merged = self._plans.ahead_in(evicting)
+        for name, directory in evicting.items():
+            self._room.expect(directory, merged[name])
 
     def _staff(self) -> None:
+        """See to it that somebody drives what has come."""
         if self._is_closed:
             return
         if self._num_idle == 0 and self._num_drivers < _MOST_URGENT_DRIVERS and len(self._queue) > self._num_drivers:
-            self._num_drivers += 1
             threading.Thread(target=self._drive_all, name="penstock-driver", daemon=True).start()
-        self._changed.notify()
+            self._num_drivers += 1
+        self._work.notify()
+
+    def _requeue(self, job: Job) -> None:
+        """Queue a job anew. This thread may be the last to look: whoever waits for work has to hear of it."""
+        job.state = State.QUEUED
+        self._queue.update(job)
+        self._staff()
 
     # --- Driving one job after the other --------------------------------------------------------------------
 
     def _drive_all(self) -> None:
-        while True:
-            with self._changed:
-                self._num_idle += 1
-            with self._admitting:
-                job = self._next()
-                if job is None:
-                    return
-                was_urgent = job.is_urgent
+        while (job := self._next()) is not None:
+            was_urgent = job.is_urgent
+            admission: Admission | Exception | None = None
+            try:
                 admission = self._try(job, self._haul.admit, job)
+            finally:
+                self._end_admission(job, admission)
             result = None
             if isinstance(admission, Admission):
                 result = self._try(job, self._haul.carry, job, admission)
@@ -326,6 +356,34 @@ class Engine:
                 self._finish(job, result)
             del job, admission, result
 
+    def _next(self) -> Job | None:
+        """Wait for a job that may be admitted now, and for one's turn to do so."""
+        with self._lock:
+            self._num_idle += 1
+            try:
+                while not self._is_closed:
+                    num_busy = self._num_drivers - self._num_idle
+                    if not self._is_admitting:
+                        job = self._queue.pop(only_urgent=num_busy >= _MOST_DRIVERS)
+                        if job is not None:
+                            self._is_admitting = True
+                            return job
+                    self._work.wait()
+            finally:
+                self._num_idle -= 1
+            self._num_drivers -= 1
+            return None
+
+    def _end_admission(self, job: Job, admission: Admission | Exception | None) -> None:
+        """Let the next one in."""
+        with self._lock:
+            self._is_admitting = False
+            if isinstance(admission, Admission) and (admission.copy is not None or admission.reservation is not None):
+                self._queue.grant(job)
+            self._staff()
+        if self._room.has_news():
+            self._teller.tell()
+
     def _try(self, job: Job, action: Callable[..., T], *arguments: Any) -> T | Exception:
         """Give what a step of a job gives, or its error: errors go to whoever wants the item, not to this thread."""
         try:
@@ -338,31 +396,18 @@ class Engine:
 
     def _is_wanted_again(self, job: Job) -> bool:
         """Queue a job anew that was cancelled and meanwhile found somebody who wants it."""
-        with self._changed:
+        with self._lock:
             if self._is_closed or not job.is_wanted:
                 return False
             job.is_cancelled = False
-            job.state = State.QUEUED
-            self._queue.update(job)
+            self._requeue(job)
             return True
 
-    def _next(self) -> Job | None:
-        with self._changed:
-            while not self._is_closed:
-                num_busy = self._num_drivers - self._num_idle
-                job = self._queue.pop(only_urgent=num_busy >= _MOST_DRIVERS)
-                if job is not None:
-                    self._num_idle -= 1
-                    self._staff()
-                    return job
-                self._changed.wait()
-            self._num_idle -= 1
-            self._num_drivers -= 1
-            return None
-
     def _finish(self, job: Job, result: dict[str, Any] | Exception) -> None:
-        with self._changed:
+        with self._lock:
             tickets, job.tickets = job.tickets, []
+            for ticket in tickets:
+                self._queue.forget(ticket)
             self._queue.remove(job)
             if isinstance(result, Exception) and not job.is_cancelled:
                 self._counts.add("errors")
@@ -373,7 +418,7 @@ class Engine:
                 self._failed.pop(job.key, None)
             self._queue.unpark()
             self._staff()
-            self._changed.notify_all()
+            self._ended.notify_all()
         for ticket in tickets:
             if not ticket.future.set_running_or_notify_cancel():
                 continue
@@ -382,55 +427,81 @@ class Engine:
             else:
                 ticket.future.set_result(result)
 
+    # --- Want of room ---------------------------------------------------------------------------------------
+
     def _park(self, job: Job, *, was_urgent: bool) -> None:
         """Put a job aside for want of room; prefetches that would compete for it stay back too."""
-        with self._changed:
+        with self._lock:
             if job.is_urgent and not was_urgent:  # somebody has come to wait for it, and may take more
-                job.state = State.QUEUED
-                self._queue.update(job)
+                self._requeue(job)
                 return
-            now = time.monotonic()
-            for ticket in job.tickets:
-                ticket.parked_at = ticket.parked_at or now
-            self._queue.park(job)
             job.competes_in = self._room.bound_with(job.directory) | {job.key[0]}
-            self._queue.stalled |= job.competes_in
-            if self._clock is None:
-                self._clock = threading.Thread(target=self._tick, name="penstock-clock", daemon=True)
-                self._clock.start()
+            self._queue.park(job, time.monotonic())
+            self._tighten(job.competes_in if job.tickets else ())
+        self._teller.tell()
 
-    def _tick(self) -> None:
-        """While anything is parked, let it try again now and then, and end what has waited too long."""
-        while True:
-            with self._changed:
-                late = [
-                    (job, ticket)
-                    for job in self._queue.parked()
-                    for ticket in job.tickets
-                    if ticket.parked_at is not None and time.monotonic() > ticket.parked_at + ticket.timeout_s
-                ]
-                for job, ticket in late:
-                    job.tickets.remove(ticket)
+    def _tighten(self, directories: Iterable[str]) -> None:
+        """Have everybody give up what he does not need in some directories, and see to all that wait for room."""
+        self._teller.tighten(directories)
+        if self._clock is None and not self._is_clock_over():
+            self._clock = threading.Thread(target=self._run_clock, name="penstock-clock", daemon=True)
+            self._clock.start()
+        self._clock_news.notify()
+
+    def _run_clock(self) -> None:
+        """While anything waits for room, let it try again now and then, and end what has waited too long.
+
+        Most room is announced by whoever makes it. A reader that this fetcher does not know, or a pin that is removed
+        by hand, is not.
+        """
+        retry_at = time.monotonic() + _TICK_S
+        is_over = False
+        while not is_over:
+            with self._lock:
+                left_s = min(retry_at, self._queue.next_late_at()) - time.monotonic()
+                if left_s > 0 and not self._is_clock_over():
+                    self._clock_news.wait(left_s)
+            if time.monotonic() >= retry_at:
+                retry_at = time.monotonic() + _TICK_S
+                self._retry()
+            with self._lock:
+                late = self._queue.take_late(time.monotonic())
+                for job, _ in late:
                     self._reconsider(job)
-                if self._is_closed or not (self._queue.parked() or self._queue.stalled):
+                is_over = self._is_clock_over()
+                if is_over:
                     self._clock = None
-                    done = True
-                else:
-                    self._queue.unpark()
-                    self._staff()
-                    self._changed.notify_all()
-                    done = False
             for job, ticket in late:
-                if ticket.future.set_running_or_notify_cancel():
-                    ticket.future.set_exception(self._too_small(job, ticket))
-            if done:
-                return
-            time.sleep(_TICK_S)
+                self._refuse(job, ticket)
+            self._teller.tell()
+
+    def _retry(self) -> None:
+        """Evict again what could not go before, and let those try again who found no room."""
+        try:
+            too_full = self._room.trim()
+        except Exception:  # noqa: BLE001  whoever asks for room there meets the same error; the clock has others to serve
+            _log.exception("what is above a limit could not be removed")
+            too_full = frozenset()
+        with self._lock:
+            self._too_full = too_full
+            self._queue.unpark()
+            self._staff()
+
+    def _is_clock_over(self) -> bool:
+        return self._is_closed or not (self._queue.is_short_of_room or self._too_full or self._teller.is_tight())
+
+    def _refuse(self, job: Job, ticket: Ticket) -> None:
+        """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""
+        if ticket.future.set_running_or_notify_cancel():
+            try:
+                error: Exception = self._too_small(job, ticket)
+            except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve
+                error = failure
+            ticket.future.set_exception(error)
 
     def _too_small(self, job: Job, ticket: Ticket) -> CacheTooSmallError:
         return CacheTooSmallError(
             f"no room for {job.item.name} in {job.directory} within {ticket.timeout_s:g} s:"
-            f" {self._room.describe(job.directory)}, all of it in use or pinned. Raise cache_limit, or keep fewer"
-            " shards open at once",
+            f" {self._room.describe(job.directory)}. Raise cache_limit, or keep fewer shards open at once",
             needed=job.item.raw_bytes,
         )

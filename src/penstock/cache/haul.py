@@ -33,7 +33,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
-from penstock.files import translated
+from penstock.files import make_folders, translated
 from penstock.index.mosaic_json import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.storage.base import open_store
 from penstock.storage.ranges import coalesce, cut_out
@@ -123,7 +123,9 @@ class Haul:
             return Admission(item, copy=copy)
         if item.parts[0].stored.num_bytes is None or os.path.lexists(job.directory / item.name):
             return Admission(item)
-        reservation = self._room.reserve(job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=is_urgent)
+        reservation = self._room.reserve(
+            job.directory, item, keep_zip=job.stream.keep_zip, is_urgent=is_urgent, insists=job.insists()
+        )
         return None if reservation is None else Admission(item, reservation)
 
     def carry(self, job: Job, admission: Admission) -> dict[str, Any] | None:
@@ -261,7 +263,7 @@ class Haul:
             return None
         with self._holding(job, INDEX_NAME):
             copied = new_part_path(job.directory, stripe_of(INDEX_NAME))
-            copied.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(copied.parent, 0o700)
             shutil.copyfile(job.directory / INDEX_NAME, copied)
             evict = partial(self._room.evict, job.directory)
             return self._openings.open(folder, source, copied, None, evict)
@@ -379,9 +381,13 @@ class _Room:
     def reserve(self) -> bool:
         """Have room, or say that there is none now."""
         if self._reservation is None:
-            keep_zip, is_urgent = self._job.stream.keep_zip, self._job.is_urgent
+            job = self._job
             self._reservation = self._room.reserve(
-                self._job.directory, self._item, keep_zip=keep_zip, is_urgent=is_urgent
+                job.directory,
+                self._item,
+                keep_zip=job.stream.keep_zip,
+                is_urgent=job.is_urgent,
+                insists=job.insists(),
             )
         return self._reservation is not None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
+import math
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 GroupKey = tuple[int, int]  # client and its group
 JobKey = tuple[str, str]  # directory and identity of the item
+
+_DISK_PATIENCE_S = 1.8  # those who are asked to give up what they do not need have done so by then
 
 _order = itertools.count()
 
@@ -44,7 +47,12 @@ class Ticket:
     timeout_s: float
     future: Future[dict[str, Any]] = field(default_factory=Future)
     asked_at: float = field(default_factory=time.monotonic)
-    parked_at: float | None = None
+    refused_at: float | None = None  # when it was first told that there is no room, unless it has got some since
+
+    @property
+    def late_at(self) -> float:
+        """When it has waited for room for too long."""
+        return math.inf if self.refused_at is None else self.refused_at + self.timeout_s
 
 
 @dataclass(eq=False)
@@ -78,6 +86,14 @@ class Job(Owner):
         """Whether anybody would miss it."""
         return bool(self.tickets or self.ahead)
 
+    def insists(self) -> bool:
+        """Tell whether somebody has waited for so long that he would rather hear from a full disk than wait for it."""
+        now = time.monotonic()
+        return any(
+            ticket.refused_at is not None and now >= ticket.refused_at + min(_DISK_PATIENCE_S, ticket.timeout_s / 2)
+            for ticket in tuple(self.tickets)
+        )
+
     def soonest(self) -> int:
         """Give in how many batches the first one needs it."""
         return 0 if self.tickets else min(self.ahead.values(), default=1 << 30)
@@ -103,14 +119,17 @@ class JobQueue:
         self.jobs: dict[JobKey, Job] = {}
         self.stalled: set[str] = set()
         self._urgent: dict[JobKey, Job] = {}
+        self._parked: dict[JobKey, Job] = {}
+        self._refused: dict[Ticket, Job] = {}
         self._later: dict[str, list[tuple[int, int, JobKey]]] = {}
 
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def parked(self) -> list[Job]:
-        """List the jobs that wait for room."""
-        return [job for job in self.jobs.values() if job.state is State.PARKED]
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether anything waits for room, or stays back for somebody who does."""
+        return bool(self._parked or self._refused or self.stalled)
 
     def get(self, key: JobKey, make: Callable[[], Job]) -> Job:
         """Give the job of a wish, a new one if it is the first."""
@@ -123,6 +142,7 @@ class JobQueue:
         """Place a job anew after somebody came to want it, or wants it sooner."""
         if job.state is State.PARKED and job.is_urgent:
             job.state = State.QUEUED
+            self._parked.pop(job.key, None)
         if job.state is not State.QUEUED:
             return
         if job.is_urgent:
@@ -141,19 +161,52 @@ class JobQueue:
         """Forget a job that is done, has failed, or is no longer wanted."""
         self.jobs.pop(job.key, None)
         self._urgent.pop(job.key, None)
+        self._parked.pop(job.key, None)
 
-    def park(self, job: Job) -> None:
-        """Put a job aside until there may be room."""
+    # --- Room -----------------------------------------------------------------------------------------------
+
+    def park(self, job: Job, now: float) -> None:
+        """Put a job aside until there may be room; those who wait for it have waited for room from now on."""
         job.state = State.PARKED
+        self._parked[job.key] = job
         self._urgent.pop(job.key, None)
+        self.stalled |= job.competes_in
+        for ticket in job.tickets:
+            if ticket.refused_at is None:
+                ticket.refused_at = now
+                self._refused[ticket] = job
 
     def unpark(self) -> None:
         """Let every parked job try again; prefetches stay back where somebody waits for the same room."""
-        parked = self.parked()
+        parked, self._parked = list(self._parked.values()), {}
         self.stalled &= {directory for job in parked if job.is_urgent for directory in job.competes_in}
         for job in parked:
             job.state = State.QUEUED
             self.update(job)
+
+    def grant(self, job: Job) -> None:
+        """Note that a job has got room: nobody waits for that any more."""
+        for ticket in job.tickets:
+            self.forget(ticket)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Note that a request does not wait for room."""
+        ticket.refused_at = None
+        self._refused.pop(ticket, None)
+
+    def next_late_at(self) -> float:
+        """Give when the next request will have waited for room for too long."""
+        return min((ticket.late_at for ticket in self._refused), default=math.inf)
+
+    def take_late(self, now: float) -> list[tuple[Job, Ticket]]:
+        """Take the requests out that have waited too long, whatever their jobs are doing at this very moment."""
+        late = [(job, ticket) for ticket, job in self._refused.items() if now >= ticket.late_at]
+        for job, ticket in late:
+            del self._refused[ticket]
+            job.tickets.remove(ticket)
+        return late
+
+    # --- Turns ----------------------------------------------------------------------------------------------
 
     def pop(self, *, only_urgent: bool) -> Job | None:
         """Take the most urgent job and mark it running, or give None if nothing may start now."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.layout import ledger_path
 from penstock.cache.lock import Descriptor
-from penstock.files import appearing
+from penstock.files import appearing, make_folders
 from penstock.index.paths import is_plain_name, resolve_inside
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Ledger:
         self._read_to = 0
         self._num_lines = 0
         self._inode: int | None = None
+        self._held: Descriptor | None = None
         self._writes = _Writes()
 
     def get(self, name: str) -> Record | None:
@@ -172,18 +173,13 @@ class Ledger:
     def _refresh(self) -> None:
         """Read what was written since the last look, by whomever."""
         try:
-            status = self._path.stat()
+            size = self._size()
         except (FileNotFoundError, NotADirectoryError):
             self._forget()
             return
-        if status.st_ino != self._inode or status.st_size < self._read_to:
-            self._forget()
-            self._inode = status.st_ino
-        if status.st_size == self._read_to:
+        if size == self._read_to or self._held is None:
             return
-        with self._path.open("rb") as file:
-            file.seek(self._read_to)
-            data = file.read()
+        data = os.pread(self._held.number, size - self._read_to, self._read_to)
         end = data.rfind(b"\n") + 1  # another process may be in the middle of a line
         for line in data[:end].splitlines():
             self._num_lines += 1
@@ -191,8 +187,26 @@ class Ledger:
                 _apply(self._records, json.loads(line))
         self._read_to += end
 
+    def _size(self) -> int:
+        """Give the size of the file; if it is another one by now, what was read of the old one is forgotten.
+
+        It is kept open, so that a file that comes after it cannot have its inode.
+        """
+        status = self._path.stat()
+        held = self._held
+        if held is not None and held.number >= 0 and status.st_ino == self._inode and status.st_size >= self._read_to:
+            return status.st_size
+        self._forget()
+        self._held = Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        status = os.fstat(self._held.number)
+        self._inode = status.st_ino
+        return status.st_size
+
     def _forget(self) -> None:
         self._records, self._read_to, self._num_lines, self._inode = {}, 0, 0, None
+        if self._held is not None:
+            self._held.close()
+        self._held = None
 
     def _append(self, line: bytes, *, flush: bool) -> None:
         """Add a line; several threads that want it on the disk share one flush."""
@@ -241,7 +255,7 @@ class Ledger:
     @contextmanager
     def _opened(self, kind: int) -> Iterator[int]:
         """Open the file, locked against being rewritten, or to rewrite it."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self._path.parent, 0o700)
         while True:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = Descriptor(os.open(self._path, flags, 0o600))

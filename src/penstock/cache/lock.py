@@ -186,10 +186,13 @@ class Stripes:
             if (directory, name) in self._names:
                 return None
             self._names.add((directory, name))
-        if self._try_stripe(path) is None:
-            self._leave_name(directory, name)
-            return None
-        return Held(directory, name, path)
+        is_taken = False
+        try:
+            is_taken = self._try_stripe(path) is not None
+        finally:
+            if not is_taken:
+                self._leave_name(directory, name)
+        return Held(directory, name, path) if is_taken else None
 
     def leave(self, held: Held) -> None:
         """Give back what was taken; the last of this process unlocks the stripe."""

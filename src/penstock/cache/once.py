@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.cache.layout import user_cache_dir
-from penstock.files import appearing, translated
+from penstock.files import appearing, make_folders, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDA
     with translated(path):
         if path.exists():
             return _map(path)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder, 0o700)
         with _locked(folder / f"{name}.lock"):
             if path.exists():
                 return _map(path)

@@ -117,6 +117,8 @@ def _publish_index(folder: Folder, edition: Edition, source: Source, info: Objec
     part = new_part_path(directory, stripe_of(INDEX_NAME))
     try:
         shutil.copyfile(edition.index_path, part)
+        if not directory.stat().st_mode & 0o077:
+            part.chmod(0o600)  # nobody else may look into this folder
         status = part.stat()
         record = Record(
             files=(stamp_of(INDEX_NAME, status),),

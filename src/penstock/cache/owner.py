@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cache.layout import control_folder
 from penstock.errors import CacheError
-from penstock.files import translated
+from penstock.files import make_folders, translated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,10 +31,7 @@ def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
 
 
 def _prepare(directory: Path, *, is_private: bool) -> list[str]:
-    if is_private:
-        _make_private(directory)
-    else:
-        directory.mkdir(parents=True, exist_ok=True)
+    make_folders(directory, 0o700 if is_private else 0o777)
     warnings = describe_risks(directory, directory.stat(), os.getuid())
     control = control_folder(directory)
     with suppress(FileExistsError):
@@ -74,11 +71,3 @@ def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[s
             " (chmod o-w), or set validate_hash"
         ]
     return []
-
-
-def _make_private(directory: Path) -> None:
-    """Make a folder, and those that hold it, for this user alone; folders that are there stay as they are."""
-    if not directory.exists():
-        _make_private(directory.parent)
-        with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)

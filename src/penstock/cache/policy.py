@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.cache.share import Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+
+Group = TypeVar("Group", bound="Hashable")
 
 # The smaller goes first: (0, last use) for what nobody expects, (1, -batches ahead) for what somebody does.
 Rank = tuple[int, float]
@@ -38,6 +42,10 @@ class Shelf:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def sizes(self) -> dict[str, int]:
+        """Give the size of every entry."""
+        return {name: entry.num_bytes for name, entry in self._entries.items()}
 
     def put(self, name: str, num_bytes: int, last_use: float) -> None:
         """Add an entry, or say anew how large it is and when it was used."""
@@ -143,3 +151,22 @@ class Limit:
 def shortage(limit: Limit, used: Mapping[str, int], wanted_bytes: int) -> int:
     """Give how many bytes must go before so many more may come; 0 if they fit."""
     return max(0, sum(used.get(name, 0) for name in limit.directories) + wanted_bytes - limit.num_bytes)
+
+
+def fair_shares(
+    groups: Mapping[Group, frozenset[str]], limits: Iterable[Limit], tight: Collection[str]
+) -> dict[Group, Share]:
+    """Say what each group of directories may keep open between uses: an equal part of half of each limit that binds it.
+
+    The other half is for what comes. `tight` are the directories in which somebody waits for room now.
+    """
+    kinds = set(groups.values())
+    parts: dict[frozenset[str], int] = {}
+    for limit in set(limits):
+        bound = {kind for kind in kinds if not limit.directories.isdisjoint(kind)}
+        num_groups = sum(1 for kind in groups.values() if kind in bound)
+        for kind in bound:
+            part = limit.num_bytes // (2 * num_groups)
+            parts[kind] = min(part, parts.get(kind, part))
+    shares = {kind: Share(parts.get(kind), not kind.isdisjoint(tight)) for kind in kinds}
+    return {group: shares[kind] for group, kind in groups.items()}

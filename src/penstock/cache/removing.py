@@ -165,11 +165,11 @@ class Remover:
 
     def hold(self, directory: Path, name: str, wait_s: float) -> Held | None:
         """Keep fetchers from a name of a directory, or give None if one holds it for longer than this."""
-        if wait_s <= 0:
-            return self.stripes.try_take(directory, name)
         try:
+            if wait_s <= 0:
+                return self.stripes.try_take(directory, name)
             return self.stripes.take(directory, name, wait_s)
-        except LockTimeoutError:
+        except (LockTimeoutError, FileNotFoundError):  # or another one clears the directory at this moment
             return None
 
     def _remove_held(self, copy: CachedCopy) -> Outcome:

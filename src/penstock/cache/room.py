@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.cache.disk import RESERVE_VARIABLE, measure_disk, parse_reserve
 from penstock.cache.folder import Folder
-from penstock.cache.policy import Limit, shortage
+from penstock.cache.holders import who_holds
+from penstock.cache.policy import Limit, fair_shares, shortage
 from penstock.errors import CacheTooSmallError
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.cache.disk import Disk
     from penstock.cache.item import Item
     from penstock.cache.ledger import Record
     from penstock.cache.lock import Stripes
+    from penstock.cache.share import Share
+
+_log = logging.getLogger("penstock.cache")
+_NEARLY_FULL_BYTES = 8 << 30  # less than that above its reserve may be gone before the next plan comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,14 @@ class Room:
         self._lock = threading.RLock()
         self._stripes = stripes
         self._folders: dict[str, Folder] = {}
+        self._groups: dict[Hashable, frozenset[str]] = {}
         self._limits: dict[Hashable, Limit] = {}
+        self._too_full: set[Limit] = set()
+        self._reserve = parse_reserve(os.environ.get(RESERVE_VARIABLE))
+        self._full_disks: dict[int, Limit] = {}  # by device: what the caches on it may take, as long as it is so full
+        self._has_news = False
+        self._warned_disks: set[int] = set()
+        self._notices: dict[str, str] = {}
 
     # --- Who is bound by what -------------------------------------------------------------------------------
 
@@ -52,7 +68,7 @@ class Room:
                 if str(directory) not in self._folders:
                     folder = self._folders[str(directory)] = Folder(directory, self._stripes)
                     folder.sweep()
-            names = frozenset(map(str, directories))
+            names = self._groups[group] = frozenset(map(str, directories))
             for other in self._limits.values():
                 shared = sorted(other.directories & names)
                 if shared and (limit_bytes is None or other.num_bytes < limit_bytes):
@@ -62,19 +78,52 @@ class Room:
                     )
             if limit_bytes is not None:
                 self._limits[group] = Limit(limit_bytes, names)
-                self._trim(self._limits[group])
+                self._too_full.add(self._limits[group])
+                self.trim()
         return warnings
 
     def close(self, group: Hashable) -> None:
         """Forget a group."""
         with self._lock:
+            self._groups.pop(group, None)
             self._limits.pop(group, None)
+            self._too_full &= set(self._limits.values())
+
+    def trim(self) -> frozenset[str]:
+        """Evict what is above a limit that came later, expected or not; give the directories where it is in use."""
+        with self._lock:
+            self._too_full = {limit for limit in self._too_full if not self._make_room(limit, 0, 0, is_urgent=True)}
+            return frozenset().union(*(limit.directories for limit in self._too_full))
 
     def bound_with(self, directory: Path) -> frozenset[str]:
-        """Give all directories that share a limit with this one."""
+        """Give all directories that share a limit with this one, or a disk that is full."""
         with self._lock:
-            shared = (limit.directories for limit in self._binding(directory))
+            limits = [*self._limits.values(), *self._full_disks.values()]
+            shared = (limit.directories for limit in limits if str(directory) in limit.directories)
             return frozenset().union(*shared)
+
+    def may_evict(self, directory: Path) -> bool:
+        """Tell whether anything may have to go from a directory soon: it has a limit, or its disk is nearly full."""
+        if self.bound_with(directory):
+            return True
+        disk = measure_disk(directory)
+        return disk is not None and disk.free_bytes - self._reserve.of(disk.total_bytes) < _NEARLY_FULL_BYTES
+
+    def shares(self, tight: Collection[str]) -> dict[Hashable, Share]:
+        """Say what each group may keep open, given the directories in which somebody waits for room."""
+        with self._lock:
+            return fair_shares(self._groups, [*self._limits.values(), *self._full_disks.values()], tight)
+
+    def has_news(self) -> bool:
+        """Tell whether a disk has become full, or has room again, since this was last asked."""
+        with self._lock:
+            has_news, self._has_news = self._has_news, False
+            return has_news
+
+    def take_notice(self, directory: Path) -> str | None:
+        """Give what the users of a directory should know, once."""
+        with self._lock:
+            return self._notices.pop(str(directory), None)
 
     def expect(self, directory: Path, ahead: Mapping[str, int]) -> None:
         """Say what will be used in a directory, in how many batches."""
@@ -83,20 +132,26 @@ class Room:
 
     # --- Coming ---------------------------------------------------------------------------------------------
 
-    def reserve(self, directory: Path, item: Item, *, keep_zip: bool, is_urgent: bool) -> Reservation | None:
+    def reserve(
+        self, directory: Path, item: Item, *, keep_zip: bool, is_urgent: bool, insists: bool = False
+    ) -> Reservation | None:
         """Make room for an item, evicting if need be, or give None if that is impossible now.
 
-        What is urgent may pass the limit by what it needs only while it is unpacked.
+        What is urgent may pass the limit by what it needs only while it is unpacked. Who insists is let through to a
+        disk without room for him: then it is for the disk to say so.
         """
         stays, temporary = item.raw_bytes, item.packed_bytes
         if keep_zip:
             stays, temporary = stays + temporary, 0
         with self._lock:
             folder = self._folders[str(directory)]
-            for limit in self._binding(directory):
+            limits = self._binding(directory)
+            for limit in limits:
                 self._check_possible(limit, item, stays)
-                if not self._make_room(limit, stays, temporary, is_urgent=is_urgent):
-                    return None
+            if not all(self._make_room(limit, stays, temporary, is_urgent=is_urgent) for limit in limits):
+                return None
+            if not self._spare_disk(directory, stays + temporary, is_urgent=is_urgent) and not insists:
+                return None
             folder.reserved_bytes += stays
             folder.temporary_bytes += temporary
             return Reservation(directory, item.name, stays, temporary)
@@ -142,14 +197,19 @@ class Room:
             return self._folders[str(directory)].evict_held(name)
 
     def describe(self, directory: Path) -> str:
-        """Say what fills a directory, for errors."""
+        """Say what fills a directory and who holds it, for errors."""
+        parts: list[str] = []
+        sizes: dict[Path, int] = {}
         with self._lock:
-            parts = []
             for limit in self._binding(directory):
                 used = sum(self._stays(name) for name in limit.directories)
                 count = sum(len(self._folders[name].shelf) for name in limit.directories)
                 parts.append(f"of {format_bytes(limit.num_bytes)}, {count} shards take {format_bytes(used)}")
-            return "; ".join(parts)
+                for name in limit.directories:
+                    folder = self._folders[name]
+                    sizes |= {folder.directory / file: size for file, size in folder.shelf.sizes().items()}
+        who = who_holds(sizes)
+        return f"{'; '.join(parts)}, all of it in use or pinned{f' ({who})' if who else ''}"
 
     def usage(self) -> dict[str, int]:
         """Give the bytes known in each directory, those on their way included."""
@@ -209,8 +269,64 @@ class Room:
             tried[directory].add(name)
             folder.shelf.touch(name, time.time())
 
-    def _trim(self, limit: Limit) -> None:
-        self._make_room(limit, 0, 0, is_urgent=False)
+    # --- The disk -------------------------------------------------------------------------------------------
+
+    def _spare_disk(self, directory: Path, num_bytes: int, *, is_urgent: bool) -> bool:
+        """Tell whether so much may come to a directory's disk, after evicting if need be.
+
+        Idle shards go before the disk's reserve is touched. Only who is urgent gets that, and then the room of what is
+        expected. Bytes on their way may be counted twice, here and by the disk: it is full a little earlier then.
+        """
+        disk = measure_disk(directory)
+        if disk is None:
+            return True
+        coming = sum(folder.reserved_bytes + folder.temporary_bytes for folder in self._folders.values())
+        reserve = self._reserve.of(disk.total_bytes)
+        if disk.free_bytes - coming - num_bytes >= reserve:
+            if disk.device in self._full_disks and disk.free_bytes >= 2 * (reserve + num_bytes):
+                del self._full_disks[disk.device]
+                self._has_news = True
+            return True
+        names = self._on_disk(disk)
+        self._note_full(directory, disk, self._ceiling(names, disk.free_bytes - reserve))
+        if self._make_room(self._ceiling(names, disk.free_bytes - reserve), num_bytes, 0, is_urgent=False):
+            return True
+        now = measure_disk(directory)
+        return (
+            is_urgent
+            and now is not None
+            and self._make_room(self._ceiling(names, now.free_bytes), num_bytes, 0, is_urgent=True)
+        )
+
+    def _on_disk(self, disk: Disk) -> frozenset[str]:
+        """Give the directories that lie on a disk, with all that is in them counted."""
+        names = set()
+        for name, folder in self._folders.items():
+            found = measure_disk(folder.directory)
+            if found is not None and found.device == disk.device:
+                names.add(name)
+                if not folder.is_scanned:
+                    folder.scan()
+        return frozenset(names)
+
+    def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
+        """Give what directories may take if they may fill so much more."""
+        used = sum(self._folders[name].shelf.used_bytes for name in names)
+        return Limit(max(0, used + free_bytes), names)
+
+    def _note_full(self, directory: Path, disk: Disk, ceiling: Limit) -> None:
+        self._full_disks[disk.device] = ceiling
+        self._has_news = True
+        if disk.device not in self._warned_disks:
+            self._warned_disks.add(disk.device)
+            left = format_bytes(self._reserve.of(disk.total_bytes))
+            text = (
+                f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free): what nobody needs now"
+                f" is removed from the caches on it, to leave {left} to others. Set a cache_limit that leaves room, or"
+                f" {RESERVE_VARIABLE} to leave more or less"
+            )
+            _log.warning("%s", text)
+            self._notices[str(directory)] = text
 
     def _stays(self, name: str) -> int:
         folder = self._folders[name]

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.errands import run_errand
@@ -16,6 +17,7 @@ from penstock.cache.item import load_item
 from penstock.cache.jobs import Want
 from penstock.cache.runtime import check_peer
 from penstock.cache.settings import load_stream
+from penstock.cache.share import dump_share
 from penstock.cache.wire import (
     PREFIX_BYTES,
     PROTOCOL,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from penstock.cache.engine import Engine
+    from penstock.cache.share import Share
 
 _log = logging.getLogger("penstock.cache")
 PROGRESS_S = 1.0
@@ -94,6 +97,9 @@ class _Connection:
         self._writer = writer
         self._sending = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._shares: dict[int, Share] = {}  # to be told; of several for one group the last one counts
+        self._is_telling = False
 
     async def run(self) -> None:
         """Take messages until the client leaves. Those that change the books are done in order."""
@@ -103,7 +109,7 @@ class _Connection:
                 return
             operation = str(header.get("op"))
             if operation in _SLOW:
-                self._start(self._answer(header, getattr(self, f"_{operation}")))
+                self._start_request(header, getattr(self, f"_{operation}"))
             elif operation in _QUICK:
                 await self._answer(header, getattr(self, f"_{operation}"))
             else:
@@ -114,10 +120,16 @@ class _Connection:
             task.cancel()
         self._writer.close()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _start_request(self, header: Header, act: Callable[[Header], Coroutine[Any, Any, Any]]) -> None:
+        number = int(header["id"])
+        self._requests[number] = self._start(self._answer(header, act))
+        self._requests[number].add_done_callback(lambda _: self._requests.pop(number, None))
 
     async def _receive(self) -> Header | None:
         try:
@@ -159,6 +171,25 @@ class _Connection:
             if number is not None:
                 await self._send({"id": number, "error": dump_error(error)})
 
+    # --- Unasked --------------------------------------------------------------------------------------------
+
+    def _tell_share(self, group: int, share: Share) -> None:
+        """Say what a group may keep open, once the client takes it; nobody waits for that."""
+        self._shares[group] = share
+        if not self._is_telling:
+            self._is_telling = True
+            self._start(self._tell_shares())
+
+    async def _tell_shares(self) -> None:
+        try:
+            while self._shares:
+                group = next(iter(self._shares))
+                await self._send({"group": group, "share": dump_share(self._shares.pop(group))})
+        except ConnectionError as error:
+            _log.info("a client left before it was told its share: %s", error)
+        finally:
+            self._is_telling = False
+
     def _group(self, header: Header) -> tuple[int, int]:
         return self._client, int(header["group"])
 
@@ -174,7 +205,12 @@ class _Connection:
         streams = [load_stream(value) for value in header["streams"]]
         loop = asyncio.get_running_loop()
         group = self._group(header)
-        warnings = await loop.run_in_executor(None, self._engine.register, group, streams, header["limit"])
+
+        def on_share(share: Share) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and with it all clients
+                loop.call_soon_threadsafe(self._tell_share, group[1], share)
+
+        warnings = await loop.run_in_executor(None, self._engine.register, group, streams, header["limit"], on_share)
         return {"warnings": warnings}
 
     async def _unregister(self, header: Header) -> Header:
@@ -194,6 +230,12 @@ class _Connection:
         self._engine.taken(self._group(header), header["stream"], header["identity"])
         return {}
 
+    async def _withdraw(self, header: Header) -> Header:
+        task = self._requests.get(int(header["request"]))
+        if task is not None:
+            task.cancel()
+        return {}
+
     async def _stats(self, header: Header) -> Header:
         if "group" in header:
             return {str(stream): counts for stream, counts in self._engine.caused(self._group(header)).items()}
@@ -209,7 +251,9 @@ class _Connection:
         try:
             while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
                 await self._send({"id": header["id"], "progress": self._engine.progress(ticket)})
-            return future.result()
+            # An error would say the same, and more.
+            notice = self._engine.take_notice(self._group(header), header["stream"])
+            return future.result() | ({"warnings": [notice]} if notice else {})
         finally:
             self._engine.withdraw(ticket)
 
@@ -239,5 +283,5 @@ class _Connection:
 
 # Uploads of several writers side by side; each one is itself sent in parts.
 _errands = ThreadPoolExecutor(16, thread_name_prefix="penstock-errand")
-_QUICK = {"hello", "register", "unregister", "expect", "released", "taken", "stats"}
+_QUICK = {"hello", "register", "unregister", "expect", "released", "taken", "withdraw", "stats"}
 _SLOW = {"fetch", "read", "store"}

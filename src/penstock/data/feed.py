@@ -38,7 +38,8 @@ class Feed:
         row = sample_id - int(self._spans.starts[shard])
         with self._shards:
             if self._ranged is not None and shard not in self._shards and self._ranged.is_worth_it(shard, 1):
-                [reader] = self._ranged.open([(shard, np.array([row]))])
+                with self._shards.waiting():
+                    [reader] = self._ranged.open([(shard, np.array([row]))])
                 return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
 
@@ -71,7 +72,8 @@ class Feed:
             if ranged is not None and shard not in self._shards and ranged.is_worth_it(shard, len(rows))
         ]
         if ranged is not None and far:
-            readers = ranged.open([(shard, rows) for shard, rows, _ in far])
+            with self._shards.waiting():
+                readers = ranged.open([(shard, rows) for shard, rows, _ in far])
             for reader, (_, rows, places) in zip(readers, far, strict=True):
                 yield reader, np.arange(len(rows)), places
         before_shards()

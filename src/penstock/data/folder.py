@@ -103,7 +103,7 @@ class LocalFolder:
     def _mtime_ns(self, name: str) -> int:
         try:
             return resolve_inside(self.path, name).stat().st_mtime_ns
-        except FileNotFoundError:
+        except OSError:  # not there, or no file: whoever opens it is told
             return 0
 
     def _check_index(self, name: str) -> None:

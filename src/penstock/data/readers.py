@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import os
 import resource
 import threading
 import weakref
 from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from penstock.formats.base import ShardReader
@@ -44,7 +47,9 @@ class OpenShard(NamedTuple):
 class OpenShards:
     """The shards used last. Those that were unpacked into memory count their bytes against a limit.
 
-    What is being read stays open: `with open_shards:` around each use keeps others in the process from closing it.
+    What is being read stays open: `with open_shards:` around each use keeps others in the process from closing it. Of
+    all that is open a thread needs only the last one that it got, and none while it waits for the next or for bytes
+    that go elsewhere (`waiting`): then others may close them.
     """
 
     def __init__(
@@ -58,10 +63,15 @@ class OpenShards:
         self._max_bytes = max_bytes
         self._used_bytes = 0
         self.max_open: int | None = None  # besides what the process as a whole may have open
+        self._max_kept: int | None = None  # besides, what others who share the cache leave to this one
+        self._keeps_none = False  # between uses, for as long as somebody waits for room in the cache
         self.max_mapped = _FEW_OPEN  # with more of them open, pages that were read are let go of
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._last: ShardReader | None = None
+        self._pid = os.getpid()
         self._in_use = threading.Lock()
+        self._closing = threading.RLock()  # a signal handler may come back to it
+        self._is_waiting = False
         self._closes_after_use = False
         _all_open.add(self)
 
@@ -77,11 +87,28 @@ class OpenShards:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._in_use.release()
+        self._settle()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for something within a use, needing nothing that is open: what is too much may be closed meanwhile."""
+        with self._closing:
+            self._is_waiting = True
+            self._close_excess()
         try:
-            if self._closes_after_use:
-                self._close_all()
+            yield
         finally:
-            self._in_use.release()
+            with self._closing:
+                self._is_waiting = False
+
+    def keep_to(self, max_open: int | None, *, keeps_none: bool) -> None:
+        """Keep at most so many open from now on, or none at all between uses; what is too much is closed at once.
+
+        If another thread is reading, that waits until it is done.
+        """
+        self._max_kept, self._keeps_none = max_open, keeps_none
+        self._settle()
 
     def get(self, shard: int) -> ShardReader:
         """Give an open shard; it stays open at least until the next call."""
@@ -93,7 +120,8 @@ class OpenShards:
             self._last = found.reader
             return found.reader
         self._make_room(self._size(shard))
-        opened = self._open(shard)
+        with self.waiting():
+            opened = self._open(shard)
         self._readers[shard] = opened
         self._used_bytes += self._size(shard)
         self._last = opened.reader
@@ -102,24 +130,45 @@ class OpenShards:
     def close(self) -> None:
         """Close all: now, or if another thread is reading, which may wait for a slow network, when it is done."""
         self._closes_after_use = True
-        if self._in_use.acquire(blocking=False):
+        self._settle()
+
+    def _settle(self) -> None:
+        """Close what is too much, unless somebody is reading, who then does it when he is done."""
+        with self._closing:
+            if self._is_waiting:
+                self._close_excess()
+                return
+        # Whoever holds the lock comes here after giving it back: one of both sees what is to be done.
+        while self._has_excess() and self._in_use.acquire(blocking=False):
             try:
-                self._close_all()
+                with self._closing:
+                    self._close_excess()
+                    self._closes_after_use = False
             finally:
                 self._in_use.release()
 
-    def _close_all(self) -> None:
-        self._closes_after_use = False
-        while self._readers:
+    def _has_excess(self) -> bool:
+        return self._closes_after_use or len(self._readers) > self._most_kept()
+
+    def _close_excess(self) -> None:
+        most = 0 if self._closes_after_use else self._most_kept()
+        while len(self._readers) > most:
             self._close_oldest()
+
+    def _most_kept(self) -> float:
+        """Say how many may stay open between uses."""
+        if self._keeps_none:
+            return 0
+        bounds = [bound for bound in (self.max_open, self._max_kept) if bound is not None]
+        return min(bounds, default=math.inf)
 
     def _size(self, shard: int) -> int:
         return 0 if self._memory_bytes is None else self._memory_bytes[shard]
 
     def _make_room(self, num_bytes: int) -> None:
+        most_kept = self._most_kept()
         while self._readers and (
-            (self.max_open is not None and len(self) >= self.max_open)
-            or (self._used_bytes and self._used_bytes + num_bytes > self._max_bytes)
+            len(self) >= most_kept or (self._used_bytes and self._used_bytes + num_bytes > self._max_bytes)
         ):
             self._close_oldest()
         most_open = _most_open()
@@ -155,6 +204,8 @@ def _close_elsewhere(others: list[OpenShards]) -> bool:
                 shelf._close_oldest()
             finally:
                 shelf._in_use.release()
+            if shelf._pid == os.getpid():  # of what came over a fork, threads that do not exist here may hold locks
+                shelf._settle()
             return True
     return False
 

@@ -15,6 +15,7 @@ from penstock.data.folder import LocalFolder
 from penstock.data.local import check_layouts
 from penstock.data.readers import OpenShard
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError
+from penstock.files import check_path
 from penstock.formats.parts import open_files
 from penstock.index.paths import resolve_inside
 from penstock.order.spans import Spans
@@ -181,6 +182,7 @@ def _cached_stream(stream: Stream) -> CachedStream:
     url = str(stream.url if in_place is None else in_place.absolute())
     settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
     directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+    check_path(directory)
     return CachedStream(
         directory=directory.absolute(),
         store=settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cached_property
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ from penstock.errors import ConfigError, StoreError, StoreTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.cache.share import Share
     from penstock.data.collecting import ColumnCollector
     from penstock.data.dataset import StreamingDataset
     from penstock.data.iteration import Course, Outlook
@@ -48,6 +50,20 @@ class Here:
         self.tour: Tour | None = None
         # Samples that were read with others and that `get_item` will be asked for next.
         self.at_hand: dict[int, Any] = {}
+        if table.needs_cache:
+            table.cache.keep(self)
+
+    def keep_to(self, share: Share) -> None:
+        """Keep no more shards open than fits into this part's share of the cache."""
+        max_open = None
+        if share.num_bytes is not None:
+            max_open = max(1, int(share.num_bytes / max(1.0, self._mean_shard_bytes)))
+        self.open_shards.keep_to(max_open, keeps_none=share.is_tight)
+
+    @cached_property
+    def _mean_shard_bytes(self) -> float:
+        sizes = self._table.raw_bytes()
+        return float(sizes.mean()) if len(sizes) else 0.0
 
     def of_threads(self, count: int) -> list[Here]:
         """Give each of so many threads a part of its own, which it finds as it left it in the pass before."""

@@ -96,8 +96,10 @@ class Place:
             self.store.close()
         if self.is_temporary:
             shutil.rmtree(self.local, ignore_errors=True)
-        elif not self.keep_local and self.local.is_dir() and not any(self.local.iterdir()):
-            self.local.rmdir()
+        elif not self.keep_local:
+            with translated(self.local):
+                if self.local.is_dir() and not any(self.local.iterdir()):
+                    self.local.rmdir()
 
     def _published_index(self) -> Index | None:
         self.local.mkdir(parents=True, exist_ok=True)
