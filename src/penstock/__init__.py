@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__
 
 if TYPE_CHECKING:
+    from penstock.cache.clear import clear_cache
+    from penstock.cache.contents import list_cache
+    from penstock.cache.prune import prune_cache
     from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
     from penstock.data.stream import Stream
+    from penstock.data.warm import warm_cache
     from penstock.errors import PenstockError
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.write.merge import merge_index
@@ -30,7 +34,11 @@ _HOMES = {
     "StreamingDataset": "penstock.data.dataset",
     "TSVWriter": "penstock.write.writer",
     "XSVWriter": "penstock.write.writer",
+    "clear_cache": "penstock.cache.clear",
+    "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge",
+    "prune_cache": "penstock.cache.prune",
+    "warm_cache": "penstock.data.warm",
 }
 
 __all__ = [
@@ -45,7 +53,11 @@ __all__ = [
     "TSVWriter",
     "XSVWriter",
     "__version__",
+    "clear_cache",
+    "list_cache",
     "merge_index",
+    "prune_cache",
+    "warm_cache",
 ]
 
 

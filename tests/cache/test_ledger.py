@@ -52,6 +52,16 @@ def record_of(name: str, inode: int = 1, **changes: object) -> Record:
     return replace(record, **changes)  # type: ignore[arg-type]
 
 
+def test_a_ledger_that_comes_after_another_is_told_from_it(tmp_path: Path) -> None:
+    """Who clears a cache deletes it: file systems soon give its inode to another file, which may be longer."""
+    known = Ledger(tmp_path)
+    for number in range(10):
+        ledger_path(tmp_path).unlink(missing_ok=True)
+        for more in range(number + 1):
+            Ledger(tmp_path).put(record_of(f"{number}-{more}"))
+        assert {record.name for record in known.all()} == {f"{number}-{more}" for more in range(number + 1)}
+
+
 def test_it_says_what_was_said_last(tmp_path: Path) -> None:
     ledger, other = Ledger(tmp_path), Ledger(tmp_path)
     ledger.put(record_of("a", boot="now"))

@@ -31,7 +31,7 @@ from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -199,8 +199,8 @@ class Cache:
                 continue
             self._backend_of(is_local=is_local).expect(wants)
 
-    def warm(self, stream: int, shards: Sequence[int]) -> None:
-        """Fetch shards now and wait until all are here together."""
+    def warm(self, stream: int, shards: Sequence[int], on_shard: Callable[[], None] | None = None) -> None:
+        """Fetch shards now and wait until all are here together; `on_shard` is called as each one is."""
         index = self._opened(stream)[1]
         needed = sum(part.raw.num_bytes for shard in shards for part in index.shards[shard].parts)
         if self.limit_bytes is not None and needed > self.limit_bytes:
@@ -214,6 +214,8 @@ class Cache:
         for shard in shards:
             if not self.is_present(stream, shard):
                 self._fetch(stream, self._item(stream, shard), is_urgent=False)
+            if on_shard is not None:
+                on_shard()
 
     def pin(self, stream: int, shards: Sequence[int]) -> None:
         """Keep shards from being evicted, in this job and in later ones, until they are unpinned."""

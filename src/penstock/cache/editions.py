@@ -19,6 +19,7 @@ import os
 import shutil
 import struct
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -189,10 +190,23 @@ class Edition:
         finally:
             os.close(descriptor)
 
-    def remove(self) -> None:
-        """Delete the folder; copies in it must be gone already."""
-        (self.folder / _ABOUT).unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def remove_unused(self) -> bool:
+        """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.
+
+        Its table is locked meanwhile: whoever is about to open it waits that long, and then finds that it is lost.
+        """
+        held: Descriptor | None = None
+        try:
+            with suppress(FileNotFoundError):  # nobody opened it since the machine was started
+                held = Descriptor(os.open(self.table_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+                if not try_lock(held.number, fcntl.LOCK_EX, self.table_path):
+                    return False
+            (self.folder / _ABOUT).unlink(missing_ok=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            if held is not None:
+                held.close()
+        return not self.folder.exists()
 
 
 def _read_at(path: Path, number: int, size: int) -> bytes:

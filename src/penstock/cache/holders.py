@@ -78,6 +78,16 @@ def who_holds(sizes: Mapping[Path, int]) -> str:
     return describe_holders(holders, _programs(holder.pid for holder in holders[:_MOST_NAMED]))
 
 
+def pids_holding(path: Path) -> tuple[int, ...]:
+    """Give the processes that share the lock on a file now; none where the system does not tell."""
+    try:
+        status = path.lstat()
+        holders = find_holders({(status.st_dev, status.st_ino): 0}, _LOCKS.read_text())
+    except OSError:
+        return ()
+    return tuple(sorted(holder.pid for holder in holders))
+
+
 def _programs(pids: Iterable[int]) -> dict[int, str]:
     """Give the names of programs, without their arguments: these may hold secrets."""
     names = {}

@@ -138,6 +138,7 @@ class Ledger:
         self._read_to = 0
         self._num_lines = 0
         self._inode: int | None = None
+        self._held: Descriptor | None = None
         self._writes = _Writes()
 
     def get(self, name: str) -> Record | None:
@@ -172,18 +173,13 @@ class Ledger:
     def _refresh(self) -> None:
         """Read what was written since the last look, by whomever."""
         try:
-            status = self._path.stat()
+            size = self._size()
         except (FileNotFoundError, NotADirectoryError):
             self._forget()
             return
-        if status.st_ino != self._inode or status.st_size < self._read_to:
-            self._forget()
-            self._inode = status.st_ino
-        if status.st_size == self._read_to:
+        if size == self._read_to or self._held is None:
             return
-        with self._path.open("rb") as file:
-            file.seek(self._read_to)
-            data = file.read()
+        data = os.pread(self._held.number, size - self._read_to, self._read_to)
         end = data.rfind(b"\n") + 1  # another process may be in the middle of a line
         for line in data[:end].splitlines():
             self._num_lines += 1
@@ -191,8 +187,26 @@ class Ledger:
                 _apply(self._records, json.loads(line))
         self._read_to += end
 
+    def _size(self) -> int:
+        """Give the size of the file; if it is another one by now, what was read of the old one is forgotten.
+
+        It is kept open, so that a file that comes after it cannot have its inode.
+        """
+        status = self._path.stat()
+        held = self._held
+        if held is not None and held.number >= 0 and status.st_ino == self._inode and status.st_size >= self._read_to:
+            return status.st_size
+        self._forget()
+        self._held = Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        status = os.fstat(self._held.number)
+        self._inode = status.st_ino
+        return status.st_size
+
     def _forget(self) -> None:
         self._records, self._read_to, self._num_lines, self._inode = {}, 0, 0, None
+        if self._held is not None:
+            self._held.close()
+        self._held = None
 
     def _append(self, line: bytes, *, flush: bool) -> None:
         """Add a line; several threads that want it on the disk share one flush."""

@@ -122,7 +122,7 @@ def _held_too_long(path: Path, timeout_s: float) -> LockTimeoutError:
 
 def try_hold(path: Path) -> Descriptor | None:
     """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     holder = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     if try_lock(holder.number, fcntl.LOCK_EX, path) and _is_at(holder, path):
         return holder
@@ -186,10 +186,13 @@ class Stripes:
             if (directory, name) in self._names:
                 return None
             self._names.add((directory, name))
-        if self._try_stripe(path) is None:
-            self._leave_name(directory, name)
-            return None
-        return Held(directory, name, path)
+        is_taken = False
+        try:
+            is_taken = self._try_stripe(path) is not None
+        finally:
+            if not is_taken:
+                self._leave_name(directory, name)
+        return Held(directory, name, path) if is_taken else None
 
     def leave(self, held: Held) -> None:
         """Give back what was taken; the last of this process unlocks the stripe."""

@@ -76,7 +76,7 @@ class Openings:
                 continue
             in_use = [record for record in _apart_records(folder, edition) if not evict(record.name)]
             if not in_use:
-                edition.remove()
+                edition.remove_unused()
 
 
 def _apart_records(folder: Folder, edition: Edition) -> list[Record]:

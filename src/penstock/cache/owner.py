@@ -14,6 +14,8 @@ from penstock.files import make_folders, translated
 if TYPE_CHECKING:
     from pathlib import Path
 
+_TRIES = 5
+
 
 def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
     """Make a cache directory ready for use, and give warnings to show about it.
@@ -22,20 +24,38 @@ def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
     it must be ours: a link or a folder of somebody else there could make us write or delete anywhere.
     """
     with translated(directory):
-        make_folders(directory, 0o700 if is_private else 0o777)
-        warnings = describe_risks(directory, directory.stat(), os.getuid())
-        control = control_folder(directory)
-        with suppress(FileExistsError):
-            control.mkdir(mode=0o700)
-        status = control.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            raise CacheError(
-                f"{control} is a link, is no folder, or belongs to somebody else: remove it, or choose another `local`",
-                path=str(control),
-            )
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            control.chmod(0o700)
+        for _ in range(_TRIES - 1):
+            with suppress(FileNotFoundError):  # it was empty, and somebody cleared the cache at this moment
+                return _prepare(directory, is_private=is_private)
+        return _prepare(directory, is_private=is_private)
+
+
+def _prepare(directory: Path, *, is_private: bool) -> list[str]:
+    make_folders(directory, 0o700 if is_private else 0o777)
+    warnings = describe_risks(directory, directory.stat(), os.getuid())
+    control = control_folder(directory)
+    with suppress(FileExistsError):
+        control.mkdir(mode=0o700)
+    check_control(directory)
+    if stat.S_IMODE(control.lstat().st_mode) & 0o077:
+        control.chmod(0o700)
     return warnings
+
+
+def check_control(directory: Path) -> None:
+    """Raise if what lies under the name of our own folder in a cache directory is not a folder of this user."""
+    if not has_own_control(directory):
+        control = control_folder(directory)
+        raise CacheError(
+            f"{control} is a link, is no folder, or belongs to somebody else: remove it, or choose another `local`",
+            path=str(control),
+        )
+
+
+def has_own_control(directory: Path) -> bool:
+    """Tell whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody."""
+    status = control_folder(directory).lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
 def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[str]:

@@ -1,0 +1,252 @@
+"""What lies in cache directories: which copies of which dataset, how large, since when, and who has it open."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.cache.directories import find_directories
+from penstock.cache.editions import editions_in
+from penstock.cache.holders import pids_holding
+from penstock.cache.layout import pin_path, plain_name
+from penstock.cache.ledger import Ledger, look
+from penstock.errors import BadIndexError
+from penstock.files import translated
+from penstock.index.mosaic_json import INDEX_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.cache.editions import Edition
+    from penstock.cache.ledger import Record
+
+
+# --- For users ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedEdition:
+    """One version of a dataset, as its index was when a job opened it."""
+
+    opened: float  # when it was opened last, as seconds since 1970
+    is_newest: bool
+    is_open: bool  # some process reads it
+    processes: tuple[int, ...]  # their ids, where the system tells
+    num_bytes: int  # of copies that were brought for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedDataset:
+    """What one cache directory holds of one dataset. Times are seconds since 1970."""
+
+    source: str  # where it comes from, without secrets
+    directory: str
+    num_shards: int  # other objects that were fetched are counted among them
+    num_files: int
+    num_bytes: int
+    pinned_bytes: int
+    outdated_bytes: int  # copies that only an earlier edition has, which nobody reads: the first to go
+    since: float | None  # when the oldest copy came
+    last_used: float | None  # when any copy was last read
+    editions: tuple[CachedEdition, ...]  # the newest first
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some process reads it."""
+        return any(edition.is_open for edition in self.editions)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the processes that read it, where the system tells."""
+        return tuple(sorted({pid for edition in self.editions for pid in edition.processes}))
+
+
+def list_cache(folders: Sequence[str | os.PathLike[str]] | None = None) -> tuple[CachedDataset, ...]:
+    """List what is cached, by dataset and directory.
+
+    Args:
+        folders: Folders that were given as `local`, or that hold such; by default the user's own cache.
+    """
+    found: list[CachedDataset] = []
+    for directory in find_directories(folders):
+        contents = read_contents(directory)
+        opened = [edition.edition for edition in contents.editions if edition.is_open]
+        found += describe(contents, {edition.name: pids_holding(edition.table_path) for edition in opened})
+    return tuple(sorted(found, key=lambda dataset: (dataset.source, dataset.directory)))
+
+
+# --- As it is found -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedCopy:
+    """The files of a shard, or of another object, that were brought and still are as they were left."""
+
+    directory: Path
+    record: Record
+    num_files: int
+    num_bytes: int
+    since_s: float
+    last_used_s: float
+    is_pinned: bool
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it lies in the folder of its edition, because its plain name is taken."""
+        return plain_name(self.record.name) != self.record.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundEdition:
+    """An edition as it was found."""
+
+    edition: Edition
+    source: str | None  # None: it was left unfinished
+    opened_s: float
+    is_open: bool
+    is_newest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What one directory holds."""
+
+    directory: Path
+    copies: tuple[CachedCopy, ...]
+    index: CachedCopy | None  # the index that lies beside them for other readers
+    editions: tuple[FoundEdition, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all copies, as a cache limit counts them."""
+        return sum(copy.num_bytes for copy in self.copies)
+
+
+class Standing(enum.Enum):
+    """What a copy is worth."""
+
+    NEEDED = enum.auto()  # a job reads an edition that was replaced since: maybe it cannot be fetched again
+    ORDINARY = enum.auto()
+    OUTDATED = enum.auto()  # only an earlier edition has it, and nobody reads that
+
+
+def read_contents(directory: Path, ledger: Ledger | None = None) -> Contents:
+    """Look at a cache directory. What is not as we left it is somebody else's, and is left out."""
+    with translated(directory):
+        records = (Ledger(directory) if ledger is None else ledger).all()
+        copies = [copy for record in records if (copy := _find(directory, record)) is not None]
+        editions = [_look_at(edition) for edition in editions_in(directory)]
+    return Contents(
+        directory=directory,
+        copies=tuple(copy for copy in copies if copy.record.name != INDEX_NAME),
+        index=next((copy for copy in copies if copy.record.name == INDEX_NAME), None),
+        editions=mark_newest(editions),
+    )
+
+
+def is_there(directory: Path, record: Record) -> bool:
+    """Tell whether what a record says was brought is there, and is ours: its first file, which stands for all."""
+    try:
+        return look(directory, record.name) == record.files[0]
+    except BadIndexError:  # its folder is a link now, to somewhere else
+        return False
+
+
+def _find(directory: Path, record: Record) -> CachedCopy | None:
+    if not is_there(directory, record):
+        return None
+    try:
+        files = [file for file in record.files if look(directory, file.name) == file]
+        status = os.lstat(directory / record.name)
+    except (FileNotFoundError, NotADirectoryError, BadIndexError):  # it went at this moment
+        return None
+    return CachedCopy(
+        directory=directory,
+        record=record,
+        num_files=len(files),
+        num_bytes=sum(file.num_bytes for file in files),
+        since_s=status.st_mtime,
+        last_used_s=status.st_atime,
+        is_pinned=pin_path(directory, plain_name(record.name)).exists(),
+    )
+
+
+def _look_at(edition: Edition) -> FoundEdition:
+    about = edition.about()
+    return FoundEdition(
+        edition=edition,
+        source=None if about is None else about.source,
+        opened_s=edition.opened_s(),
+        is_open=edition.is_open(),
+    )
+
+
+# --- What it means ------------------------------------------------------------------------------------------
+
+
+def mark_newest(editions: Iterable[FoundEdition]) -> tuple[FoundEdition, ...]:
+    """Mark the edition of each source that was opened last, and put the newest first."""
+    newest: dict[str, FoundEdition] = {}
+    ordered = sorted(editions, key=lambda found: (-found.opened_s, found.edition.name))
+    for found in ordered:
+        if found.source is not None:
+            newest.setdefault(found.source, found)
+    return tuple(
+        replace(found, is_newest=found.source is not None and newest[found.source] is found) for found in ordered
+    )
+
+
+def standings(contents: Contents) -> list[Standing]:
+    """Say what each copy is worth, in their order."""
+    editions = {found.edition.name: found for found in contents.editions}
+    return [_standing(copy, editions.get(copy.record.edition)) for copy in contents.copies]
+
+
+def _standing(copy: CachedCopy, edition: FoundEdition | None) -> Standing:
+    if edition is not None and edition.is_open and not edition.is_newest:
+        return Standing.NEEDED
+    if copy.is_apart and (edition is None or not (edition.is_open or edition.is_newest)):
+        return Standing.OUTDATED
+    return Standing.ORDINARY
+
+
+def describe(contents: Contents, processes: Mapping[str, tuple[int, ...]]) -> list[CachedDataset]:
+    """Sum up what a directory holds, by dataset; `processes` tells who has which edition open."""
+    copies: defaultdict[str, list[CachedCopy]] = defaultdict(list)
+    outdated: defaultdict[str, int] = defaultdict(int)
+    by_edition: defaultdict[str, int] = defaultdict(int)
+    for copy, standing in zip(contents.copies, standings(contents), strict=True):
+        copies[copy.record.url].append(copy)
+        by_edition[copy.record.edition] += copy.num_bytes
+        if standing is Standing.OUTDATED:
+            outdated[copy.record.url] += copy.num_bytes
+    sources = {*copies, *(found.source for found in contents.editions if found.source is not None)}
+    return [
+        CachedDataset(
+            source=source,
+            directory=str(contents.directory),
+            num_shards=len(copies[source]),
+            num_files=sum(copy.num_files for copy in copies[source]),
+            num_bytes=sum(copy.num_bytes for copy in copies[source]),
+            pinned_bytes=sum(copy.num_bytes for copy in copies[source] if copy.is_pinned),
+            outdated_bytes=outdated[source],
+            since=min((copy.since_s for copy in copies[source]), default=None),
+            last_used=max((copy.last_used_s for copy in copies[source]), default=None),
+            editions=tuple(
+                CachedEdition(
+                    opened=found.opened_s,
+                    is_newest=found.is_newest,
+                    is_open=found.is_open,
+                    processes=processes.get(found.edition.name, ()),
+                    num_bytes=by_edition[found.edition.name],
+                )
+                for found in contents.editions
+                if found.source == source
+            ),
+        )
+        for source in sorted(sources)
+    ]

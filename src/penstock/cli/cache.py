@@ -1,0 +1,217 @@
+"""`penstock cache`: what is cached on this machine, and how to get rid of it, or fetch it in advance."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from penstock.printable import printable
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.cache.contents import CachedDataset
+    from penstock.cache.removing import CacheRemoval, RemovedDataset
+    from penstock.data.warm import WarmedCache
+
+_SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"))
+_MOST_PROCESSES = 8
+
+
+def add_to(commands: Any) -> None:
+    """Add the command, and those below it, to a parser."""
+    parser = commands.add_parser("cache", help="list, clear, prune and warm the cache of this machine")
+    parser.add_argument("--json", action="store_true", help="print for machines")
+    parser.set_defaults(run=run_list, folders=[])
+    below = parser.add_subparsers(metavar="ACTION")
+
+    found = below.add_parser("list", help="show what is cached, by dataset: sizes, times, who reads it (the default)")
+    found.add_argument("folders", nargs="*", metavar="FOLDER", help="a `local`, instead of the user's own cache")
+    found.set_defaults(run=run_list)
+
+    clear = below.add_parser("clear", help="remove one dataset, or all, but nothing that is in use or pinned")
+    clear.add_argument("url", nargs="?", metavar="URL", help="where the dataset is kept; left out: all datasets")
+    clear.set_defaults(run=run_clear)
+
+    prune = below.add_parser("prune", help="remove what was used longest ago, but nothing that is in use or pinned")
+    prune.add_argument("--to", required=True, metavar="SIZE", help="how much may be left, such as 50gb")
+    prune.set_defaults(run=run_prune)
+
+    warm = below.add_parser("warm", help="fetch all shards of a dataset now")
+    warm.add_argument("url", metavar="URL", help="where the dataset is kept")
+    warm.add_argument("--local", metavar="FOLDER", help="the folder to keep it in, instead of the user's own cache")
+    warm.add_argument("--split", help="a folder below both")
+    warm.set_defaults(run=run_warm)
+
+    for action in (clear, prune):
+        action.add_argument(
+            "--folder",
+            dest="folders",
+            action="append",
+            metavar="FOLDER",
+            help="a `local`, instead of the user's own cache; may be given several times",
+        )
+    for action in (found, clear, prune, warm):
+        # What was said before the action holds, too.
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print for machines")
+
+
+# --- Actions ------------------------------------------------------------------------------------------------
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print what is cached."""
+    from penstock.cache.contents import list_cache
+
+    datasets = list_cache(options.folders or None)
+    if options.json:
+        print(json.dumps([_for_machines(dataset) for dataset in datasets]))
+    else:
+        print(render_list(datasets, time.time()))
+    return 0
+
+
+def run_clear(options: argparse.Namespace) -> int:
+    """Remove datasets, and print what was done."""
+    from penstock.cache.clear import clear_cache
+
+    removal = clear_cache(options.url, options.folders or None)
+    print(json.dumps(asdict(removal)) if options.json else render_removal(removal))
+    return 0
+
+
+def run_prune(options: argparse.Namespace) -> int:
+    """Remove what was used longest ago, print what was done, and give 1 if that was not enough."""
+    from penstock.cache.prune import prune_cache
+    from penstock.units import parse_bytes
+
+    removal = prune_cache(options.to, options.folders or None)
+    print(json.dumps(asdict(removal)) if options.json else render_removal(removal))
+    if removal.left_bytes <= parse_bytes(options.to):
+        return 0
+    kept = f"{format_bytes(removal.in_use_bytes)} are in use, {format_bytes(removal.pinned_bytes)} are pinned"
+    print(
+        f"penstock: {format_bytes(removal.left_bytes)} are left, more than {printable(options.to)}: {kept}",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def run_warm(options: argparse.Namespace) -> int:
+    """Fetch a dataset, showing how far it is."""
+    from penstock.data.warm import warm_cache
+
+    line = _Line()
+    try:
+        warmed = warm_cache(options.url, options.local, options.split, on_progress=line.show)
+    finally:
+        line.clear()
+    print(json.dumps(asdict(warmed)) if options.json else render_warmed(warmed))
+    return 0
+
+
+class _Line:
+    """Shows how many shards are there, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def show(self, num_done: int, num_shards: int) -> None:
+        if sys.stderr.isatty():
+            self._is_shown = True
+            sys.stderr.write(f"\r{num_done:,} of {num_shards:,} shards\x1b[K")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+# --- In words -----------------------------------------------------------------------------------------------
+
+
+def _for_machines(dataset: CachedDataset) -> dict[str, Any]:
+    return {**asdict(dataset), "is_open": dataset.is_open, "processes": list(dataset.processes)}
+
+
+def render_list(datasets: Sequence[CachedDataset], now: float) -> str:
+    """Lay a list of datasets out for people."""
+    if not datasets:
+        return "nothing is cached"
+    lines = []
+    for dataset in datasets:
+        lines.append(dataset.source)
+        lines.append(f"    {', '.join(_facts(dataset, now))}")
+        lines.append(f"    in {dataset.directory}")
+    total = sum(dataset.num_bytes for dataset in datasets)
+    lines.append(f"{_count(len(datasets), 'dataset')}, {format_bytes(total)}")
+    return "\n".join(map(printable, lines))
+
+
+def _facts(dataset: CachedDataset, now: float) -> list[str]:
+    facts = [f"{format_bytes(dataset.num_bytes)} in {_count(dataset.num_shards, 'shard')}"]
+    if dataset.pinned_bytes:
+        facts.append(f"{format_bytes(dataset.pinned_bytes)} pinned")
+    if dataset.outdated_bytes:
+        facts.append(f"{format_bytes(dataset.outdated_bytes)} outdated")
+    if dataset.since is not None and dataset.last_used is not None:
+        facts.append(f"first fetched {ago(now - dataset.since)}, last used {ago(now - dataset.last_used)}")
+    if len(dataset.editions) > 1:
+        facts.append(f"{len(dataset.editions)} versions")
+    if dataset.is_open:
+        facts.append(_in_use(dataset.processes))
+    return facts
+
+
+def _in_use(processes: Sequence[int]) -> str:
+    if not processes:
+        return "in use"
+    named = ", ".join(map(str, processes[:_MOST_PROCESSES]))
+    rest = len(processes) - _MOST_PROCESSES
+    return f"in use by process {named}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def ago(seconds: float) -> str:
+    """Say how long ago something was, in its largest whole unit."""
+    for num_seconds, unit in _SPANS:
+        if seconds >= num_seconds:
+            return f"{_count(int(seconds // num_seconds), unit)} ago"
+    return "just now"
+
+
+def render_removal(removal: CacheRemoval) -> str:
+    """Say what was removed, and what was kept."""
+    if not removal.datasets and not removal.left_bytes:
+        return "nothing is cached"
+    lines = [f"{dataset.source} in {dataset.directory}: {_outcome(dataset)}" for dataset in removal.datasets]
+    lines.append(f"removed {format_bytes(removal.removed_bytes)}, {format_bytes(removal.left_bytes)} are left")
+    return "\n".join(map(printable, lines))
+
+
+def _outcome(dataset: RemovedDataset) -> str:
+    facts = [f"removed {_count(dataset.num_removed, 'shard')} of {format_bytes(dataset.removed_bytes)}"]
+    if dataset.in_use_bytes:
+        facts.append(f"kept {format_bytes(dataset.in_use_bytes)} that are in use")
+    if dataset.pinned_bytes:
+        facts.append(f"kept {format_bytes(dataset.pinned_bytes)} that are pinned")
+    return ", ".join(facts)
+
+
+def render_warmed(warmed: WarmedCache) -> str:
+    """Say what is in the cache now."""
+    if warmed.directory is None:
+        return printable(f"{warmed.source} is read where it lies: there is nothing to fetch")
+    return printable(
+        f"{warmed.source}: all {_count(warmed.num_shards, 'shard')}, {format_bytes(warmed.num_bytes)}, are in"
+        f" {warmed.directory}; fetched {format_bytes(warmed.fetched_bytes)}"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

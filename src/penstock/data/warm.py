@@ -1,0 +1,88 @@
+"""`warm_cache`: fetches a whole dataset before anybody trains on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.layout import place_of
+from penstock.data.shards import open_streams
+from penstock.data.stream import Stream
+from penstock.formats.base import ReadOptions
+from penstock.interrupts import cut_short
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmedCache:
+    """What is in the cache of a dataset now, all of it."""
+
+    source: str  # where it comes from, without secrets
+    directory: str | None  # None: the dataset is read where it lies, and nothing had to be fetched
+    num_shards: int
+    num_bytes: int
+    fetched_bytes: int  # what was fetched just now: the rest was there already, or was unpacked
+
+
+def warm_cache(
+    url: str | os.PathLike[str],
+    local: str | os.PathLike[str] | None = None,
+    split: str | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    validate_hash: str | None = None,
+    keep_zip: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> WarmedCache:
+    """Fetch all shards of a dataset into the cache, and wait until they are there.
+
+    Args:
+        url: Where the dataset is kept: the `remote` of those who will read it.
+        local: The folder to keep the shards in, if those who will read it name one.
+        split: A folder below both.
+        storage_options: Credentials and settings of the store, as fsspec calls them.
+        validate_hash: Name of a digest to check on each file that is fetched.
+        keep_zip: Keep the compressed form of shards beside the raw one.
+        on_progress: Called with the number of shards that are there, and the number of all.
+    """
+    stream = Stream(
+        remote=url,
+        local=local,
+        split=split,
+        storage_options=storage_options,
+        validate_hash=validate_hash,
+        keep_zip=keep_zip,
+    )
+    try:
+        return _warm(stream, on_progress)
+    except KeyboardInterrupt as interrupt:
+        raise cut_short(interrupt) from None
+
+
+def _warm(stream: Stream, on_progress: Callable[[int, int], None] | None) -> WarmedCache:
+    # Nothing is read: no column is too dangerous, and none needs a library that decodes it.
+    table = open_streams([stream], ReadOptions(allow_unsafe_types=True, image_decoder="raw"), None)
+    with table.cache as cache:
+        num_shards = num_done = 0
+
+        def note_shard() -> None:
+            nonlocal num_done
+            num_done += 1
+            if on_progress is not None:
+                on_progress(num_done, num_shards)
+
+        directory = None
+        for number, shards in table.cached_shards(None):
+            num_shards = len(shards)
+            directory = str(cache.streams[number].directory)
+            cache.warm(number, shards, note_shard)
+        return WarmedCache(
+            source=place_of(str(stream.url)),
+            directory=directory,
+            num_shards=num_shards,
+            num_bytes=int(table.raw_bytes().sum()) if num_shards else 0,
+            fetched_bytes=cache.stats().total.num_bytes,
+        )
