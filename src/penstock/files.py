@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import sys
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PART_SUFFIX = ".part"
+_COPY_BYTES = 1 << 20
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
     once the folder is flushed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART_SUFFIX}")
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}{PART_SUFFIX}")
     try:
         yield part
         if flush:
@@ -62,6 +62,13 @@ def _flush_data(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the bytes of a file, and nothing else of it."""
+    with source.open("rb") as file, target.open("wb") as out:
+        while chunk := file.read(_COPY_BYTES):
+            out.write(chunk)
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -68,6 +67,8 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> ConfigError:
         names = self.names()
+        import difflib  # which takes a while to load, and is seldom needed
+
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         return ConfigError(f"unknown {self._kind} {name!r}{hint}: known are {', '.join(names)}")

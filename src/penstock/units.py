@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from fractions import Fraction
 
 from penstock.errors import ConfigError
 
@@ -24,8 +23,14 @@ def parse_bytes(value: int | float | str) -> int:
             return int(number)
         if unit not in _BYTE_UNITS:
             raise ConfigError(f"size {value!r} has an unknown unit: use one of b, {', '.join(_BYTE_UNITS)}")
-        return int(Fraction(number) * _BYTE_UNITS[unit])
+        return _exactly(number, _BYTE_UNITS[unit])
     return _whole(value, "size")
+
+
+def _exactly(number: str, unit: int) -> int:
+    from fractions import Fraction  # which takes a while to load, and is seldom needed
+
+    return int(Fraction(number) * unit)
 
 
 def parse_count(value: int | float | str) -> int:
@@ -34,7 +39,7 @@ def parse_count(value: int | float | str) -> int:
         number, unit = _split(value, "a count", "1000, '64k' or '1.5b'")
         if unit and unit not in _COUNT_UNITS:
             raise ConfigError(f"count {value!r} has an unknown unit: use one of {', '.join(_COUNT_UNITS)}")
-        return int(Fraction(number) * _COUNT_UNITS.get(unit, 1))
+        return _exactly(number, _COUNT_UNITS.get(unit, 1))
     return _whole(value, "count")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from penstock.cache.boot import boot_id
 from penstock.cache.copies import Copies
 from penstock.cache.folder import Folder
 from penstock.cache.item import Item, ItemPart, StoredFile
-from penstock.cache.layout import apart_name, ledger_path, plain_name
+from penstock.cache.layout import apart_name, boots_path, ledger_path, plain_name
 from penstock.cache.ledger import FileStamp, Ledger, Record, is_as_left, look, parse_lines
 from penstock.cache.lock import Stripes
 from penstock.cache.source import Source
@@ -243,6 +245,33 @@ def test_what_was_not_flushed_is_not_trusted_after_another_boot(
         is_old = lease.paths[0].read_bytes() == bytes(100_000)
         assert is_old is is_flushed
         assert is_old or lease.paths[0].read_bytes() == content("shard.00000.data", 100_000)
+
+
+def test_a_file_whose_line_was_lost_with_the_power_is_not_believed(tmp_path: Path, runtime: Path) -> None:
+    """It looks like one that the user put there, beside this very index; but it came when we brought files."""
+    data = write_dataset(tmp_path)
+    index = json.loads((data.remote / "index.json").read_text())
+    for shard in index["shards"]:
+        shard["raw_data"]["hashes"] = {}
+    (data.remote / "index.json").write_text(json.dumps(index))
+    with data.cache() as cache:
+        for shard in data.shards:
+            check_shard(cache, shard)
+    assert not left_over(runtime)
+    (data.local / "shard.00003.data").write_bytes(bytes(100_000))
+    ledger_path(data.local).unlink(missing_ok=True)
+    shutil.rmtree(data.local / ".penstock/editions")
+    boots = boots_path(data.local)
+    with data.cache() as cache, cache.lease(0, 3) as lease:  # in the same boot, it must be the user's
+        assert lease.paths[0].read_bytes() == bytes(100_000)
+    assert not left_over(runtime)
+    ledger_path(data.local).unlink(missing_ok=True)
+    shutil.rmtree(data.local / ".penstock/editions")
+    boots.write_text(boots.read_text().replace(str(boot_id()), "an-earlier-boot"))
+    with data.cache() as cache:
+        for shard in data.shards:
+            check_shard(cache, shard)
+    assert len(boots.read_text().splitlines()) == 2
 
 
 # --- Few questions ------------------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ class Bring:
                 if len(infos) == len(parts):
                     self.check(infos)
                 record = self._record(parts)
+                self.ledger.begin()
                 self.ledger.put(record)
                 self._publish(parts)
                 return record

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cache.boot import boot_id
+from penstock.cache.boot import boot_id, is_doubtful
 from penstock.cache.editions import Edition
 from penstock.cache.layout import apart_name
 from penstock.cache.ledger import is_as_left, look
@@ -111,6 +111,8 @@ class Copies:
         record = folder.ledger.get(item.name)
         if record is None or stamp is None or record.files[0] != stamp:
             return self._find_foreign(folder, item)
+        if item.refresh:
+            return Copy(item.name, is_right=False)  # it is ours, and replaced when the new one is here
         if self._is_right(folder, item, record, source):
             record = self._take_over(folder, item, record)
             return Copy(item.name, is_right=True, record=record)
@@ -132,7 +134,7 @@ class Copies:
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 
     def _is_right(self, folder: Folder, item: Item, record: Record, source: Source) -> bool:
-        if item.refresh or not self._is_trusted(folder, record):
+        if not self._is_trusted(folder, record):
             return False
         if record.edition == item.edition:
             return _is_made_of(record, item)
@@ -191,7 +193,7 @@ class Copies:
         if file.num_bytes not in (None, stamp.num_bytes):
             return False
         about = Edition(folder.directory, item.edition).about()
-        is_vouched = about is not None and about.trusts_found and _is_own(folder.directory / stamp.name)
+        is_vouched = about is not None and about.trusts_found and _is_trusted_file(folder.directory, stamp.name)
         if file.digest is None or (is_vouched and not item.validates):
             return is_vouched
         name, _, expected = file.digest.partition(":")
@@ -245,9 +247,10 @@ def _is_made_of(record: Record, item: Item) -> bool:
     )
 
 
-def _is_own(path: Path) -> bool:
-    """Tell whether a file belongs to this user, or to the system: others may have put anything in it."""
+def _is_trusted_file(directory: Path, name: str) -> bool:
+    """Tell whether a file belongs to this user, or to the system, and was not spoilt by a loss of power."""
     try:
-        return os.lstat(path).st_uid in (0, os.getuid())
+        status = os.lstat(directory / name)
     except OSError:
         return False
+    return status.st_uid in (0, os.getuid()) and not is_doubtful(directory, status)

@@ -18,7 +18,7 @@ RESERVE_VARIABLE = "PENSTOCK_DISK_RESERVE"
 # Of a large disk a few per cent are more than anybody needs to stay clear of trouble.
 _DEFAULT_PART = 0.03
 _DEFAULT_MOST_BYTES = 10 << 30
-_PERCENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*", re.ASCII)
+_PERCENT = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def parse_reserve(text: str | None) -> Reserve:
     """Read a setting such as "5gb" or "3%"; nothing means the default."""
     if not text:
         return Reserve(_DEFAULT_PART, _DEFAULT_MOST_BYTES)
-    percent = _PERCENT.fullmatch(text)
+    percent = re.fullmatch(_PERCENT, text, re.ASCII)
     try:
         if percent is None:
             return Reserve(most_bytes=parse_bytes(text))

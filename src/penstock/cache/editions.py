@@ -16,7 +16,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import struct
 import weakref
 from contextlib import suppress
@@ -30,7 +29,7 @@ from penstock.files import appearing, make_folders
 from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from penstock.cache.ledger import FileStamp
@@ -78,6 +77,7 @@ class About:
     source: str  # the store, without secrets
     etag: str | None  # of the index
     modified_ns: int | None
+    index_digest: str
     trusts_found: bool  # whether files that nobody recorded lay there beside this very index
 
     def is_version(self, info: ObjectInfo) -> bool:
@@ -195,6 +195,8 @@ class Edition:
 
         Its table is locked meanwhile: whoever is about to open it waits that long, and then finds that it is lost.
         """
+        import shutil  # which takes a while to load, and is seldom needed
+
         held: Descriptor | None = None
         try:
             with suppress(FileNotFoundError):  # nobody opened it since the machine was started
@@ -284,7 +286,12 @@ def editions_in(directory: Path) -> list[Edition]:
     return [Edition(directory, name) for name in names]
 
 
-def last_edition(directory: Path, source: str) -> Edition | None:
-    """Give the edition of a store that was opened last."""
-    found = [edition for edition in editions_in(directory) if (about := edition.about()) and about.source == source]
-    return max(found, key=Edition.opened_s, default=None)
+def last_edition(directory: Path, source: str, digest_of: Callable[[Path], str]) -> Edition | None:
+    """Give the edition of a store that was opened last and whose index is whole: power may have failed since."""
+    for edition in sorted(editions_in(directory), key=Edition.opened_s, reverse=True):
+        about = edition.about()
+        if about is None or about.source != source or not edition.exists():
+            continue
+        if digest_of(edition.index_path) == about.index_digest:
+            return edition
+    return None

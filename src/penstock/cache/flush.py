@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from typing import TYPE_CHECKING
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cache.boot import flush_file
 
@@ -14,35 +15,49 @@ if TYPE_CHECKING:
 
     from penstock.cache.ledger import Ledger, Record
 
+# By then the system has written most of a file by itself. To hurry it along would take the disk from what comes next.
+_DELAY_S = 10.0
 _LAST_FILES_S = 2.0
 _log = logging.getLogger("penstock.cache")
+
+
+class _Waiting(NamedTuple):
+    directory: Path
+    record: Record
+    ledger: Ledger
+    due_at: float
 
 
 class Flusher:
     """One thread, started with the first file. What it does not get to is not trusted after the next boot."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Path, Record, Ledger] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._waiting: deque[_Waiting] = deque()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def add(self, directory: Path, record: Record, ledger: Ledger) -> None:
         """Flush the files of a record some time soon."""
-        with self._lock:
+        with self._changed:
+            self._waiting.append(_Waiting(directory, record, ledger, time.monotonic() + _DELAY_S))
+            if len(self._waiting) == 1:
+                self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="penstock-flush", daemon=True)
                 self._thread.start()
-        self._waiting.put((directory, record, ledger))
 
     def close(self) -> None:
-        """End the thread after what waits, but do not wait long: a disk may be slow."""
-        self._waiting.put(None)
+        """Flush what waits now, but do not take long: a disk may be slow."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join(_LAST_FILES_S)
 
     def _work(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            directory, record, ledger = work
+        while (waiting := self._next()) is not None:
+            directory, record, ledger, _ = waiting
             try:
                 for file in record.files:
                     flush_file(directory / file.name)
@@ -51,3 +66,13 @@ class Flusher:
                 continue  # it was evicted meanwhile
             except OSError as error:
                 _log.warning("%s in %s cannot be flushed: %s", record.name, directory, error)
+
+    def _next(self) -> _Waiting | None:
+        """Wait for a file whose time has come; None: there will be no more."""
+        with self._changed:
+            while not self._is_closed:
+                left_s = self._waiting[0].due_at - time.monotonic() if self._waiting else None
+                if left_s is not None and left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            return self._waiting.popleft() if self._waiting else None

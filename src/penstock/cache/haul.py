@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -20,7 +19,7 @@ from penstock.cache.flush import Flusher
 from penstock.cache.item import Item, ItemPart, StoredFile
 from penstock.cache.layout import new_part_path, stripe_of
 from penstock.cache.ledger import look
-from penstock.cache.opening import Openings
+from penstock.cache.opening import Openings, digest_of
 from penstock.cache.pool import PIECE_BYTES, Owner
 from penstock.cache.source import Source, source_name
 from penstock.cache.watch import Watch
@@ -33,7 +32,7 @@ from penstock.errors import (
     PenstockError,
     StoreError,
 )
-from penstock.files import make_folders, translated
+from penstock.files import copy_file, make_folders, translated
 from penstock.index.mosaic_json import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.storage.base import open_store
 from penstock.storage.ranges import coalesce, cut_out
@@ -258,7 +257,7 @@ class Haul:
 
     def _last(self, job: Job, folder: Folder, source: Source) -> Edition | None:
         """Give the edition that was opened last, or one of the index that somebody else laid there."""
-        edition = last_edition(job.directory, source.name)
+        edition = last_edition(job.directory, source.name, digest_of)
         if edition is not None:
             edition.reopen()
             return edition
@@ -267,7 +266,7 @@ class Haul:
         with self._holding(job, INDEX_NAME):
             copied = new_part_path(job.directory, stripe_of(INDEX_NAME))
             make_folders(copied.parent, 0o700)
-            shutil.copyfile(job.directory / INDEX_NAME, copied)
+            copy_file(job.directory / INDEX_NAME, copied)
             evict = partial(self._room.evict, job.directory)
             return self._openings.open(folder, source, copied, None, evict)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from pathlib import Path
 
 from penstock.storage.base import shown_url, url_scheme
@@ -67,7 +66,7 @@ def stripe_path(directory: Path, stripe: int) -> Path:
 
 def new_part_path(directory: Path, stripe: int) -> Path:
     """Give a fresh name for a file on its way; it says whose lock must be free before others may remove it."""
-    return control_folder(directory) / f"{stripe:02}-{secrets.token_hex(8)}{PART_SUFFIX}"
+    return control_folder(directory) / f"{stripe:02}-{os.urandom(8).hex()}{PART_SUFFIX}"
 
 
 def stripe_of_part(path: Path) -> int | None:
@@ -84,6 +83,11 @@ def pin_path(directory: Path, name: str) -> Path:
 def ledger_path(directory: Path) -> Path:
     """Give the list of what we brought: nothing else is ever replaced or evicted."""
     return control_folder(directory) / "ledger.jsonl"
+
+
+def boots_path(directory: Path) -> Path:
+    """Give the list of boots in which something was brought."""
+    return control_folder(directory) / "boots.jsonl"
 
 
 def editions_folder(directory: Path) -> Path:

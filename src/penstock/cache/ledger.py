@@ -1,7 +1,7 @@
 """What we brought into a cache directory, and how we left it: only that may be replaced or deleted.
 
-The ledger is a file of lines. A line is written, and flushed to the disk, before the file that it speaks of gets its
-name, so a file without a line is never ours, whatever crashed when.
+The ledger is a file of lines. A line is written before the file that it speaks of gets its name. So a file without a
+line is not ours, whichever process died when; what a loss of power may do to it is told in `boot`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import stat
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache.boot import boot_id, note_boot
 from penstock.cache.layout import ledger_path
 from penstock.cache.lock import Descriptor
 from penstock.files import appearing, make_folders
@@ -114,16 +115,6 @@ def _dump(record: Record) -> bytes:
     return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
 
 
-@dataclass
-class _Writes:
-    """Lines that were written, and up to where they are on the disk."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    written: int = 0
-    flushed: int = 0
-    is_flushing: bool = False
-
-
 class Ledger:
     """The ledger of one directory, as this process knows it. Safe for threads, and for other processes beside it.
 
@@ -139,7 +130,7 @@ class Ledger:
         self._num_lines = 0
         self._inode: int | None = None
         self._held: Descriptor | None = None
-        self._writes = _Writes()
+        self._has_begun = False
 
     def get(self, name: str) -> Record | None:
         """Give what is written about a name."""
@@ -156,17 +147,23 @@ class Ledger:
             return list(self._records.values())
 
     def put(self, record: Record) -> None:
-        """Write down files that are about to get their names, and wait until that is on the disk."""
-        self._append(_dump(record), flush=True)
+        """Write down files that are about to get their names."""
+        self._append(_dump(record))
+
+    def begin(self) -> None:
+        """Have on the disk that files are brought here in this boot; to be called before the first gets its name."""
+        if not self._has_begun:
+            note_boot(self._directory)
+            self._has_begun = True
 
     def note_flushed(self, record: Record) -> None:
         """Write down that the files of a record are on the disk."""
         line = {"flushed": record.name, "inode": record.files[0].inode}
-        self._append(json.dumps(line).encode() + b"\n", flush=False)
+        self._append(json.dumps(line).encode() + b"\n")
 
     def drop(self, name: str) -> None:
         """Write down that files are gone, or are no longer ours."""
-        self._append(json.dumps({"gone": name}).encode() + b"\n", flush=False)
+        self._append(json.dumps({"gone": name}).encode() + b"\n")
 
     # --- The file -------------------------------------------------------------------------------------------
 
@@ -208,36 +205,11 @@ class Ledger:
             self._held.close()
         self._held = None
 
-    def _append(self, line: bytes, *, flush: bool) -> None:
-        """Add a line; several threads that want it on the disk share one flush."""
-        writes = self._writes
+    def _append(self, line: bytes) -> None:
         with self._opened(fcntl.LOCK_SH) as number:
-            with writes.changed:
-                os.write(number, line)  # one call, so that lines of several processes do not mix
-                writes.written += 1
-                mine = writes.written
-            if flush:
-                self._flush_to(number, mine)
-
-    def _flush_to(self, number: int, mine: int) -> None:
-        writes = self._writes
-        with writes.changed:
-            while writes.is_flushing and writes.flushed < mine:
-                writes.changed.wait()
-            if writes.flushed >= mine:
-                return
-            writes.is_flushing = True
-            up_to = writes.written
-        is_done = False
-        try:
-            os.fdatasync(number)
-            is_done = True
-        finally:
-            with writes.changed:
-                if is_done:
-                    writes.flushed = max(writes.flushed, up_to)
-                writes.is_flushing = False
-                writes.changed.notify_all()
+            os.write(number, line)  # one call, so that lines of several threads and processes do not mix
+            if boot_id() is None:  # nothing else would tell after a loss of power
+                os.fsync(number)
 
     def _rewrite(self) -> None:
         """Keep one line for each record; others that write at this moment wait, and then find the new file."""

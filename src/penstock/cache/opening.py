@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import threading
 import time
 from contextlib import suppress
@@ -16,6 +14,7 @@ from penstock.cache.ledger import Record, look, stamp_of
 from penstock.cache.versions import edition_of, is_young, lasting_tag
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
+from penstock.files import copy_file
 from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
@@ -38,15 +37,17 @@ class Openings:
         self, folder: Folder, source: Source, index: Path, info: ObjectInfo | None, evict: Callable[[str], bool]
     ) -> Edition:
         """Give the edition of an index that has just come; `index` is a file of ours, and is moved away."""
-        index_digest = _digest(index)
+        index_digest = digest_of(index)
         edition = self._edition(folder.directory, source.name, index_digest, info)
         if edition.exists():
+            index.replace(edition.index_path)  # the same bytes, and surely whole
             edition.reopen()
             return edition
         about = About(
             source=source.name,
             etag=None if info is None else info.etag,
             modified_ns=None if info is None else info.modified_ns,
+            index_digest=index_digest,
             trusts_found=_is_beside_files(folder.directory, index_digest, info),
         )
         edition.create(index, about)
@@ -63,7 +64,7 @@ class Openings:
             known = f"{directory} {name}"
             if known in self._unproven and Edition(directory, self._unproven[known]).is_open():
                 return Edition(directory, self._unproven[known])
-            self._unproven[known] = edition_of(source, index_digest, info, secrets.token_hex(8))
+            self._unproven[known] = edition_of(source, index_digest, info, os.urandom(8).hex())
             return Edition(directory, self._unproven[known])
 
     def _remove_old(self, folder: Folder, current: Edition, about: About, evict: Callable[[str], bool]) -> None:
@@ -84,7 +85,8 @@ def _apart_records(folder: Folder, edition: Edition) -> list[Record]:
     return [record for record in folder.ledger.all() if record.name.startswith(prefix)]
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Digest an index, wherever it lies."""
     data = map_file(path)
     try:
         return digest([data], ["sha256"])["sha256"]
@@ -104,7 +106,7 @@ def _is_beside_files(directory: Path, index_digest: str, info: ObjectInfo | None
         grain_ns = 1 if info.modified_ns % 10**9 else 10**9  # many stores count whole seconds
         if stamp.mtime_ns // grain_ns < info.modified_ns // grain_ns:
             return False
-    return _digest(directory / INDEX_NAME) == index_digest
+    return digest_of(directory / INDEX_NAME) == index_digest
 
 
 def _publish_index(folder: Folder, edition: Edition, source: Source, info: ObjectInfo | None) -> None:
@@ -116,7 +118,7 @@ def _publish_index(folder: Folder, edition: Edition, source: Source, info: Objec
         return
     part = new_part_path(directory, stripe_of(INDEX_NAME))
     try:
-        shutil.copyfile(edition.index_path, part)
+        copy_file(edition.index_path, part)
         if not directory.stat().st_mode & 0o077:
             part.chmod(0o600)  # nobody else may look into this folder
         status = part.stat()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock.cache.disk import RESERVE_VARIABLE, measure_disk, parse_reserve
 from penstock.cache.folder import Folder
-from penstock.cache.holders import who_holds
 from penstock.cache.policy import Limit, fair_shares, shortage
 from penstock.errors import CacheTooSmallError
 from penstock.units import format_bytes
@@ -208,6 +207,8 @@ class Room:
                 for name in limit.directories:
                     folder = self._folders[name]
                     sizes |= {folder.directory / file: size for file, size in folder.shelf.sizes().items()}
+        from penstock.cache.holders import who_holds  # needed only to explain an error
+
         who = who_holds(sizes)
         return f"{'; '.join(parts)}, all of it in use or pinned{f' ({who})' if who else ''}"
 

@@ -20,6 +20,7 @@ from penstock.cache.editions import Edition
 from penstock.cache.versions import fingerprint, is_young, tag_of
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
 from penstock.index.mosaic_json import INDEX_NAME
+from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.cache.editions import About
     from penstock.cache.item import Item
     from penstock.cache.source import Source
-    from penstock.storage.base import ObjectInfo
 
 # Clocks of stores and of this machine may differ by so much.
 _CLOCKS_DIFFER_NS = 2 * 10**9
@@ -46,6 +46,14 @@ class _Watched:
     asked_at: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     tags: dict[str, str | None] = field(default_factory=dict)  # of objects that were read by ranges, by key
+
+
+def first_mark(index_ns: int, now_ns: int) -> int:
+    """Give up to which time a shard is surely older than the index, which was written at `index_ns`.
+
+    A shard of the same time is one of its own, unless whole seconds may hide that it was written again just now.
+    """
+    return index_ns - 1 if is_young(ObjectInfo("", 0, None, index_ns), now_ns) else index_ns
 
 
 class Watch:
@@ -93,9 +101,10 @@ class Watch:
         with self._lock:
             found = self._watched.get((str(directory), edition))
             if found is None:
-                about = Edition(directory, edition).about()
-                mark_ns = None if about is None or about.modified_ns is None else about.modified_ns - 1
-                found = self._watched[str(directory), edition] = _Watched(about, time.time_ns(), mark_ns)
+                about, now_ns = Edition(directory, edition).about(), time.time_ns()
+                modified_ns = None if about is None else about.modified_ns
+                found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
+                self._watched[str(directory), edition] = found
             return found
 
     def _check_time(self, watched: _Watched, info: ObjectInfo, source: Source) -> None:

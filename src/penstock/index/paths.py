@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import BadIndexError
@@ -13,7 +14,7 @@ _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an
 _CONTROL = "\0-\x1f\x7f-\x9f"
 # Parts that do not begin with a dot; also on disks where upper and lower case are one, none is an index.
 _SHARD_PART = f"(?!index\\.json(?:/|\\Z))[^./\\\\{_CONTROL}\ud800-\udfff][^/\\\\{_CONTROL}\ud800-\udfff]*"
-_SHARD_NAME = re.compile(f"{_SHARD_PART}(?:/{_SHARD_PART})*", re.IGNORECASE)
+_SHARD_NAME = f"{_SHARD_PART}(?:/{_SHARD_PART})*"
 
 
 def is_plain_name(basename: str) -> bool:
@@ -27,7 +28,13 @@ def is_shard_name(basename: str) -> bool:
     Readers write shards to a folder that may hold more than their cache. Whatever begins with a dot there belongs to
     somebody (`.penstock`, `.git`, `.bashrc`), `index.json` is the index, and control characters would reach terminals.
     """
-    return bool(_SHARD_NAME.fullmatch(basename))
+    return bool(_shard_name().fullmatch(basename))
+
+
+@cache
+def _shard_name() -> re.Pattern[str]:
+    """Compile the pattern when it is needed, which the fetcher never does."""
+    return re.compile(_SHARD_NAME, re.IGNORECASE)
 
 
 def resolve_inside(folder: Path, basename: str) -> Path:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SMALLEST_CHUNK = 1  # as they come: what waits for more to come with it is lost if its connection breaks
+_LARGE_CHUNK = 1 << 18  # of a large range: each chunk costs time in Python
+_LARGE_SPAN = 1 << 20
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 
 
@@ -36,6 +38,7 @@ class Receiver:
         self._etag = etag
         self._keep_bytes = keep
         self._filled = 0
+        self._was_cut = False
         self._has_ranges = True
 
     def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[int, ObjectInfo]:
@@ -48,7 +51,9 @@ class Receiver:
         wanted = max(0, min(self._span.end, info.num_bytes) - self._span.begin)
         if self._has_ranges and at != begin:
             raise StoreError(f"{self._shown}: the server sent bytes from {at}, not from {begin}")
-        for chunk in result.stream(_SMALLEST_CHUNK):
+        is_large = len(self._span) >= _LARGE_SPAN and not self._was_cut
+        self._was_cut = True  # unless this is the last time
+        for chunk in result.stream(_LARGE_CHUNK if is_large else _SMALLEST_CHUNK):
             self._keep(chunk[max(0, begin - at) :], wanted)
             at += len(chunk)
             attempts.progressed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,8 @@ def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str
     taken: dict[str, Any] = {}
     for name, value in options.items():
         if name not in names:
+            import difflib  # which takes a while to load, and is seldom needed
+
             close = difflib.get_close_matches(name, names, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise ConfigError(f"{store} has no option {name!r}{hint}: known are {', '.join(sorted(names))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -84,6 +84,11 @@ class RetryPolicy:
         return max(pause_s, left_s + own_s) if 0 < left_s <= pause_s else pause_s
 
 
+def _draw() -> float:
+    """Give a random number in [0, 1)."""
+    return int.from_bytes(os.urandom(6), "big") / 2**48
+
+
 def _ignore_error(error: StoreError) -> None:
     """Do nothing about an attempt that failed."""
 
@@ -102,7 +107,7 @@ class RetryHooks:
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    draw: Callable[[], float] = random.random
+    draw: Callable[[], float] = _draw
     on_retry: Callable[[StoreError], None] = _ignore_error
     on_life: Callable[[], None] = _ignore
 
