@@ -314,3 +314,16 @@ def test_nothing_is_asked_of_the_store_about_shards_that_are_here(tmp_path: Path
         for path in (tmp_path / "data").glob("shard*"):
             path.unlink()  # any question would be an error
         assert all_are(read_elsewhere(remote=f"{url}/data"), 1)
+
+
+def test_the_same_bytes_uploaded_again_disturb_nobody_if_there_are_digests(tmp_path: Path) -> None:
+    write(tmp_path / "data", 1, hashes="xxh64")
+    with StreamingDataset(
+        remote=tmp_path / "data", local=tmp_path / "cache", batch_size=1, predownload=1, cache_limit=3000
+    ) as dataset:
+        assert values(dataset) == [1] * NUM_SAMPLES
+        for path in (tmp_path / "data").iterdir():
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data)
+        assert values(dataset) == [1] * NUM_SAMPLES

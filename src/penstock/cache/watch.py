@@ -77,21 +77,20 @@ class Watch:
         return self._of(directory, edition).tags.get(key)
 
     def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], source: Source) -> None:
-        """Raise if the objects of a shard are not of its edition."""
+        """Raise if the objects of a shard are not of its edition; what fitted its digest is, whatever else changed."""
         if item.number is None:
             return
         watched, edition = self._of(directory, item.edition), Edition(directory, item.edition)
         version = fingerprint(map(tag_of, infos))
         seen = edition.seen(item.number)
-        if seen not in (0, version):
-            raise self._changed(source, infos[0].key, "it is not the object that was read before")
-        for info, part in zip(infos, item.parts, strict=True):
-            if part.stored.digest is None:
+        if not all(part.stored.digest for part in item.parts):
+            if seen not in (0, version):
+                raise self._changed(source, infos[0].key, "it is not the object that was read before")
+            for info in infos:
                 self._check_time(watched, info, source)
-        if not seen:
+        if seen != version:
             edition.see(item.number, version)
-        for info in infos:
-            watched.tags.setdefault(info.key, info.etag)
+        watched.tags.update((info.key, info.etag) for info in infos)
 
     def explain(self, directory: Path, edition: str, source: Source, key: str) -> None:
         """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
