@@ -23,7 +23,8 @@ from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+    from dataclasses import replace
+from pathlib import Path
 
     from penstock.storage.base import Store
 
@@ -181,7 +182,7 @@ def test_a_range_far_into_a_large_file(server: SshServer, tmp_path: Path) -> Non
 def test_many_threads_share_few_connections(server: SshServer, tmp_path: Path) -> None:
     data = random.Random(3).randbytes(400_000)
     (tmp_path / "x").write_bytes(data)
-    store = store_of(server, tmp_path)
+    store = store_of(server, tmp_path, retry=replace(QUICK, patience_s=30))  # logging in takes a while each
     spans = [Span(at, at + 10_000) for at in range(0, len(data), 10_000)]
     with ThreadPoolExecutor(20) as threads:
         pieces = list(threads.map(lambda span: bytes(store.read_piece("x", span)[0]), spans))
