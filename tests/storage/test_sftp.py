@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,8 +24,7 @@ from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from dataclasses import replace
-from pathlib import Path
+    from pathlib import Path
 
     from penstock.storage.base import Store
 
