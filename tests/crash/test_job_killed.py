@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -87,8 +88,8 @@ def test_a_worker(job: Job, expected: list[list[int]]) -> None:
     os.kill(job.worker_pids[0], signal.SIGKILL)
     job.go_on()
     assert job.wait() == 1
-    assert "RuntimeError: DataLoader worker" in job.errors
-    assert "killed by signal: Killed" in job.errors
+    # Torch hears of it from the system, or finds out when it waits for that worker's batch: whichever comes first.
+    assert re.search(r"RuntimeError: DataLoader worker.*(killed by signal: Killed|exited unexpectedly)", job.errors)
     job.wait_until_all_are_gone()
     assert 25 <= len(job.batches) < len(expected)
     assert job.batches == expected[: len(job.batches)]
