@@ -19,7 +19,7 @@ from penstock.cache.copies import Copies
 from penstock.cache.folder import Folder
 from penstock.cache.item import Item, ItemPart, StoredFile
 from penstock.cache.layout import apart_name, boots_path, ledger_path, plain_name
-from penstock.cache.ledger import FileStamp, Ledger, Record, is_as_left, look, parse_lines
+from penstock.cache.ledger import FileStamp, Ledger, Record, is_as_left, look, read_lines
 from penstock.cache.lock import Stripes
 from penstock.cache.source import Source
 from penstock.cache.versions import (
@@ -88,9 +88,14 @@ def test_a_line_that_was_cut_says_nothing(num_bytes: int) -> None:
         ledger.put(record_of(name))
     data = ledger_path(folder).read_bytes()
     whole = data[:num_bytes].count(b"\n")
-    assert [name for name in parse_lines(data[:num_bytes]) if name in "abcde"][:whole] == list("abcde")[:whole]
+    records: dict[str, Record] = {}
+    assert whole <= read_lines(data[:num_bytes], records) <= whole + 1
+    assert list(records)[:whole] == list("abcde")[:whole]
     ledger_path(folder).write_bytes(data[:num_bytes] + b"\0" * 300)  # as a journal may leave it
-    assert len(Ledger(folder).all()) in (whole, whole + 1)
+    ledger = Ledger(folder)
+    ledger.put(record_of("f"))  # what comes after it is read all the same
+    assert "f" in {record.name for record in Ledger(folder).all()}
+    assert len(Ledger(folder).all()) in (whole + 1, whole + 2)
 
 
 def _folder() -> str:

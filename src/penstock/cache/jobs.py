@@ -67,7 +67,6 @@ class Job(Owner):
     ahead: dict[tuple[GroupKey, int], int] = field(default_factory=dict)  # of whose stream, in how many batches
     order: int = field(default_factory=lambda: next(_order))
     num_bytes_done: int = 0
-    started_at: float | None = None
     is_cancelled: bool = False
     competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
     has_room: bool = False  # it is on its way, and will give its room back or keep what came

@@ -82,13 +82,13 @@ def is_as_left(directory: Path, record: Record) -> bool:
     return all(look(directory, file.name) == file for file in record.files)
 
 
-def parse_lines(data: bytes) -> dict[str, Record]:
-    """Read lines: a later one replaces an earlier one of the same name. A line that a crash cut short says nothing."""
-    records: dict[str, Record] = {}
-    for line in data.splitlines():
+def read_lines(data: bytes, records: dict[str, Record]) -> int:
+    """Bring records up to date by further lines, and count these. A line that a crash cut short says nothing."""
+    lines = data.splitlines()
+    for line in lines:
         with suppress(ValueError, TypeError, KeyError):
             _apply(records, json.loads(line))
-    return records
+    return len(lines)
 
 
 def _apply(records: dict[str, Record], value: Any) -> None:
@@ -131,6 +131,7 @@ class Ledger:
         self._inode: int | None = None
         self._held: Descriptor | None = None
         self._has_begun = False
+        self._has_written = False
 
     def get(self, name: str) -> Record | None:
         """Give what is written about a name."""
@@ -178,10 +179,7 @@ class Ledger:
             return
         data = os.pread(self._held.number, size - self._read_to, self._read_to)
         end = data.rfind(b"\n") + 1  # another process may be in the middle of a line
-        for line in data[:end].splitlines():
-            self._num_lines += 1
-            with suppress(ValueError, TypeError, KeyError):
-                _apply(self._records, json.loads(line))
+        self._num_lines += read_lines(data[:end], self._records)
         self._read_to += end
 
     def _size(self) -> int:
@@ -207,6 +205,11 @@ class Ledger:
 
     def _append(self, line: bytes) -> None:
         with self._opened(fcntl.LOCK_SH) as number:
+            if not self._has_written:
+                self._has_written = True
+                size = os.fstat(number).st_size
+                if size and os.pread(number, 1, size - 1) != b"\n":
+                    os.write(number, b"\n")  # the last line was cut short: it must not spoil the next
             os.write(number, line)  # one call, so that lines of several threads and processes do not mix
             if boot_id() is None:  # nothing else would tell after a loss of power
                 os.fsync(number)
