@@ -28,6 +28,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _PARALLEL_PARTS = 8
+_SILENCES_OF_A_PART = 2.5
 _MOST_PARTS = 9000  # S3 allows 10000 in one upload
 _LIST_PAGE = 1000
 
@@ -135,9 +136,10 @@ class ObjectStore:
         policy = replace(self.retry, stall_s=max(self.retry.stall_s, self.retry.patience_s))
         retries_for_s = 0.0
         if num_bytes > part_bytes and policy.attempts > 1:
-            # Only the client knows its parts, so it tries each again; we try the whole once more.
+            # Only the client knows its parts, so it tries each again; we try the whole once more. Its time has room for
+            # more than one silence: a single request that hangs is not the end of all the parts that were sent.
             policy = replace(policy, attempts=2)
-            retries_for_s = policy.patience_s
+            retries_for_s = _SILENCES_OF_A_PART * policy.stall_s
 
         def put(client: Any, name: str, _: Attempts) -> None:
             obstore.put(
