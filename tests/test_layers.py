@@ -20,23 +20,29 @@ EVERYWHERE = {
     "memory",
     "printable",
     "interrupts",
+    "failpoints",
+    "processes",
     "_version",
 }
 ENTRY_POINTS = {"__init__", "__main__"}
-BELOW_DATA = {"order", "index", "codecs", "storage", "formats", "cache"}
+BELOW_DATA = {"order", "index", "codecs", "storage", "formats", "wire", "cachedir", "fetcher", "cache", "reading"}
 BELOW_PIPELINE = BELOW_DATA | {"write", "data", "sources", "episodes", "loaders", "convert", "sim"}
 MAY_IMPORT: dict[str, set[str]] = {
     "order": set(),
     "index": set(),
     "codecs": set(),
     "storage": set(),
+    "wire": {"storage"},
     "formats": {"index", "codecs"},
-    "cache": {"index", "codecs", "storage"},
+    "cachedir": {"index", "codecs", "storage", "wire"},
+    "fetcher": {"index", "codecs", "storage", "wire", "cachedir"},
+    "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
     "write": {"index", "codecs", "storage", "formats", "cache"},
+    "reading": {"order", "index", "formats", "cache", "wire"},
     "data": BELOW_DATA,
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},
-    "loaders": {"order", "data", "sources"},
+    "loaders": {"order", "reading", "data", "sources"},
     "convert": {"write", "data", "sources"},
     "sim": {"order", "index", "cache"},
     "pipeline": BELOW_PIPELINE,

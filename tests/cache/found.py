@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.cache.contents import CachedCopy, FoundEdition
-from penstock.cache.editions import Edition
-from penstock.cache.ledger import FileStamp, Record
+from penstock.cachedir.editions import Edition
+from penstock.cachedir.ledger import FileStamp, Record
 
 FOLDER = Path("/cache")
 SOURCE = "s3://b/a"

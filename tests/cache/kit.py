@@ -162,7 +162,7 @@ def fetcher_pids(folder: Path) -> list[int]:
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
-                if b"penstock.cache.fetcher" not in (process / "cmdline").read_bytes():
+                if b"penstock.fetcher.main" not in (process / "cmdline").read_bytes():
                     continue
                 state = (process / "stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z" and wanted in (process / "environ").read_bytes().split(b"\0"):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from penstock import clear_cache, list_cache, prune_cache
 from penstock.cache.contents import Contents, Standing, mark_newest, standings
-from penstock.cache.layout import apart_name, default_directory
-from penstock.cache.lock import Stripes
 from penstock.cache.prune import removal_order
 from penstock.cache.removing import Outcome, remove_in_order, sum_up
+from penstock.cachedir.layout import apart_name, default_directory
+from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, ConfigError
 from tests.cache.found import FOLDER, make_copy, make_edition
 from tests.cache.kit import Dataset, check_shard, finish, start_client, write_dataset

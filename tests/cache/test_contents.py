@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock import list_cache
 from penstock.cache.contents import Contents, Standing, describe, mark_newest, standings
 from penstock.cache.directories import is_at
-from penstock.cache.layout import apart_name
+from penstock.cachedir.layout import apart_name
 from penstock.errors import CacheError, ObjectNotFoundError
 from tests.cache.found import FOLDER, make_copy, make_edition
 from tests.cache.kit import Dataset, check_shard, finish, start_client, write_dataset, write_index

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import MDSWriter, StreamingDataset
-from penstock.cache.disk import measure_disk, parse_reserve
 from penstock.errors import ConfigError
+from penstock.fetcher.disk import measure_disk, parse_reserve
 from tests.cache.kit import check_shard, left_over, write_dataset
 
 if TYPE_CHECKING:

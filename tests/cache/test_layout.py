@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cache.item import dump_item, item_of_object, item_of_shard, load_item
-from penstock.cache.layout import (
+from penstock.cache.progress import describe
+from penstock.cachedir.layout import (
     NUM_STRIPES,
     default_directory,
     new_part_path,
@@ -15,9 +15,9 @@ from penstock.cache.layout import (
     stripe_of_part,
     user_cache_dir,
 )
-from penstock.cache.progress import describe
-from penstock.cache.runtime import runtime_folder
-from penstock.cache.wire import (
+from penstock.errors import CacheError, CorruptShardError, FetcherError, ObjectNotFoundError
+from penstock.wire.address import runtime_folder
+from penstock.wire.frames import (
     PREFIX_BYTES,
     dump_error,
     load_error,
@@ -25,7 +25,7 @@ from penstock.cache.wire import (
     unpack_header,
     unpack_prefix,
 )
-from penstock.errors import CacheError, CorruptShardError, FetcherError, ObjectNotFoundError
+from penstock.wire.item import dump_item, item_of_object, item_of_shard, load_item
 from tests.cache.kit import HASH, write_dataset
 
 

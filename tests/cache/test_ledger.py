@@ -14,15 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cache.boot import boot_id
-from penstock.cache.copies import Copies
-from penstock.cache.folder import Folder
-from penstock.cache.item import Item, ItemPart, StoredFile
-from penstock.cache.layout import apart_name, boots_path, ledger_path, plain_name
-from penstock.cache.ledger import FileStamp, Ledger, Record, is_as_left, look, read_lines
-from penstock.cache.lock import Stripes
-from penstock.cache.source import Source
-from penstock.cache.versions import (
+from penstock.cachedir.boot import boot_id
+from penstock.cachedir.folder import Folder
+from penstock.cachedir.layout import apart_name, boots_path, ledger_path, plain_name
+from penstock.cachedir.ledger import FileStamp, Ledger, Record, is_as_left, look, read_lines
+from penstock.cachedir.lock import Stripes
+from penstock.cachedir.versions import (
     edition_of,
     is_settled_by_index,
     is_settled_by_store,
@@ -30,8 +27,11 @@ from penstock.cache.versions import (
     lasting_tag,
 )
 from penstock.errors import AccessDeniedError
+from penstock.fetcher.copies import Copies
+from penstock.fetcher.source import Source
 from penstock.storage.base import ObjectInfo
 from penstock.storage.local import LocalStore
+from penstock.wire.item import Item, ItemPart, StoredFile
 from tests.cache.kit import check_shard, content, left_over, write_dataset
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.cache.climb import HIGHEST, LOWEST, Climb, next_climb
-from penstock.cache.holders import Holder, describe_holders, find_holders
-from penstock.cache.item import item_of_object
-from penstock.cache.jobs import Job, JobQueue, State, Ticket
-from penstock.cache.policy import Limit, Shelf, fair_shares, shortage
-from penstock.cache.settings import CachedStream
-from penstock.cache.share import Share, dump_share, is_news, joined, load_share
+from penstock.cachedir.holders import Holder, describe_holders, find_holders
+from penstock.cachedir.policy import Limit, Shelf, fair_shares, shortage
+from penstock.fetcher.climb import HIGHEST, LOWEST, Climb, next_climb
+from penstock.fetcher.queue import Job, JobQueue, State, Ticket
 from penstock.storage.base import StoreSettings
+from penstock.wire.item import item_of_object
+from penstock.wire.settings import CachedStream
+from penstock.wire.share import Share, dump_share, is_news, joined, load_share
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 

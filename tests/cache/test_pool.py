@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cache.climb import LOWEST
-from penstock.cache.partfile import PartFile
-from penstock.cache.pool import Owner, PiecePool
-from penstock.cache.source import Source
 from penstock.errors import StoreError, StoreTimeoutError
+from penstock.fetcher.climb import LOWEST
+from penstock.fetcher.partfile import PartFile
+from penstock.fetcher.pieces import Owner, PiecePool
+from penstock.fetcher.source import Source
 from penstock.storage.base import open_store
 
 if TYPE_CHECKING:

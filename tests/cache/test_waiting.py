@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.cache.engine import Engine
-from penstock.cache.item import Item, item_of_shard
-from penstock.cache.jobs import Want
 from penstock.errors import CacheTooSmallError
+from penstock.fetcher.queue import Want
+from penstock.fetcher.scheduler import Engine
+from penstock.wire.item import Item, item_of_shard
 from tests.cache.kit import Dataset, wait_until, write_dataset
 
 if TYPE_CHECKING:

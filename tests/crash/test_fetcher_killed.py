@@ -16,7 +16,7 @@ from tests.cache.kit import (
     write_dataset,
 )
 
-from penstock.cache.failpoints import POINTS, VARIABLE
+from penstock.failpoints import POINTS, VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

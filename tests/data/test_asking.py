@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from penstock.data.asking import ask_all
 from penstock.errors import StoreError
+from penstock.reading.asking import ask_all
 
 
 def test_answers_come_in_order_however_many_there_are() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Stream, StreamingDataset
-from penstock.data.readers import max_mapped
 from penstock.errors import ConfigError, ObjectNotFoundError
+from penstock.reading.open_shards import max_mapped
 from tests.streaming import ids_of, write_samples
 
 if TYPE_CHECKING:

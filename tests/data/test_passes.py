@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.data import detect
+from penstock.data import seat
 from penstock.data.passes import NO_WORKER, Notes, PassBook
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
@@ -65,7 +65,7 @@ def test_setting_the_epoch_and_loading_a_state() -> None:
 
 
 def _join(book: PassBook, worker: int, epochs: multiprocessing.Queue[int]) -> None:
-    detect._worker_info = lambda: worker  # a loader's worker, as torch would say
+    seat._worker_info = lambda: worker  # a loader's worker, as torch would say
     epochs.put(book.join(worker, "5", next_start).epoch)
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
-from penstock.data.shards import ShardTable
 from penstock.order.schedule import MixSchedule
+from penstock.reading.shard_table import ShardTable
 from tests.streaming import batch_ids, write_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.data.readers import OpenShard
+    from penstock.reading.open_shards import OpenShard
 
 NUM_SHARDS, PER_SHARD = 10**4, 10**5
 NUM_SAMPLES = NUM_SHARDS * PER_SHARD

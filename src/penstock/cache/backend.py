@@ -10,19 +10,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.cache.client import Client, Member
-from penstock.cache.item import Item, dump_item
-from penstock.cache.lock import close_in_children
-from penstock.cache.settings import dump_stream
+from penstock.processes import abandon_in_children
+from penstock.wire.item import Item, dump_item
+from penstock.wire.settings import dump_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.cache.engine import Engine
-    from penstock.cache.jobs import Want
-    from penstock.cache.settings import CachedStream
-    from penstock.cache.share import Share
-    from penstock.cache.wire import Header
+    from penstock.fetcher.queue import Want
+    from penstock.fetcher.scheduler import Engine
     from penstock.types import Place
+    from penstock.wire.frames import Header
+    from penstock.wire.settings import CachedStream
+    from penstock.wire.share import Share
 
 _PROGRESS_S = 1.0
 
@@ -88,7 +88,7 @@ class _Fresh:
         _client = None
         _engines_lock = threading.Lock()
         _engine = None
-        close_in_children(self)
+        abandon_in_children(self)
 
 
 def _shared_client() -> Client:
@@ -242,7 +242,7 @@ class LocalBackend:
         on_share: Callable[[Share], None],
     ) -> None:
         global _engine
-        from penstock.cache.engine import Engine
+        from penstock.fetcher.scheduler import Engine
 
         self._key = os.getpid(), next(_group_numbers)
         with _engines_lock:
@@ -317,4 +317,4 @@ class LocalBackend:
 
 
 _fresh = _Fresh()
-close_in_children(_fresh)
+abandon_in_children(_fresh)

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.editions import Edition, OpenEdition
-from penstock.cache.item import Item, item_of_index, item_of_object, item_of_shard
-from penstock.cache.jobs import Want
-from penstock.cache.layout import default_directory, pin_path
 from penstock.cache.lease import Lease, Paths, is_present, try_lease
-from penstock.cache.lock import close_in_children
 from penstock.cache.progress import WaitLine
-from penstock.cache.settings import CachedStream, settled
-from penstock.cache.share import UNHEARD, Keeper, Keepers
+from penstock.cachedir.editions import Edition, OpenEdition
+from penstock.cachedir.layout import default_directory, pin_path
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
+from penstock.fetcher.queue import Want
 from penstock.files import appearing, translated
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
+from penstock.processes import abandon_in_children
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
+from penstock.wire.item import Item, item_of_index, item_of_object, item_of_shard
+from penstock.wire.settings import CachedStream, settled
+from penstock.wire.share import UNHEARD, Keeper, Keepers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -333,7 +333,7 @@ class Cache:
             [StreamStats() for _ in self.streams],
             [None for _ in self.streams],
         )
-        close_in_children(self)
+        abandon_in_children(self)
 
     def _item(self, stream: int, shard: int) -> Item:
         opened, index = self._opened(stream)

@@ -16,17 +16,17 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cache.connection import Connection, LostError
-from penstock.cache.lock import lock_within
-from penstock.cache.runtime import READY, Meeting, check_peer, meeting, package_root
-from penstock.cache.share import UNHEARD, load_share
-from penstock.cache.wire import PROTOCOL, Header, load_error
+from penstock.cachedir.lock import lock_within
 from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
+from penstock.wire.address import READY, Meeting, check_peer, meeting, package_root
+from penstock.wire.frames import PROTOCOL, Header, load_error
+from penstock.wire.share import UNHEARD, load_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.cache.share import Share
+    from penstock.wire.share import Share
 
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
@@ -37,7 +37,7 @@ _RESTARTS_WITHIN_S = 60.0
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV")
 _KEPT_PREFIXES = ("LANG", "LC_", "LD_", "DYLD_", "PYTHON", "SSL_CERT_", "PENSTOCK_", "MALLOC_", "COV_CORE_")
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads.
-_PROGRAM = "import os; os.fork() and os._exit(0); from penstock.cache.fetcher import main; main()"
+_PROGRAM = "import os; os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 

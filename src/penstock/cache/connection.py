@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.cache.lock import close_in_children
-from penstock.cache.wire import PREFIX_BYTES, Header, pack_message, unpack_header, unpack_prefix
 from penstock.errors import FetcherError
+from penstock.processes import abandon_in_children
+from penstock.wire.frames import PREFIX_BYTES, Header, pack_message, unpack_header, unpack_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class Connection:
         self._on_news: Callable[[Header | None], None] = lambda _: None
         self._buffer = bytearray()
         connection.settimeout(silence_s)  # of sending; a reader that hears nothing for so long goes on listening
-        close_in_children(self)
+        abandon_in_children(self)
         self._reader = threading.Thread(target=self._read_all, name="penstock-line", daemon=True)
         self._reader.start()
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.cache.directories import find_directories
-from penstock.cache.editions import editions_in
-from penstock.cache.holders import pids_holding
-from penstock.cache.layout import pin_path, plain_name
-from penstock.cache.ledger import Ledger, look
+from penstock.cachedir.editions import editions_in
+from penstock.cachedir.holders import pids_holding
+from penstock.cachedir.layout import pin_path, plain_name
+from penstock.cachedir.ledger import Ledger, look
 from penstock.errors import BadIndexError
 from penstock.files import translated
 from penstock.index.mosaic_json import INDEX_NAME
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from penstock.cache.editions import Edition
-    from penstock.cache.ledger import Record
+    from penstock.cachedir.editions import Edition
+    from penstock.cachedir.ledger import Record
 
 
 # --- For users ----------------------------------------------------------------------------------------------

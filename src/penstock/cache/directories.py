@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cache.layout import control_folder, place_of, user_cache_dir
-from penstock.cache.owner import check_control, has_own_control
+from penstock.cachedir.layout import control_folder, place_of, user_cache_dir
+from penstock.cachedir.owner import check_control, has_own_control
 from penstock.errors import ObjectNotFoundError
 from penstock.files import translated
 from penstock.storage.base import url_scheme

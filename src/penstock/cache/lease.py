@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cache.editions import mix_stamps
-from penstock.cache.lock import Descriptor, try_lock
+from penstock.cachedir.editions import mix_stamps
+from penstock.cachedir.lock import Descriptor, try_lock
 from penstock.errors import BadIndexError
 from penstock.files import translated
 from penstock.index.paths import is_plain_name, resolve_inside
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from penstock.cache.editions import Entry
+    from penstock.cachedir.editions import Entry
 
 # No link is followed, and nothing that is not a file is waited for.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.cache.layout import user_cache_dir
+from penstock.cachedir.layout import user_cache_dir
 from penstock.files import appearing, make_folders, translated
 
 if TYPE_CHECKING:

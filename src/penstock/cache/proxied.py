@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from penstock.cache.wire import Header
     from penstock.storage.base import Store
     from penstock.types import Span
+    from penstock.wire.frames import Header
 
 # Stores that need no client, or live in the memory of this process.
 _NEAR = (None, "file", "memory")

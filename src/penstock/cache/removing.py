@@ -8,9 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cache.folder import Folder
-from penstock.cache.layout import control_folder, pin_path, plain_name
-from penstock.cache.lock import Stripes
+from penstock.cachedir.folder import Folder
+from penstock.cachedir.layout import control_folder, pin_path, plain_name
+from penstock.cachedir.lock import Stripes
 from penstock.errors import LockTimeoutError
 from penstock.files import translated
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cache.contents import CachedCopy
-    from penstock.cache.lock import Held
+    from penstock.cachedir.lock import Held
 
 # A fetcher that brings something holds a lock that its name shares with others: so long they are waited for.
 PATIENCE_S = 5.0

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cache.contents import is_there
 from penstock.cache.directories import is_below_own_cache
-from penstock.cache.editions import editions_in
-from penstock.cache.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path
 from penstock.cache.removing import PATIENCE_S
+from penstock.cachedir.editions import editions_in
+from penstock.cachedir.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path
 from penstock.errors import BadIndexError
 from penstock.index.mosaic_json import INDEX_NAME
 from penstock.index.paths import resolve_inside
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from penstock.cache.editions import Edition
-    from penstock.cache.lock import Stripes
     from penstock.cache.removing import Remover
+    from penstock.cachedir.editions import Edition
+    from penstock.cachedir.lock import Stripes
 
 
 def remove_edition(remover: Remover, edition: Edition) -> bool:

@@ -13,25 +13,25 @@ import numpy as np
 
 from penstock.codecs.digest import check_hashes
 from penstock.data.collate import keep_small_tensors_inside
-from penstock.data.detect import is_worker, pass_key, worker_of
 from penstock.data.getitem import resolve_ids
-from penstock.data.iteration import Course, Outlook, batches_ahead, max_open_shards
-from penstock.data.job import Job
 from penstock.data.orphans import end_with_parent
 from penstock.data.passes import NO_WORKER
 from penstock.data.resharding import refuse_resharding
 from penstock.data.run import Runs
-from penstock.data.shards import open_streams
+from penstock.data.run_state import Job
+from penstock.data.seat import is_worker, pass_key, worker_of
 from penstock.data.state import WorkerState, is_worker_state
 from penstock.data.stream import Stream, name_streams
 from penstock.data.stream import streams as stream_classes
 from penstock.data.torch_base import IterableDataset
-from penstock.data.tour import Here, Tour
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
 from penstock.interrupts import cut_short
 from penstock.order.options import StreamShards
 from penstock.order.run import RunSettings, count_epoch
+from penstock.reading.pass_reader import Here, Tour
+from penstock.reading.prefetch import Course, Outlook, batches_ahead, max_open_shards
+from penstock.reading.shard_table import open_streams
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:

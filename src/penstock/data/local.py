@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
-from penstock.data.feed import Feed
 from penstock.data.folder import LocalFolder
 from penstock.data.getitem import resolve_ids
-from penstock.data.readers import OpenShard, OpenShards
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.order.spans import Spans
+from penstock.reading.batch_reader import Feed
+from penstock.reading.open_shards import OpenShard, OpenShards
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import context, reduction
 from typing import TYPE_CHECKING, Any
 
-from penstock.data.detect import is_worker
+from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
 

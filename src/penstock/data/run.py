@@ -15,11 +15,11 @@ from penstock.order.run import make_plan
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.data.shards import ShardTable
     from penstock.order.options import StreamShards
     from penstock.order.plan import Plan
     from penstock.order.run import RunSettings
     from penstock.order.world import Seat, World
+    from penstock.reading.shard_table import ShardTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.layout import place_of
-from penstock.data.shards import open_streams
+from penstock.cachedir.layout import place_of
 from penstock.data.stream import Stream
 from penstock.formats.base import ReadOptions
 from penstock.interrupts import cut_short
+from penstock.reading.shard_table import open_streams
 
 if TYPE_CHECKING:
     import os

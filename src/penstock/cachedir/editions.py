@@ -1,0 +1,297 @@
+"""Editions of a dataset: what its index was when a job opened it, and which copies in the cache are of it.
+
+An edition has a folder of its own below the control folder of a cache directory:
+
+    index.json      the index, also for when the store is away
+    about.json      where it came from, and its version there
+    current-BOOT    a table of stamps: for each shard, the file that was found to be the right one
+    seen            for each shard, the version of its objects that was seen first by the jobs that run now
+    files/          copies whose plain names are taken by something else
+
+A shard is there if its file has the stamp that the table says: readers look there, and need not ask anybody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.cachedir.boot import boot_id
+from penstock.cachedir.layout import apart_name, editions_folder
+from penstock.cachedir.lock import Descriptor, try_lock
+from penstock.files import appearing, make_folders
+from penstock.index.mosaic_json import INDEX_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from penstock.cachedir.ledger import FileStamp
+    from penstock.storage.base import ObjectInfo
+
+_ABOUT = "about.json"
+_ENTRY = struct.Struct("<QqQQ")
+_SEEN = struct.Struct("<Q")
+_NOWHERE, _PLAIN, _APART = range(3)
+_MIX = 0x9E3779B97F4A7C15
+
+
+class Entry(NamedTuple):
+    """What the table says of one shard: the stamp of its first file, those of its others, and where they lie."""
+
+    inode: int
+    mtime_ns: int
+    others: int
+    place: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a file was found to be the right one."""
+        return self.place != _NOWHERE
+
+    def is_of(self, files: Sequence[FileStamp]) -> bool:
+        """Tell whether these are the files."""
+        first, *others = files
+        mixed = mix_stamps((file.inode, file.mtime_ns) for file in others)
+        return (first.inode, first.mtime_ns, mixed) == (self.inode, self.mtime_ns, self.others)
+
+
+def mix_stamps(stamps: Iterable[tuple[int, int]]) -> int:
+    """Fold inodes and times of the further files of a shard into one number."""
+    mixed = 0
+    for inode, mtime_ns in stamps:
+        mixed = (mixed * _MIX + inode * 31 + mtime_ns) % 2**64
+    return mixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Where an edition came from."""
+
+    source: str  # the store, without secrets
+    etag: str | None  # of the index
+    modified_ns: int | None
+    index_digest: str
+    trusts_found: bool  # whether files that nobody recorded lay there beside this very index
+
+    def is_version(self, info: ObjectInfo) -> bool:
+        """Tell whether the store still has the index of this edition."""
+        return (self.etag, self.modified_ns) == (info.etag, info.modified_ns)
+
+
+class Edition:
+    """The folder of one edition."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        self.name = name
+        self.folder = editions_folder(directory) / name
+
+    @property
+    def index_path(self) -> Path:
+        """The copy of its index."""
+        return self.folder / INDEX_NAME
+
+    @property
+    def table_path(self) -> Path:
+        """The table of this boot: after another one, all that was not flushed is looked at anew."""
+        return self.folder / f"current-{(boot_id() or 'any').replace('-', '')[:12]}"
+
+    def exists(self) -> bool:
+        """Tell whether it was opened before, and not removed since."""
+        return (self.folder / _ABOUT).exists() and self.index_path.exists()
+
+    def create(self, index: Path, about: About) -> None:
+        """Make the folder, moving the index in; what says that it is complete comes last."""
+        make_folders(self.folder, 0o700)
+        index.replace(self.index_path)
+        self.table_path.touch(mode=0o600)
+        with appearing(self.folder / _ABOUT) as part:
+            part.touch(mode=0o600)
+            part.write_text(json.dumps({name: getattr(about, name) for name in About.__slots__}))
+
+    def reopen(self) -> None:
+        """Note that it is opened again, maybe in another boot."""
+        if not self.table_path.exists():
+            for old in self.folder.glob("current-*"):
+                old.unlink(missing_ok=True)
+            self.table_path.touch(mode=0o600)
+        if not self.is_open():
+            self._seen_path.unlink(missing_ok=True)
+        os.utime(self.folder / _ABOUT)
+
+    def about(self) -> About | None:
+        """Say where it came from; None if its folder is gone or was left unfinished."""
+        try:
+            return About(**json.loads((self.folder / _ABOUT).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def opened_s(self) -> float:
+        """Say when it was opened last."""
+        try:
+            return (self.folder / _ABOUT).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def is_open(self) -> bool:
+        """Tell whether any process has it open."""
+        try:
+            descriptor = Descriptor(os.open(self.table_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except OSError:
+            return False
+        try:
+            return not try_lock(descriptor.number, fcntl.LOCK_EX, self.table_path)
+        finally:
+            descriptor.close()
+
+    # --- The table, as the fetcher writes it ----------------------------------------------------------------
+
+    def entry(self, number: int) -> Entry:
+        """Read what the table says of a shard."""
+        return Entry(*_ENTRY.unpack(_read_at(self.table_path, number, _ENTRY.size)))
+
+    def name_of(self, name: str, entry: Entry) -> str:
+        """Give the name under which a shard lies."""
+        return apart_name(self.name, name) if entry.place == _APART else name
+
+    def confirm(self, number: int, files: Sequence[FileStamp], *, is_apart: bool) -> None:
+        """Say which files are a shard."""
+        first, *others = files
+        mixed = mix_stamps((file.inode, file.mtime_ns) for file in others)
+        entry = Entry(first.inode, first.mtime_ns, mixed, _APART if is_apart else _PLAIN)
+        self._write(self.table_path, number, _ENTRY.pack(*entry))
+
+    def seen(self, number: int) -> int:
+        """Give a fingerprint of the version of a shard that was seen first; 0: none was."""
+        version: int = _SEEN.unpack(_read_at(self._seen_path, number, _SEEN.size))[0]
+        return version
+
+    def see(self, number: int, version: int) -> None:
+        """Say which version of a shard was seen first."""
+        self._write(self._seen_path, number, _SEEN.pack(version))
+
+    @property
+    def _seen_path(self) -> Path:
+        return self.folder / "seen"
+
+    def _write(self, path: Path, number: int, data: bytes) -> None:
+        # The cache may have been deleted under a running job, which then needs its table again.
+        make_folders(self.folder, 0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(descriptor, data, number * len(data))
+        finally:
+            os.close(descriptor)
+
+    def remove_unused(self) -> bool:
+        """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.
+
+        Its table is locked meanwhile: whoever is about to open it waits that long, and then finds that it is lost.
+        """
+        import shutil  # which takes a while to load, and is seldom needed
+
+        held: Descriptor | None = None
+        try:
+            with suppress(FileNotFoundError):  # nobody opened it since the machine was started
+                held = Descriptor(os.open(self.table_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+                if not try_lock(held.number, fcntl.LOCK_EX, self.table_path):
+                    return False
+            (self.folder / _ABOUT).unlink(missing_ok=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            if held is not None:
+                held.close()
+        return not self.folder.exists()
+
+
+def _read_at(path: Path, number: int, size: int) -> bytes:
+    """Read one of equally long entries; one that was never written is zero."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return bytes(size)
+    try:
+        return os.pread(descriptor, size, number * size).ljust(size, b"\0")
+    finally:
+        os.close(descriptor)
+
+
+class OpenEdition:
+    """An edition as a reader has it open: it is not removed meanwhile. Belongs to its process."""
+
+    def __init__(self, edition: Edition) -> None:
+        self.edition = edition
+        self._held: Descriptor | None = None
+
+    def entry(self, number: int) -> Entry | None:
+        """Give what the table says of a shard, or None if no file is known to be it."""
+        held = self._held
+        if held is None:
+            if not self.hold() or self._held is None:
+                return None
+            held = self._held
+        data = os.pread(held.number, _ENTRY.size, number * _ENTRY.size)
+        if len(data) < _ENTRY.size:
+            return None
+        entry = Entry(*_ENTRY.unpack(data))
+        return entry if entry.place else None
+
+    def hold(self) -> bool:
+        """Keep the edition from being removed; tell whether it is there."""
+        if self._held is None:
+            self._held = _hold(self.edition.table_path)
+        return not self.is_lost()
+
+    def is_lost(self) -> bool:
+        """Tell whether the table was removed, maybe with the whole cache."""
+        return self._held is None or os.fstat(self._held.number).st_nlink == 0
+
+    def close(self) -> None:
+        """Let it go; the last one in the process gives up the lock."""
+        self._held = None
+
+
+# By path: all datasets of a process that read the same edition share one descriptor, which closes with the last.
+_tables: weakref.WeakValueDictionary[Path, Descriptor] = weakref.WeakValueDictionary()
+
+
+def _hold(path: Path) -> Descriptor | None:
+    """Open a table and lock it against removal; None: it is not there."""
+    held = _tables.get(path)
+    if held is not None and held.number >= 0 and os.fstat(held.number).st_nlink:
+        return held
+    try:
+        held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError:
+        return None
+    if not try_lock(held.number, fcntl.LOCK_SH, path):
+        fcntl.flock(held.number, fcntl.LOCK_SH)  # somebody looks whether it is open, which takes no time
+    _tables[path] = held
+    return held
+
+
+def editions_in(directory: Path) -> list[Edition]:
+    """List all editions of a directory."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(editions_folder(directory)) if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [Edition(directory, name) for name in names]
+
+
+def last_edition(directory: Path, source: str, digest_of: Callable[[Path], str]) -> Edition | None:
+    """Give the edition of a store that was opened last and whose index is whole: power may have failed since."""
+    for edition in sorted(editions_in(directory), key=Edition.opened_s, reverse=True):
+        about = edition.about()
+        if about is None or about.source != source or not edition.exists():
+            continue
+        if digest_of(edition.index_path) == about.index_digest:
+            return edition
+    return None

@@ -1,0 +1,154 @@
+"""One cache directory as the fetcher knows it: which files are ours, how large they are, and how one is evicted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.cachedir.layout import PART_SUFFIX, control_folder, pin_path, plain_name, stripe_of_part
+from penstock.cachedir.ledger import Ledger, look
+from penstock.cachedir.lock import Descriptor, try_lock
+from penstock.cachedir.policy import Shelf
+from penstock.errors import BadIndexError
+from penstock.failpoints import reach
+from penstock.index.mosaic_json import INDEX_NAME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.cachedir.ledger import Record
+    from penstock.cachedir.lock import Stripes
+
+# A shard that was just handed over is not evicted before its reader has locked it, unless the reader died.
+_HAND_OVER_S = 5.0
+
+
+class Folder:
+    """Not safe for threads by itself, all but its ledger: `Room` calls it under its lock."""
+
+    def __init__(self, directory: Path, stripes: Stripes) -> None:
+        self.directory = directory
+        self.ledger = Ledger(directory)
+        self.shelf = Shelf()
+        self.reserved_bytes = 0  # of items on their way, as they will stay
+        self.temporary_bytes = 0  # what they need besides, until they are there
+        self.is_scanned = False
+        self._stripes = stripes
+        self._handed_over: dict[str, float] = {}
+
+    # --- What is there --------------------------------------------------------------------------------------
+
+    def scan(self) -> None:
+        """Count what was brought here, by this fetcher or an earlier one, and still is as it was left.
+
+        What others put here, or changed, is theirs: it is neither counted nor evicted.
+        """
+        self.is_scanned = True
+        for record in self.ledger.all():
+            if record.name == INDEX_NAME:
+                continue  # it is small, and always wanted
+            used_s = self._last_use(record)
+            if used_s is None:
+                self.shelf.drop(record.name)
+                self._forget(record)
+            elif record.name not in self.shelf:
+                self.shelf.put(record.name, record.num_bytes, used_s)
+
+    def add(self, record: Record) -> None:
+        """Count files that are there now."""
+        self.shelf.put(record.name, record.num_bytes, time.time())
+
+    def hand_over(self, name: str) -> None:
+        """Keep a copy until its reader says that it has locked it."""
+        self._handed_over[name] = time.monotonic() + _HAND_OVER_S
+
+    def taken(self, name: str) -> None:
+        """Trust the reader's own lock from now on."""
+        self._handed_over.pop(name, None)
+
+    def last_use(self, name: str) -> float | None:
+        """Give when a copy was last leased, or None if it is gone, or is no longer ours."""
+        record = self.ledger.get(name)
+        return None if record is None else self._last_use(record)
+
+    def _last_use(self, record: Record) -> float | None:
+        try:
+            if look(self.directory, record.name) != record.files[0]:
+                return None
+            return os.lstat(self.directory / record.name).st_atime
+        except (FileNotFoundError, NotADirectoryError, BadIndexError):  # it was deleted, or its folder is a link now
+            return None
+
+    def _forget(self, record: Record) -> None:
+        """Drop a record whose files are gone or changed, unless they are just being brought."""
+        held = self._stripes.try_take(self.directory, plain_name(record.name))
+        if held is not None:
+            try:
+                if self.ledger.get(record.name) == record and self._last_use(record) is None:
+                    self.ledger.drop(record.name)
+            finally:
+                self._stripes.leave(held)
+
+    # --- Making room ----------------------------------------------------------------------------------------
+
+    def evict(self, name: str) -> bool:
+        """Delete a copy, unless somebody reads it, waits to read it, pinned it, or is writing it."""
+        plain = plain_name(name)
+        if self._handed_over.get(name, 0.0) > time.monotonic() or pin_path(self.directory, plain).exists():
+            return False
+        held = self._stripes.try_take(self.directory, plain)
+        if held is None:
+            return False
+        try:
+            return self.evict_held(name)
+        finally:
+            self._stripes.leave(held)
+
+    def evict_held(self, name: str) -> bool:
+        """Delete a copy that nobody reads; whoever calls holds its stripe. Tells whether the name is free of it."""
+        record = self.ledger.get(name)
+        if record is not None and not delete_as_left(self.directory, record):
+            return False
+        if record is not None:
+            self.ledger.drop(name)
+        self.shelf.drop(name)
+        self._handed_over.pop(name, None)
+        return True
+
+    def sweep(self) -> None:
+        """Remove what killed fetchers left on its way, where no living one holds the lock."""
+        for path in control_folder(self.directory).glob(f"*{PART_SUFFIX}"):
+            stripe = stripe_of_part(path)
+            held = None if stripe is None else self._stripes.try_stripe(self.directory, stripe)
+            if held is not None:
+                path.unlink(missing_ok=True)
+                self._stripes.leave_stripe(held)
+
+
+def delete_as_left(directory: Path, record: Record) -> bool:
+    """Delete the files of a record that are as they were left; tell whether none of them is in use.
+
+    The first one is locked, and goes first: its name stands for all. Files that somebody changed meanwhile are theirs.
+    """
+    first = directory / record.name
+    lock: Descriptor | None = None
+    try:
+        with suppress(FileNotFoundError):
+            lock = Descriptor(os.open(first, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+            if not try_lock(lock.number, fcntl.LOCK_EX, first):
+                return False
+        reach("evict.before")
+        for number, file in enumerate(record.files):
+            if number == 1:
+                reach("evict.between_parts")
+            if look(directory, file.name) == file:
+                with suppress(FileNotFoundError):
+                    (directory / file.name).unlink()
+        reach("evict.after")
+    finally:
+        if lock is not None:
+            lock.close()
+    return True

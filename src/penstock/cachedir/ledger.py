@@ -1,0 +1,248 @@
+"""What we brought into a cache directory, and how we left it: only that may be replaced or deleted.
+
+The ledger is a file of lines. A line is written before the file that it speaks of gets its name. So a file without a
+line is not ours, whichever process died when; what a loss of power may do to it is told in `boot`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.cachedir.boot import boot_id, note_boot
+from penstock.cachedir.layout import ledger_path
+from penstock.cachedir.lock import Descriptor
+from penstock.files import appearing, make_folders
+from penstock.index.paths import is_plain_name, resolve_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_FEW_LINES = 1024  # below that, rewriting the file would not pay
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """One file as it was published. A file that anybody writes to, or replaces, has another stamp."""
+
+    name: str  # below the directory
+    num_bytes: int
+    inode: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Files that were brought together, in the order in which they are to be deleted; the first names them all."""
+
+    files: tuple[FileStamp, ...]
+    url: str  # of the store, without secrets
+    keys: tuple[str, ...]  # the objects that they were made from
+    stored_bytes: tuple[int, ...]  # the sizes of these
+    versions: tuple[str | None, ...]  # their versions; None: the store gave none that proves anything
+    digests: tuple[str | None, ...]  # their digests, as `name:hex`, if they were checked
+    edition: str  # of the dataset for which they were brought
+    boot: str | None  # the boot in which they came and were not yet flushed; None: they are on the disk
+
+    @property
+    def name(self) -> str:
+        """The name that stands for all files."""
+        return self.files[0].name
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(file.num_bytes for file in self.files)
+
+
+def stamp_of(name: str, status: os.stat_result) -> FileStamp:
+    """Describe a file as it is now."""
+    return FileStamp(name, status.st_size, status.st_ino, status.st_mtime_ns)
+
+
+def look(directory: Path, name: str) -> FileStamp | None:
+    """Describe a file of a directory, or give None if there is no plain file of that name. Links are not followed."""
+    path = resolve_inside(directory, name) if "/" in name else directory / name
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return stamp_of(name, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def is_as_left(directory: Path, record: Record) -> bool:
+    """Tell whether all files of a record are there as they were published."""
+    return all(look(directory, file.name) == file for file in record.files)
+
+
+def read_lines(data: bytes, records: dict[str, Record]) -> int:
+    """Bring records up to date by further lines, and count these. A line that a crash cut short says nothing."""
+    lines = data.splitlines()
+    for line in lines:
+        with suppress(ValueError, TypeError, KeyError):
+            _apply(records, json.loads(line))
+    return len(lines)
+
+
+def _apply(records: dict[str, Record], value: Any) -> None:
+    if "gone" in value:
+        records.pop(value["gone"], None)
+    elif "flushed" in value:
+        known = records.get(value["flushed"])
+        if known is not None and known.files[0].inode == value["inode"]:  # else it was fetched again meanwhile
+            records[known.name] = replace(known, boot=None)
+    else:
+        record = _load(value)
+        records[record.name] = record
+
+
+def _load(value: dict[str, Any]) -> Record:
+    files = tuple(FileStamp(**file) for file in value.pop("files"))
+    if not files or not all(is_plain_name(file.name) for file in files):
+        raise ValueError("a name that we never gave")
+    lists: dict[str, Any] = {name: tuple(value.pop(name)) for name in ("keys", "stored_bytes", "versions", "digests")}
+    return Record(files=files, **lists, **value)
+
+
+def _dump(record: Record) -> bytes:
+    return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
+
+
+class Ledger:
+    """The ledger of one directory, as this process knows it. Safe for threads, and for other processes beside it.
+
+    A name is written about by whoever holds its stripe.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = ledger_path(directory)
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}
+        self._read_to = 0
+        self._num_lines = 0
+        self._inode: int | None = None
+        self._held: Descriptor | None = None
+        self._has_begun = False
+        self._has_written = False
+
+    def get(self, name: str) -> Record | None:
+        """Give what is written about a name."""
+        with self._lock:
+            self._refresh()
+            return self._records.get(name)
+
+    def all(self) -> list[Record]:
+        """Give every record."""
+        with self._lock:
+            self._refresh()
+            if self._num_lines > 2 * len(self._records) + _FEW_LINES:
+                self._rewrite()
+            return list(self._records.values())
+
+    def put(self, record: Record) -> None:
+        """Write down files that are about to get their names."""
+        self._append(_dump(record))
+
+    def begin(self) -> None:
+        """Have on the disk that files are brought here in this boot; to be called before the first gets its name."""
+        if not self._has_begun:
+            note_boot(self._directory)
+            self._has_begun = True
+
+    def note_flushed(self, record: Record) -> None:
+        """Write down that the files of a record are on the disk."""
+        line = {"flushed": record.name, "inode": record.files[0].inode}
+        self._append(json.dumps(line).encode() + b"\n")
+
+    def drop(self, name: str) -> None:
+        """Write down that files are gone, or are no longer ours."""
+        self._append(json.dumps({"gone": name}).encode() + b"\n")
+
+    # --- The file -------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Read what was written since the last look, by whomever."""
+        try:
+            size = self._size()
+        except (FileNotFoundError, NotADirectoryError):
+            self._forget()
+            return
+        if size == self._read_to or self._held is None:
+            return
+        data = os.pread(self._held.number, size - self._read_to, self._read_to)
+        end = data.rfind(b"\n") + 1  # another process may be in the middle of a line
+        self._num_lines += read_lines(data[:end], self._records)
+        self._read_to += end
+
+    def _size(self) -> int:
+        """Give the size of the file; if it is another one by now, what was read of the old one is forgotten.
+
+        It is kept open, so that a file that comes after it cannot have its inode.
+        """
+        status = self._path.stat()
+        held = self._held
+        if held is not None and held.number >= 0 and status.st_ino == self._inode and status.st_size >= self._read_to:
+            return status.st_size
+        self._forget()
+        self._held = Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        status = os.fstat(self._held.number)
+        self._inode = status.st_ino
+        return status.st_size
+
+    def _forget(self) -> None:
+        self._records, self._read_to, self._num_lines, self._inode = {}, 0, 0, None
+        if self._held is not None:
+            self._held.close()
+        self._held = None
+
+    def _append(self, line: bytes) -> None:
+        with self._opened(fcntl.LOCK_SH) as number:
+            if not self._has_written:
+                self._has_written = True
+                size = os.fstat(number).st_size
+                if size and os.pread(number, 1, size - 1) != b"\n":
+                    os.write(number, b"\n")  # the last line was cut short: it must not spoil the next
+            os.write(number, line)  # one call, so that lines of several threads and processes do not mix
+            if boot_id() is None:  # nothing else would tell after a loss of power
+                os.fsync(number)
+
+    def _rewrite(self) -> None:
+        """Keep one line for each record; others that write at this moment wait, and then find the new file."""
+        with self._opened(fcntl.LOCK_EX):
+            self._refresh()
+            with appearing(self._path) as part:
+                part.touch(mode=0o600)
+                with part.open("wb") as file:
+                    file.writelines(map(_dump, self._records.values()))
+                    file.flush()
+                    os.fdatasync(file.fileno())
+        self._forget()
+        self._refresh()
+
+    @contextmanager
+    def _opened(self, kind: int) -> Iterator[int]:
+        """Open the file, locked against being rewritten, or to rewrite it."""
+        make_folders(self._path.parent, 0o700)
+        while True:
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = Descriptor(os.open(self._path, flags, 0o600))
+            try:
+                fcntl.flock(descriptor.number, kind)
+                if self._is_at(descriptor.number):
+                    yield descriptor.number
+                    return
+            finally:
+                descriptor.close()
+
+    def _is_at(self, number: int) -> bool:
+        with suppress(FileNotFoundError):
+            return os.fstat(number).st_ino == self._path.stat().st_ino
+        return False

@@ -1,0 +1,208 @@
+"""Locks of the operating system, which the kernel frees when their holder dies; descriptors that survive no fork."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.cachedir.layout import stripe_of, stripe_path
+from penstock.errors import CacheError, LockTimeoutError
+from penstock.processes import abandon_in_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = TypeVar("T")
+
+_NOT_ON_THIS_DISK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_LONGEST_PAUSE_S = 0.2
+
+
+class Descriptor:
+    """An open file whose lock lasts until it is closed, here or by the death of the process.
+
+    Closing is the only way to unlock: LOCK_UN in a forked child would free the lock of its parent.
+    """
+
+    __slots__ = ("__weakref__", "_number")
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        abandon_in_children(self)
+
+    @property
+    def number(self) -> int:
+        """The file descriptor, or -1 once closed."""
+        return self._number
+
+    def close(self) -> None:
+        """Close, and unlock by it. Closing again does nothing."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            os.close(number)
+
+    abandon = close
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.close()
+
+
+def try_lock(number: int, kind: int, path: Path | str) -> bool:
+    """Take a shared or exclusive lock at once, or say that somebody else is in the way."""
+    try:
+        fcntl.flock(number, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NOT_ON_THIS_DISK:
+            raise CacheError(
+                f"{path} cannot be locked ({error.strerror}): put the cache on a local disk, not on a network one",
+                path=str(path),
+            ) from error
+        raise
+    return True
+
+
+def lock_within(path: Path, timeout_s: float) -> Descriptor:
+    """Create a lock file if need be and hold it alone, waiting for other processes at most so long."""
+    return _within(lambda: try_hold(path), path, timeout_s, lambda: False)
+
+
+def _within(attempt: Callable[[], T | None], path: Path, timeout_s: float, should_stop: Callable[[], bool]) -> T:
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.005
+    while True:
+        taken = attempt()
+        if taken is not None:
+            return taken
+        if time.monotonic() >= deadline or should_stop():
+            raise _held_too_long(path, timeout_s)
+        time.sleep(pause_s)  # the kernel offers no wait for a lock that ends by itself
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _held_too_long(path: Path, timeout_s: float) -> LockTimeoutError:
+    return LockTimeoutError(
+        f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it", path=str(path)
+    )
+
+
+def try_hold(path: Path) -> Descriptor | None:
+    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    holder = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    if try_lock(holder.number, fcntl.LOCK_EX, path) and _is_at(holder, path):
+        return holder
+    holder.close()
+    return None
+
+
+def _is_at(holder: Descriptor, path: Path) -> bool:
+    """A lock counts only if its file still has its name: the folder may have been deleted and made anew."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(holder.number)
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+class Held(NamedTuple):
+    """A name that this thread may write about, and the stripe that keeps other processes from it."""
+
+    directory: Path
+    name: str
+    stripe: Path
+
+
+class Stripes:
+    """Who may write about which name of a directory: one thread of one process at a time.
+
+    Processes exclude each other by lock files, each for a fixed part of all names, which the threads of one process
+    share; threads exclude each other by name.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._names: set[tuple[Path, str]] = set()
+        self._stripes: dict[Path, tuple[Descriptor, int]] = {}
+
+    def take(
+        self, directory: Path, name: str, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Held:
+        """Hold a name, waiting for whoever has it; give what to `leave` it by."""
+        path = stripe_path(directory, stripe_of(name))
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while (directory, name) in self._names:
+                if time.monotonic() >= deadline or should_stop():
+                    raise _held_too_long(path, timeout_s)
+                self._changed.wait(_LONGEST_PAUSE_S)  # nobody wakes us when it is no longer wanted
+            self._names.add((directory, name))
+        try:
+            _within(lambda: self._try_stripe(path), path, timeout_s, should_stop)
+        except BaseException:
+            self._leave_name(directory, name)
+            raise
+        return Held(directory, name, path)
+
+    def try_take(self, directory: Path, name: str) -> Held | None:
+        """Hold a name if nobody else does."""
+        path = stripe_path(directory, stripe_of(name))
+        with self._changed:
+            if (directory, name) in self._names:
+                return None
+            self._names.add((directory, name))
+        is_taken = False
+        try:
+            is_taken = self._try_stripe(path) is not None
+        finally:
+            if not is_taken:
+                self._leave_name(directory, name)
+        return Held(directory, name, path) if is_taken else None
+
+    def leave(self, held: Held) -> None:
+        """Give back what was taken; the last of this process unlocks the stripe."""
+        self.leave_stripe(held.stripe)
+        self._leave_name(held.directory, held.name)
+
+    def try_stripe(self, directory: Path, stripe: int) -> Path | None:
+        """Hold a stripe alone, not sharing it with other threads, if nobody holds it."""
+        path = stripe_path(directory, stripe)
+        with self._changed:
+            return None if path in self._stripes else self._try_stripe(path)
+
+    def leave_stripe(self, path: Path) -> None:
+        """Give back a stripe."""
+        with self._changed:
+            holder, count = self._stripes[path]
+            if count > 1:
+                self._stripes[path] = holder, count - 1
+                return
+            del self._stripes[path]
+        holder.close()
+
+    def _try_stripe(self, path: Path) -> Path | None:
+        with self._changed:
+            old, count = self._stripes.get(path, (None, 0))
+            if old is None or not _is_at(old, path):
+                holder = try_hold(path)
+                if holder is None:
+                    return None
+                if old is not None:
+                    old.close()
+                old = holder
+            self._stripes[path] = old, count + 1
+        return path
+
+    def _leave_name(self, directory: Path, name: str) -> None:
+        with self._changed:
+            self._names.discard((directory, name))
+            self._changed.notify_all()

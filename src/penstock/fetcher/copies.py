@@ -1,0 +1,256 @@
+"""Which file is the right copy of an item: decided by whoever holds the item's stripe.
+
+A copy is right if it was brought for this very edition; if it was brought for another one and digest, or size and
+version, say that the object is the same; or if it was put there by somebody else and came with this very index, or has
+the digest that the index says. What is not right goes if it is ours and nobody uses it. Else it stays, and the right
+copy is kept apart from it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.cachedir.boot import boot_id, is_doubtful
+from penstock.cachedir.editions import Edition
+from penstock.cachedir.layout import apart_name
+from penstock.cachedir.ledger import is_as_left, look
+from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
+from penstock.codecs.digest import digest
+from penstock.codecs.unpack import map_file, release
+from penstock.errors import ObjectNotFoundError, StoreError
+from penstock.storage.base import url_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.cachedir.folder import Folder
+    from penstock.cachedir.ledger import FileStamp, Record
+    from penstock.fetcher.source import Source
+    from penstock.storage.base import ObjectInfo
+    from penstock.wire.item import Item, StoredFile
+
+_NEAR = (None, "file", "memory")  # stores that answer a question at once: nothing is gained by listing them
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Where an item is, or is to be brought."""
+
+    name: str  # of its first file, below the directory
+    is_right: bool  # it is there; else it is to be brought
+    record: Record | None = None  # if it is there, and ours
+
+    def path_of(self, item: Item, file: str) -> str:
+        """Give the name of one of the files of the item."""
+        return file if self.name == item.name else apart_name(item.edition, file)
+
+
+class KeptFile(NamedTuple):
+    """A compressed file that need not be fetched."""
+
+    path: Path
+    version: str | None
+    is_ours: bool
+
+
+class Copies:
+    """Finds copies, for all directories and stores. Safe for threads."""
+
+    def __init__(self, digesting: threading.Semaphore) -> None:
+        self._digesting = digesting
+        self._lock = threading.Lock()
+        self._lists: dict[tuple[str, str], _Listing] = {}
+
+    def begin(self, edition: Edition) -> None:
+        """Drop what was listed for an edition: it is opened anew, and the store may have other objects now."""
+        with self._lock:
+            self._lists.pop((str(edition.directory), edition.name), None)
+
+    # --- Without asking anybody -----------------------------------------------------------------------------
+
+    def known(self, folder: Folder, item: Item) -> Copy | None:
+        """Give the copy that was found to be right before, if it is there as it was; quick."""
+        if item.refresh:
+            return None
+        if item.number is None:
+            return self._known_object(folder, item)
+        edition = Edition(folder.directory, item.edition)
+        entry = edition.entry(item.number)
+        if not entry.is_known:
+            return None
+        name = edition.name_of(item.name, entry)
+        stamps = [look(folder.directory, edition.name_of(part.raw.name, entry)) for part in item.parts]
+        if any(stamp is None for stamp in stamps) or not entry.is_of(stamps):  # type: ignore[arg-type]
+            return None
+        return Copy(name, is_right=True, record=folder.ledger.get(name))
+
+    def _known_object(self, folder: Folder, item: Item) -> Copy | None:
+        for name in (item.name, apart_name(item.edition, item.name)):
+            record = folder.ledger.get(name)
+            if record is None or record.edition != item.edition or not _is_made_of(record, item):
+                continue
+            if self._is_trusted(folder, record):
+                return Copy(name, is_right=True, record=record)
+        return None
+
+    # --- With the item's stripe held ------------------------------------------------------------------------
+
+    def find(self, folder: Folder, item: Item, source: Source, evict: Callable[[str], bool]) -> Copy:
+        """Find the right copy, or say where it is to be brought; what is in its way goes, if that is allowed."""
+        known = self.known(folder, item)
+        if known is not None:
+            return known
+        stamp = look(folder.directory, item.name)
+        if stamp is None and not os.path.lexists(folder.directory / item.name):
+            return Copy(item.name, is_right=False)
+        record = folder.ledger.get(item.name)
+        if record is None or stamp is None or record.files[0] != stamp:
+            return self._find_foreign(folder, item)
+        if item.refresh:
+            return Copy(item.name, is_right=False)  # it is ours, and replaced when the new one is here
+        if self._is_right(folder, item, record, source):
+            record = self._take_over(folder, item, record)
+            return Copy(item.name, is_right=True, record=record)
+        if self._is_wanted_elsewhere(folder, item, record) or not evict(item.name):
+            return self._apart(folder, item)
+        return Copy(item.name, is_right=False)
+
+    def kept(self, folder: Folder, item: Item, file: StoredFile) -> KeptFile | None:
+        """Give a compressed file that lies there and is the right one: then only unpacking is left."""
+        stamp = look(folder.directory, file.name)
+        if stamp is None:
+            return None
+        path = folder.directory / file.name
+        record = folder.ledger.get(item.name)
+        if record is None or stamp not in record.files:
+            return KeptFile(path, None, is_ours=False) if self._is_right_file(folder, item, stamp, file) else None
+        if record.edition != item.edition or file.key not in record.keys or not self._is_trusted_boot(record):
+            return None
+        return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
+
+    def _is_right(self, folder: Folder, item: Item, record: Record, source: Source) -> bool:
+        if not self._is_trusted(folder, record):
+            return False
+        if record.edition == item.edition:
+            return _is_made_of(record, item)
+        answer = is_settled_by_index(record, item, source.name)
+        if answer is None:
+            answer = is_settled_by_store(record, [self._ask(folder, item, key, source) for key in record.keys])
+        return answer
+
+    def _is_trusted(self, folder: Folder, record: Record) -> bool:
+        return self._is_trusted_boot(record) and is_as_left(folder.directory, record)
+
+    def _is_trusted_boot(self, record: Record) -> bool:
+        """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""
+        return record.boot is None or record.boot == boot_id()
+
+    def _take_over(self, folder: Folder, item: Item, record: Record) -> Record:
+        """Note for which edition a copy is right now: it stays for as long as that one is open."""
+        if record.edition != item.edition:
+            record = replace(record, edition=item.edition)
+            folder.ledger.put(record)
+        if item.number is not None:
+            files = record.files[: len(item.parts)]
+            Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+        return record
+
+    def _is_wanted_elsewhere(self, folder: Folder, item: Item, record: Record) -> bool:
+        """Tell whether the copy in the way belongs to another edition that somebody reads."""
+        return record.edition not in ("", item.edition) and Edition(folder.directory, record.edition).is_open()
+
+    def _apart(self, folder: Folder, item: Item) -> Copy:
+        name = apart_name(item.edition, item.name)
+        record = folder.ledger.get(name)
+        if record is not None and not item.refresh and self._is_trusted(folder, record):
+            if item.number is not None:
+                files = record.files[: len(item.parts)]
+                Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=True)
+            return Copy(name, is_right=True, record=record)
+        return Copy(name, is_right=False)
+
+    # --- Files of others ------------------------------------------------------------------------------------
+
+    def _find_foreign(self, folder: Folder, item: Item) -> Copy:
+        """Use a file that somebody else put there if it is the right one; it is never replaced or deleted."""
+        files = [
+            stamp
+            for part in item.parts
+            if (stamp := look(folder.directory, part.raw.name)) and self._is_right_file(folder, item, stamp, part.raw)
+        ]
+        if item.refresh or len(files) < len(item.parts):
+            return self._apart(folder, item)
+        if item.number is not None:
+            Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+        return Copy(item.name, is_right=True)
+
+    def _is_right_file(self, folder: Folder, item: Item, stamp: FileStamp, file: StoredFile) -> bool:
+        if file.num_bytes not in (None, stamp.num_bytes):
+            return False
+        about = Edition(folder.directory, item.edition).about()
+        is_vouched = about is not None and about.trusts_found and _is_trusted_file(folder.directory, stamp.name)
+        if file.digest is None or (is_vouched and not item.validates):
+            return is_vouched
+        name, _, expected = file.digest.partition(":")
+        with self._digesting, suppress(StoreError):
+            data = map_file(folder.directory / stamp.name)
+            try:
+                return digest([data], [name])[name] == expected
+            finally:
+                release(data)
+        return False
+
+    # --- What the store has now -----------------------------------------------------------------------------
+
+    def _ask(self, folder: Folder, item: Item, key: str, source: Source) -> ObjectInfo | None:
+        """Ask what an object is now: one list for the whole edition, where the store can list and is far away."""
+        known = (str(folder.directory), item.edition)
+        with self._lock:
+            listing = self._lists.setdefault(known, _Listing())
+        return listing.ask(source, key)
+
+
+class _Listing:
+    """What a store had of a dataset when it was asked first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[str, ObjectInfo] | None = None
+        self._can_list = True
+
+    def ask(self, source: Source, key: str) -> ObjectInfo | None:
+        if url_scheme(source.url) not in _NEAR and self._can_list:
+            with self._lock:
+                if self._objects is None and self._can_list:
+                    try:
+                        self._objects = {info.key: info for info in source.store.list()}
+                    except StoreError:  # web servers have no lists, and not everybody may see them
+                        self._can_list = False
+            if self._objects is not None:
+                return self._objects.get(key)
+        try:
+            return source.store.stat(key)
+        except ObjectNotFoundError:
+            return None
+
+
+def _is_made_of(record: Record, item: Item) -> bool:
+    """Tell whether copies were made of the objects, and of as many bytes, as an item of the same edition."""
+    stored = [part.stored for part in item.parts]
+    return record.keys == tuple(file.key for file in stored) and all(
+        file.num_bytes in (None, num_bytes) for file, num_bytes in zip(stored, record.stored_bytes, strict=True)
+    )
+
+
+def _is_trusted_file(directory: Path, name: str) -> bool:
+    """Tell whether a file belongs to this user, or to the system, and was not spoilt by a loss of power."""
+    try:
+        status = os.lstat(directory / name)
+    except OSError:
+        return False
+    return status.st_uid in (0, os.getuid()) and not is_doubtful(directory, status)

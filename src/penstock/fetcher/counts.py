@@ -1,0 +1,90 @@
+"""What the fetcher has done so far, for those who look in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.fetcher.queue import GroupKey
+
+
+class Counts:
+    """Totals since the start, by cause. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: Counter[str] = Counter()
+        self._caused: dict[GroupKey, dict[int, list[int]]] = {}
+        self._rate = _Rate()
+
+    def open(self, group: GroupKey) -> None:
+        """Count what a group causes."""
+        with self._lock:
+            self._caused.setdefault(group, {})
+
+    def close(self, group: GroupKey) -> None:
+        """Forget what a group caused."""
+        with self._lock:
+            self._caused.pop(group, None)
+
+    def add(self, what: str, number: int = 1) -> None:
+        """Count something."""
+        with self._lock:
+            self._totals[what] += number
+
+    def add_arrived(self, num_bytes: int) -> None:
+        """Count bytes as they come, for the rate."""
+        with self._lock:
+            self._rate.add(num_bytes)
+
+    def add_download(self, credit: tuple[GroupKey, int] | None, num_bytes: int) -> None:
+        """Count an item that was fetched, for the stream that caused it too."""
+        with self._lock:
+            self._totals["downloads"] += 1
+            self._totals["bytes"] += num_bytes
+            if credit is not None and credit[0] in self._caused:
+                counts = self._caused[credit[0]].setdefault(credit[1], [0, 0])
+                counts[0] += 1
+                counts[1] += num_bytes
+
+    def caused(self, group: GroupKey) -> dict[int, list[int]]:
+        """Give the downloads and bytes that each stream of a group caused."""
+        with self._lock:
+            return {stream: list(counts) for stream, counts in self._caused.get(group, {}).items()}
+
+    def rate(self) -> float:
+        """Give the bytes that come in a second."""
+        with self._lock:
+            return self._rate.now()
+
+    def totals(self) -> dict[str, int]:
+        """Give all totals."""
+        with self._lock:
+            return {name: self._totals[name] for name in ("downloads", "bytes", "retries", "errors")}
+
+
+class _Rate:
+    """Bytes per second, over about the last two seconds."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._num_bytes = 0
+        self._last = 0.0
+
+    def add(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._roll()
+
+    def now(self) -> float:
+        self._roll()
+        passed = time.monotonic() - self._begin
+        return self._last if passed < 0.5 else self._num_bytes / passed
+
+    def _roll(self) -> None:
+        passed = time.monotonic() - self._begin
+        if passed >= 2.0:
+            self._last = self._num_bytes / passed
+            self._begin, self._num_bytes = time.monotonic(), 0

@@ -1,0 +1,401 @@
+"""Brings one item to its directory: fetched in pieces, checked, unpacked, and only then given its name."""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
+
+from penstock.cachedir.boot import boot_id, flush_file
+from penstock.cachedir.layout import folder_mode, new_part_path, stripe_of
+from penstock.cachedir.ledger import Record, stamp_of
+from penstock.cachedir.versions import lasting_tag
+from penstock.codecs.digest import digest
+from penstock.codecs.unpack import map_file, release, unpack_to_file
+from penstock.errors import (
+    CacheError,
+    CorruptShardError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreTimeoutError,
+)
+from penstock.failpoints import reach
+from penstock.fetcher.partfile import PartFile
+from penstock.fetcher.pieces import PIECE_BYTES
+from penstock.files import make_folders
+from penstock.index.paths import resolve_inside
+from penstock.types import Span
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from penstock.cachedir.ledger import Ledger
+    from penstock.fetcher.copies import KeptFile
+    from penstock.fetcher.pieces import Owner, Piece, PiecePool
+    from penstock.fetcher.source import Source
+    from penstock.storage.base import ObjectInfo, Store
+    from penstock.storage.pieces import PieceReader
+    from penstock.wire.item import Item, ItemPart, StoredFile
+
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def split(num_bytes: int) -> list[Span]:
+    """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
+    return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, max(num_bytes, 1), PIECE_BYTES)]
+
+
+class CopiesPieces(Protocol):
+    """A store that hands over what comes of a piece at once, so that it is in memory once and not for long."""
+
+    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
+        """Hand over a range of an object as it comes, each part with its place in the range."""
+        ...
+
+
+def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
+    """Tell whether a store can do so."""
+    return hasattr(store, "copy_piece")
+
+
+def reads_first(store: object) -> TypeGuard[PieceReader]:
+    """Tell whether a store gives the beginning of an object together with what the object is."""
+    return hasattr(store, "read_first")
+
+
+class Beginning(NamedTuple):
+    """The first bytes of an object, read to learn what it is."""
+
+    data: Buffer
+    info: ObjectInfo
+
+
+class Ready(NamedTuple):
+    """A file of an item that lies under a temporary name, or where it was before, and the name that it is to have."""
+
+    path: Path
+    name: str
+
+
+class Fetched(NamedTuple):
+    """What one part of an item has become: its raw file, the compressed one if that is kept, and what it is made of."""
+
+    raw: Ready
+    packed: Ready | None
+    version: str | None
+    info: ObjectInfo | None  # None: the compressed file lay there already
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bring:
+    """One item on its way to one directory. Whoever calls holds the item's name."""
+
+    item: Item
+    directory: Path
+    source: Source
+    keep_zip: bool
+    pool: PiecePool
+    owner: Owner
+    unpacking: threading.Semaphore
+    on_bytes: Callable[[int], None]
+    on_retry: Callable[[], None]
+    begun: list[Beginning]  # of the item's first part, if somebody has read it already; it serves once
+    ledger: Ledger
+    name_of: Callable[[str], str]  # where a file of the item is to lie
+    kept: Callable[[StoredFile], KeptFile | None]  # finds a compressed file that need not be fetched
+    check: Callable[[Sequence[ObjectInfo]], None]  # raises if objects are not of the item's edition
+    explain: Callable[[str], None]  # raises if the dataset was written again: then that is why an object is wrong
+    file_mode: int
+
+    def run(self) -> Record:
+        """Fetch what is missing, unpack it, write it down and publish it; give what was written down."""
+        temporary: list[Path] = []
+        try:
+            with self._disk_errors():
+                parts = [self._prepare(part, temporary) for part in self.item.parts]
+                infos = [part.info for part in parts if part.info is not None]
+                if len(infos) == len(parts):
+                    self.check(infos)
+                record = self._record(parts)
+                self.ledger.begin()
+                self.ledger.put(record)
+                self._publish(parts)
+                return record
+        finally:
+            for path in temporary:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+    def fetch_index(self, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+        """Fetch the index to a temporary name."""
+        (part,) = self.item.parts
+        with self._disk_errors():
+            return self._fetch_vouched(part.raw, temporary)
+
+    # --- One part -------------------------------------------------------------------------------------------
+
+    def _prepare(self, part: ItemPart, temporary: list[Path]) -> Fetched:
+        """Make a part ready under temporary names."""
+        if part.packed is None:
+            path, info = self._fetch_checked(part.raw, temporary)
+            return Fetched(Ready(path, self.name_of(part.raw.name)), None, lasting_tag(info, time.time_ns()), info)
+        raw = Ready(self._new_part(temporary), self.name_of(part.raw.name))
+        kept = self.kept(part.packed)
+        if kept is not None:
+            self._unpack(kept.path, raw.path, part)
+            stays = Ready(kept.path, part.packed.name) if kept.is_ours else None
+            return Fetched(raw, stays, kept.version, None)
+        packed, info = self._fetch_checked(part.packed, temporary)
+        self._unpack(packed, raw.path, part)
+        version = lasting_tag(info, time.time_ns())
+        if self.keep_zip:
+            return Fetched(raw, Ready(packed, self.name_of(part.packed.name)), version, info)
+        packed.unlink()
+        return Fetched(raw, None, version, info)
+
+    def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
+        reach("unpack.started")
+        where = self.source.where(part.stored.key)
+        with self.unpacking:
+            data = map_file(packed)
+            try:
+                unpack_to_file(data, self.item.compression or "", part.raw.num_bytes or 0, raw, where)
+            finally:
+                release(data)
+        raw.chmod(self.file_mode & raw.stat().st_mode)
+        reach("unpack.done")
+
+    def _fetch_checked(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+        """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
+        for attempt in range(self.source.retry + 1):
+            path, info = self._fetch(file, temporary)
+            if self._is_intact(path, file):
+                return path, info
+            path.unlink()
+            self.explain(file.key)
+            if attempt < self.source.retry:
+                self.on_retry()
+        name = (file.digest or "").partition(":")[0]
+        raise CorruptShardError(
+            f"{self.source.where(file.key)} does not have the {name} digest that the index says, in"
+            f" {self.source.retry + 1} attempts: the object is damaged, write it again",
+            key=file.key,
+            digest=file.digest,
+        )
+
+    def _fetch_vouched(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+        """Fetch the index, which says what all else must be, though nothing says what it must be itself.
+
+        Many stores tag an object with its MD5. A tag that looks so and does not fit is either of another kind, as for
+        some encrypted objects, or the transfer was damaged: then two transfers that agree are believed.
+        """
+        came: set[str] = set()
+        for _ in range(self.source.retry + 2):
+            path, info = self._fetch(file, temporary)
+            tag = _MD5.fullmatch(info.etag or "")
+            if tag is None:
+                return path, info
+            found = self._digest(path, "md5")
+            if found == tag[1] or found in came:
+                return path, info
+            came.add(found)
+            path.unlink()
+            self.on_retry()
+        raise StoreError(
+            f"{self.source.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
+            " what it carries",
+            key=file.key,
+        )
+
+    def _is_intact(self, path: Path, file: StoredFile) -> bool:
+        if file.digest is None:
+            return True
+        name, _, expected = file.digest.partition(":")
+        return self._digest(path, name) == expected
+
+    def _digest(self, path: Path, name: str) -> str:
+        with self.unpacking:
+            data = map_file(path)
+            try:
+                return digest([data], [name])[name]
+            finally:
+                release(data)
+
+    # --- One object -----------------------------------------------------------------------------------------
+
+    def _fetch(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+        reach("download.started")
+        num_bytes = self._size(file)
+        out = PartFile(self._new_part(temporary), self.file_mode)
+        try:
+            info = self._copy_all(file, num_bytes, out)
+        except BaseException:
+            out.discard()
+            raise
+        out.close()
+        reach("download.done")
+        return out.path, info
+
+    def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile) -> ObjectInfo:
+        """Read all pieces side by side; each tells the version that it is of, and they must agree."""
+        spans = split(num_bytes)
+        found = self._take_begun(spans[0], out)
+        pieces = [
+            self._submit(file.key, len(span), partial(self._copy, file, span, out)) for span in spans[len(found) :]
+        ]
+        try:
+            found += self.pool.wait(pieces)
+        except StoreTimeoutError:
+            raise
+        except ObjectNotFoundError:
+            self.explain(file.key)
+            raise
+        except StoreError as error:
+            self._explain(file, num_bytes, error)
+            raise
+        for info in found:
+            self._check_size(file, info, num_bytes)
+            if info.etag != found[0].etag:
+                raise ObjectChangedError(
+                    f"{self.source.where(file.key)} was replaced while it was being read: fetch it again", key=file.key
+                )
+        return found[0]
+
+    def _take_begun(self, span: Span, out: PartFile) -> list[ObjectInfo]:
+        """Use the beginning, if somebody has read it already and it is long enough."""
+        if not self.begun:
+            return []
+        data, info = self.begun.pop()
+        if memoryview(data).nbytes < len(span):
+            return []
+        self._write(memoryview(data)[: len(span)], 0, out)
+        self.on_bytes(len(span))
+        return [info]
+
+    def _size(self, file: StoredFile) -> int:
+        if file.num_bytes is not None:
+            return file.num_bytes
+        store = self.source.store
+        (info,) = self.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
+        return int(info.num_bytes)
+
+    def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
+        store = self.source.store
+        if copies_pieces(store):
+            info = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out))
+        else:
+            data, info = store.read_piece(file.key, span, None)
+            if memoryview(data).nbytes != len(span):
+                raise StoreError(
+                    f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+                )
+            out.write(data, span.begin)
+        self.on_bytes(len(span))
+        reach("download.half")  # with more than one piece, others are still under way
+        return info
+
+    def _write(self, data: Buffer, begin: int, out: PartFile) -> None:
+        """Write while the store is sending, and let no error of the disk be taken for one of the network."""
+        try:
+            out.write(data, begin)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise self._no_space(error) from error
+            raise CacheError(f"{out.path} cannot be written: {error.strerror}", path=str(out.path)) from error
+
+    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
+        return self.pool.submit(self.owner, num_bytes, self.source, key, action)
+
+    def _explain(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
+        """A read beyond the end fails in the words of each store: see whether the object has another size."""
+        try:
+            info = self.source.store.stat(file.key)
+        except StoreError:
+            return
+        self._check_size(file, info, num_bytes, error)
+
+    def _check_size(
+        self, file: StoredFile, info: ObjectInfo, num_bytes: int, cause: BaseException | None = None
+    ) -> None:
+        if info.num_bytes != num_bytes:
+            self.explain(file.key)
+            raise ObjectChangedError(
+                f"{self.source.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
+                " it was changed or cut after the index was written",
+                key=file.key,
+                num_bytes=info.num_bytes,
+                expected=num_bytes,
+            ) from cause
+
+    # --- Names ----------------------------------------------------------------------------------------------
+
+    def _record(self, parts: list[Fetched]) -> Record:
+        """Describe the files as they will be published; where the system does not name its boots, they are flushed."""
+        ready = [part.raw for part in parts] + [part.packed for part in parts if part.packed is not None]
+        if boot_id() is None:
+            for file in ready:
+                flush_file(file.path)
+        stored = [part.stored for part in self.item.parts]
+        return Record(
+            files=tuple(stamp_of(name, path.stat()) for path, name in ready),
+            url=self.source.name,
+            keys=tuple(file.key for file in stored),
+            stored_bytes=tuple(
+                (file.num_bytes or 0) if part.info is None else part.info.num_bytes
+                for file, part in zip(stored, parts, strict=True)
+            ),
+            versions=tuple(part.version for part in parts),
+            digests=tuple(file.digest for file in stored),
+            edition=self.item.edition,
+            boot=boot_id(),
+        )
+
+    def _publish(self, parts: list[Fetched]) -> None:
+        """Give all files their names: the first part last, since its name stands for all."""
+        files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
+        for number, (temporary, name) in enumerate(files):
+            path = resolve_inside(self.directory, name)
+            make_folders(path.parent, folder_mode(self.file_mode))
+            reach("publish.between_parts" if number else "publish.before")
+            temporary.replace(path)
+        reach("publish.after")
+
+    def _new_part(self, temporary: list[Path]) -> Path:
+        path = new_part_path(self.directory, stripe_of(self.item.name))
+        make_folders(path.parent, 0o700)
+        temporary.append(path)
+        return path
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise self._no_space(error) from error
+            raise
+        except StoreError as error:  # an unpacked file translates its own
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+                raise self._no_space(cause) from cause
+            raise
+
+    def _no_space(self, error: OSError) -> CacheError:
+        needed = self.item.raw_bytes + self.item.packed_bytes
+        return CacheError(
+            f"no space in {self.directory} for the {format_bytes(needed)} of {self.item.name} ({error.strerror}): free"
+            " some, or set a cache_limit that leaves room",
+            path=str(self.directory),
+            num_bytes=needed,
+        )

@@ -1,0 +1,69 @@
+"""The node's fetcher: a process of its own, started by the first client that needs it, ended by the last that leaves.
+
+Its one argument is the descriptor on which it says that it listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.cachedir.lock import Descriptor, try_hold
+from penstock.failpoints import reach
+from penstock.fetcher.scheduler import Engine
+from penstock.fetcher.server import Server
+from penstock.wire.address import READY, meeting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LAST_WORDS_S = 2.0  # to remove files on their way
+
+
+def main() -> None:
+    """Run until the last client has left."""
+    ready = int(sys.argv[1])
+    reach("start.begun")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    place = meeting()
+    listener = _listen(place.socket)
+    reach("start.listening")
+    leaving: list[Descriptor] = []
+
+    def may_leave() -> bool:
+        """Leave only if no client is about to connect, and hold the others off until the socket is gone."""
+        lock = try_hold(place.lock)
+        if lock is None:
+            return False
+        leaving.append(lock)
+        with suppress(FileNotFoundError):
+            place.socket.unlink()
+        return True
+
+    engine = Engine()
+    asyncio.run(Server(engine, listener).run(lambda: _say_ready(ready), may_leave))
+    engine.close()
+    engine.wait_idle(_LAST_WORDS_S)
+    logging.shutdown()
+    os._exit(0)  # a thread may hang in a store that does not answer
+
+
+def _listen(path: Path) -> socket.socket:
+    """Take the meeting place; whoever started us holds its lock, so what lies there is stale."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(os.fspath(path))
+    listener.listen(256)
+    return listener
+
+
+def _say_ready(ready: int) -> None:
+    os.write(ready, READY)
+    os.close(ready)
+    reach("start.ready")

@@ -1,0 +1,279 @@
+"""Threads that read pieces: as many at once as pays, most urgent first, within a bound of memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import StoreTimeoutError
+from penstock.fetcher.climb import LOWEST, Climb, next_climb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.fetcher.source import Source
+
+PIECE_BYTES = 8 << 20
+_MAX_BYTES = 160 << 20
+_SMALL_BYTES = 512 << 10
+_MOST_SMALL = 96
+_MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
+_STRETCH_S = 1.0
+# A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
+# life for longer than any try or pause of a store, each of which is shorter than so many times its patience.
+_HANGS_AFTER = 3.0
+
+
+class Owner:
+    """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first."""
+
+    def rank(self) -> tuple[float, ...]:
+        """Give the place in the queue at this moment."""
+        return ()
+
+
+@dataclass(eq=False)
+class Piece:
+    """One read of at most `PIECE_BYTES`."""
+
+    owner: Owner
+    num_bytes: int
+    action: Callable[[], Any]
+    timeout_s: float  # the store's patience: so long without a byte
+    where: str
+    future: Future[Any] = field(default_factory=Future)
+    heard_at: float | None = None  # when it began, then its last sign of life
+    given_up: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it takes no time but that of asking."""
+        return self.num_bytes <= _SMALL_BYTES
+
+    def left_s(self) -> float | None:
+        """Give after how long without a further sign of life it hangs, or None if it has not begun."""
+        return None if self.heard_at is None else self.heard_at + _HANGS_AFTER * self.timeout_s - time.monotonic()
+
+
+class PiecePool:
+    """Runs pieces. Threads come when they are needed and stay until `close`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pending: dict[Owner, deque[Piece]] = {}
+        self._climb = Climb()
+        self._started: set[Piece] = set()
+        self._running_bytes = 0
+        self._num_threads = 0
+        self._num_stuck = 0
+        self._is_closed = False
+        self._stretch_begin = time.monotonic()
+        self._stretch_bytes = 0
+        self._was_full = False
+        self._mine = threading.local()  # the piece that a thread reads
+
+    @property
+    def limit(self) -> int:
+        """The number of pieces read at once."""
+        return self._climb.limit
+
+    @property
+    def num_running(self) -> int:
+        """The number of pieces being read now."""
+        return len(self._started)
+
+    def submit(self, owner: Owner, num_bytes: int, source: Source, key: str, action: Callable[[], Any]) -> Piece:
+        """Queue a read of an object of a store."""
+        piece = Piece(owner, num_bytes, action, source.timeout_s, source.where(key))
+        with self._changed:
+            if self._is_closed:
+                _tell_cancelled(piece.future)
+                return piece
+            self._pending.setdefault(owner, deque()).append(piece)
+            self._staff()
+            self._changed.notify()
+        return piece
+
+    def wait(self, pieces: Sequence[Piece]) -> list[Any]:
+        """Wait for all and give their results; the first failure ends the others and is raised."""
+        try:
+            pending = {piece.future for piece in pieces}
+            while pending:
+                lefts = [left for piece in pieces if not piece.future.done() and (left := piece.left_s()) is not None]
+                done, pending = wait(pending, max(0.0, min(lefts, default=1.0)), FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                self._check_times(pieces)
+            return [piece.future.result() for piece in pieces]
+        except BaseException:
+            self.cancel(pieces)
+            raise
+
+    def note_life(self) -> None:
+        """Hear from the store that reads a piece in this thread: a byte came, or it tries again."""
+        piece = self._piece_here()
+        if piece is not None:
+            piece.heard_at = time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the store tries again in this thread; who gave the piece up ends the wait, and its tries."""
+        piece = self._piece_here()
+        if piece is None:
+            time.sleep(seconds)
+        elif piece.given_up.wait(seconds):
+            raise CancelledError
+
+    def _piece_here(self) -> Piece | None:
+        return getattr(self._mine, "piece", None)
+
+    def cancel(self, pieces: Sequence[Piece]) -> None:
+        """Forget pieces that have not begun, and give up on those that have."""
+        with self._changed:
+            for piece in pieces:
+                queue = self._pending.get(piece.owner)
+                if queue and piece in queue:
+                    queue.remove(piece)
+                    if not queue:
+                        del self._pending[piece.owner]
+                piece.future.cancel()
+                self._give_up(piece)
+            self._changed.notify_all()
+
+    def cancel_all_of(self, owner: Owner) -> None:
+        """Cancel whatever is read on somebody's behalf; whoever waits for it hears of it at once."""
+        with self._changed:
+            pieces = [*self._pending.pop(owner, ()), *(piece for piece in self._started if piece.owner is owner)]
+            for piece in pieces:
+                self._give_up(piece)
+            self._changed.notify_all()
+        for piece in pieces:
+            _tell_cancelled(piece.future)
+
+    def _give_up(self, piece: Piece) -> None:
+        """Count a running piece as gone; its thread comes back when the store lets it."""
+        if piece in self._started:
+            piece.given_up.set()
+            self._num_stuck += 1
+            self._leave(piece)
+
+    def close(self) -> None:
+        """End the threads as they come to rest, and cancel what has not begun."""
+        with self._changed:
+            self._is_closed = True
+            pieces = [piece for queue in self._pending.values() for piece in queue]
+            self._pending.clear()
+            self._changed.notify_all()
+        for piece in pieces:
+            _tell_cancelled(piece.future)
+
+    def _staff(self) -> None:
+        """Have a thread for each piece that may run now."""
+        num_all = len(self._started) + sum(map(len, self._pending.values()))
+        wanted = min(self._climb.limit + _MOST_SMALL, num_all) + self._num_stuck
+        if self._num_threads < min(wanted, _MOST_THREADS):
+            self._num_threads += 1
+            threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
+
+    def _check_times(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            left = piece.left_s()
+            if left is not None and left <= 0 and not piece.future.done():
+                raise StoreTimeoutError(
+                    f"{piece.where}: nothing was heard of {piece.num_bytes} bytes for"
+                    f" {_HANGS_AFTER * piece.timeout_s:g} s: see whether the store can be reached, or raise"
+                    " download_timeout"
+                )
+
+    def _work(self) -> None:
+        while True:
+            piece = self._next()
+            if piece is None:
+                return
+            result, error = None, None
+            self._mine.piece = piece
+            try:
+                result = piece.action()
+            except BaseException as failure:  # noqa: BLE001  raised where the piece is waited for
+                error = failure
+            self._mine.piece = None
+            self._end(piece, result, error)
+            del piece, result, error
+
+    def _end(self, piece: Piece, result: Any, error: BaseException | None) -> None:
+        with self._changed:
+            if piece.given_up.is_set():
+                self._num_stuck -= 1
+                return
+            self._measure(piece.num_bytes)
+            self._leave(piece)
+            self._staff()
+            self._changed.notify()
+        if error is not None:
+            piece.future.set_exception(error)
+        else:
+            piece.future.set_result(result)
+
+    def _next(self) -> Piece | None:
+        with self._changed:
+            while not self._is_closed:
+                piece = self._best()
+                if piece is not None:
+                    self._started.add(piece)
+                    self._running_bytes += piece.num_bytes
+                    if not piece.future.set_running_or_notify_cancel():
+                        self._leave(piece)
+                        continue
+                    piece.heard_at = time.monotonic()
+                    return piece
+                self._changed.wait()
+            self._num_threads -= 1
+            return None
+
+    def _best(self) -> Piece | None:
+        if not self._pending:
+            return None
+        owner = min(self._pending, key=lambda owner: owner.rank())
+        queue = self._pending[owner]
+        if not self._may_run(queue[0]):
+            self._was_full = True
+            return None
+        piece = queue.popleft()
+        if not queue:
+            del self._pending[owner]
+        return piece
+
+    def _may_run(self, piece: Piece) -> bool:
+        if not self._started:
+            return True
+        # Small reads wait for the store's answer, not for bytes: many of them at once cost nothing.
+        if piece.is_small:
+            return sum(started.is_small for started in self._started) < _MOST_SMALL
+        num_large = sum(not started.is_small for started in self._started)
+        # But somebody stands still for their answers: large ones do not crowd them out.
+        limit = self._climb.limit if num_large == len(self._started) else LOWEST
+        return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
+
+    def _leave(self, piece: Piece) -> None:
+        self._started.discard(piece)
+        self._running_bytes -= piece.num_bytes
+
+    def _measure(self, num_bytes: int) -> None:
+        self._stretch_bytes += num_bytes
+        passed = time.monotonic() - self._stretch_begin
+        if passed < _STRETCH_S:
+            return
+        if passed < 3 * _STRETCH_S:  # a longer stretch held idle time
+            self._climb = next_climb(self._climb, self._stretch_bytes / passed, is_full=self._was_full)
+        self._stretch_begin, self._stretch_bytes, self._was_full = time.monotonic(), 0, False
+
+
+def _tell_cancelled(future: Future[Any]) -> None:
+    """Cancel a read whether it has begun or not, so that its waiter wakes up."""
+    if future.cancel():
+        future.set_running_or_notify_cancel()
+    elif not future.done():
+        future.set_exception(CancelledError())

@@ -1,0 +1,140 @@
+"""Notices that a dataset is written again while a job reads it: a job reads one edition from beginning to end.
+
+Where the index has digests, they say what a shard must be. Where it has none:
+
+- What was seen of a shard first, whole or by ranges, is what every later read of it must be.
+- An index is written after its shards. So a shard that is older than the index of its edition is of it, and needs no
+  question; of a newer one it is asked whether the store still has that index. Datasets that were copied may have shards
+  newer than their index: then the newest of them is the mark for those that follow.
+- A shard that was written after the job had opened the dataset is of another one, whatever the index says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.cachedir.editions import Edition
+from penstock.cachedir.versions import fingerprint, is_young, tag_of
+from penstock.errors import ObjectChangedError, ObjectNotFoundError
+from penstock.index.mosaic_json import INDEX_NAME
+from penstock.storage.base import ObjectInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penstock.cachedir.editions import About
+    from penstock.fetcher.source import Source
+    from penstock.wire.item import Item
+
+# Clocks of stores and of this machine may differ by so much.
+_CLOCKS_DIFFER_NS = 2 * 10**9
+# A store that tells no times is asked about its index no more often than this.
+_ASK_AGAIN_S = 5.0
+
+
+@dataclass
+class _Watched:
+    """What is known of one edition while somebody reads it."""
+
+    about: About | None
+    opened_ns: int
+    mark_ns: int | None  # shards up to this time were there when the index was last seen unchanged
+    asked_at: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    tags: dict[str, str | None] = field(default_factory=dict)  # of objects that were read by ranges, by key
+
+
+def first_mark(index_ns: int, now_ns: int) -> int:
+    """Give up to which time a shard is surely older than the index, which was written at `index_ns`.
+
+    A shard of the same time is one of its own, unless whole seconds may hide that it was written again just now.
+    """
+    return index_ns - 1 if is_young(ObjectInfo("", 0, None, index_ns), now_ns) else index_ns
+
+
+class Watch:
+    """Watches the editions that are open. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[tuple[str, str], _Watched] = {}
+
+    def begin(self, edition: Edition) -> None:
+        """Note that a job opens an edition now; if no other has it open, what was seen before no longer matters."""
+        with self._lock:
+            known = str(edition.directory), edition.name
+            if known in self._watched and edition.is_open():
+                self._watched[known].opened_ns = time.time_ns()
+            else:
+                self._watched.pop(known, None)
+
+    def tag(self, directory: Path, edition: str, key: str) -> str | None:
+        """Give the version that a ranged read of an object has to be of, if it was read before."""
+        return self._of(directory, edition).tags.get(key)
+
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], source: Source) -> None:
+        """Raise if the objects of a shard are not of its edition; what fitted its digest is, whatever else changed."""
+        if item.number is None:
+            return
+        watched, edition = self._of(directory, item.edition), Edition(directory, item.edition)
+        version = fingerprint(map(tag_of, infos))
+        seen = edition.seen(item.number)
+        if not all(part.stored.digest for part in item.parts):
+            if seen not in (0, version):
+                raise self._changed(source, infos[0].key, "it is not the object that was read before")
+            for info in infos:
+                self._check_time(watched, info, source)
+        if seen != version:
+            edition.see(item.number, version)
+        watched.tags.update((info.key, info.etag) for info in infos)
+
+    def explain(self, directory: Path, edition: str, source: Source, key: str) -> None:
+        """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
+        self._check_index(self._of(directory, edition), source, key)
+
+    def _of(self, directory: Path, edition: str) -> _Watched:
+        with self._lock:
+            found = self._watched.get((str(directory), edition))
+            if found is None:
+                about, now_ns = Edition(directory, edition).about(), time.time_ns()
+                modified_ns = None if about is None else about.modified_ns
+                found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
+                self._watched[str(directory), edition] = found
+            return found
+
+    def _check_time(self, watched: _Watched, info: ObjectInfo, source: Source) -> None:
+        modified_ns = info.modified_ns
+        with watched.lock:
+            if modified_ns is None or watched.mark_ns is None:
+                if watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S:
+                    self._check_index(watched, source, info.key)
+                return
+            if modified_ns <= watched.mark_ns:
+                return
+            if modified_ns > watched.opened_ns + _CLOCKS_DIFFER_NS:
+                raise self._changed(source, info.key, "it was written after this job had opened the dataset")
+            self._check_index(watched, source, info.key)
+            if not is_young(info, time.time_ns()):
+                watched.mark_ns = modified_ns
+
+    def _check_index(self, watched: _Watched, source: Source, key: str) -> None:
+        watched.asked_at = time.monotonic()
+        if watched.about is None:
+            return
+        try:
+            info = source.store.stat(INDEX_NAME)
+        except ObjectNotFoundError as error:
+            raise self._changed(source, key, f"{INDEX_NAME} is gone") from error
+        if not watched.about.is_version(info):
+            raise self._changed(source, key, f"{INDEX_NAME} is another one by now")
+
+    def _changed(self, source: Source, key: str, reason: str) -> ObjectChangedError:
+        return ObjectChangedError(
+            f"{source.where(key)} was written again while this job reads it ({reason}): a job reads one version of its"
+            " data from beginning to end. Start it again to read the new one, or write new data to a new place",
+            key=key,
+        )

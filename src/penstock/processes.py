@@ -1,0 +1,92 @@
+"""Nothing that is alive crosses a fork: threads, locks, connections and open files are each process's own.
+
+A forked child finds copies of its parent's locks, maybe held by threads that it does not have, and descriptors that it
+shares with its parent. Whatever would suffer from that is either given up in the child (`abandon_in_children`) or made
+anew there on first use (`PerProcess`). This file is the only one that hears of forks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Inherited(Protocol):
+    """Something that must not go on living in a forked child."""
+
+    def abandon(self) -> None:
+        """Let go in the child without a word to anybody, and without unlocking: the parent still holds it."""
+        ...
+
+
+_alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def abandon_in_children(resource: Inherited) -> None:
+    """Have a resource abandoned in every child that this process forks; what lives on there asks for it again."""
+    _alive.add(resource)
+
+
+def _abandon_all() -> None:
+    inherited = list(_alive)
+    _alive.clear()
+    for resource in inherited:
+        resource.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+class PerProcess(Generic[T]):
+    """A value that each process makes for itself when it first asks for it. Safe for threads.
+
+    What the parent made is not closed in its child, only forgotten: whatever in it needs more than that asks for it
+    with `abandon_in_children`. A pickle carries how to make the value, never the value.
+    """
+
+    _value: T | None
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self.abandon()
+
+    def get(self) -> T:
+        """Give this process's own."""
+        value = self._value
+        if value is None:
+            with self._lock:
+                value = self._value
+                if value is None:
+                    value = self._value = self._make()
+        return value
+
+    @property
+    def made(self) -> T | None:
+        """What this process has made, if it has made it yet."""
+        return self._value
+
+    def forget(self) -> T | None:
+        """Give back what was made, for whoever has to close it; the next who asks gets another."""
+        with self._lock:
+            value, self._value = self._value, None
+            return value
+
+    def abandon(self) -> None:
+        """Begin with nothing, as a new process does."""
+        self._lock = threading.RLock()
+        self._value = None
+        abandon_in_children(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_make": self._make}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._make = state["_make"]
+        self.abandon()

@@ -1,0 +1,145 @@
+"""Ids → samples: whatever lies in one shard is read together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.data.getitem import group_by_shard, within_one_shard
+from penstock.errors import CorruptShardError
+from penstock.reading.collecting import ColumnCollector, SampleCollector
+from penstock.reading.skip import SKIPPED, Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeAlias
+
+    from penstock.formats.base import ShardReader
+    from penstock.order.spans import Spans
+    from penstock.reading.open_shards import OpenShards
+    from penstock.reading.ranged import RangedRows
+    from penstock.types import Columns, Int64Array, Sample
+
+    _Part: TypeAlias = tuple[ShardReader, Int64Array, Int64Array]  # an open shard, rows of it, and their places
+
+
+class Feed:
+    """Reads samples by id, in the order asked for, from the shards that hold them."""
+
+    def __init__(self, spans: Spans, shards: OpenShards, ranged: RangedRows | None = None) -> None:
+        self._spans = spans
+        self._shards = shards
+        self._ranged = ranged
+
+    def read_one(self, sample_id: int) -> Sample:
+        """Give one sample, whose id is in range; from far away, maybe only its bytes are fetched."""
+        shard = self._spans.shard_of(sample_id)
+        row = sample_id - int(self._spans.starts[shard])
+        with self._shards:
+            if self._ranged is not None and shard not in self._shards and self._ranged.is_worth_it(shard, 1):
+                with self._shards.waiting():
+                    [reader] = self._ranged.open([(shard, np.array([row]))])
+                return reader.read([0])[0]
+            return self._shards.get(shard).read([row])[0]
+
+    def read_some(self, ids: range | Int64Array, before_shards: Callable[[], None] = lambda: None) -> list[Sample]:
+        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched.
+
+        `before_shards` is called once those bytes are here, before whole shards are waited for.
+        """
+        if self._ranged is None or not len(ids):
+            return self.read(ids)
+        collector = SampleCollector(len(ids))
+        self._fill(collector, self._readers_of_some(np.asarray(ids, np.int64), before_shards))
+        return collector.samples()
+
+    def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
+        """Give the same by column, to be cut into batches."""
+        if self._ranged is None or not len(ids):
+            return self.collect(ids)
+        collector = ColumnCollector(len(ids))
+        self._fill(collector, self._readers_of_some(ids, before_shards))
+        return collector
+
+    def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
+        """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
+        groups = list(group_by_shard(ids, self._spans))
+        ranged = self._ranged
+        far = [
+            (shard, rows, places)
+            for shard, rows, places in groups
+            if ranged is not None and shard not in self._shards and ranged.is_worth_it(shard, len(rows))
+        ]
+        if ranged is not None and far:
+            with self._shards.waiting():
+                readers = ranged.open([(shard, rows) for shard, rows, _ in far])
+            for reader, (_, rows, places) in zip(readers, far, strict=True):
+                yield reader, np.arange(len(rows)), places
+        before_shards()
+        fetched = {shard for shard, _, _ in far}
+        for shard, rows, places in groups:
+            if shard not in fetched:
+                yield self._shards.get(shard), rows, places
+
+    def read(self, ids: range | Int64Array) -> list[Sample]:
+        """Give many samples."""
+        alone = within_one_shard(ids, self._spans)
+        with self._shards:
+            if alone is not None:
+                shard, rows = alone
+                return self._shards.get(shard).read(rows)
+        collector = SampleCollector(len(ids))
+        self._fill(collector, self._readers(np.asarray(ids, np.int64)))
+        return collector.samples()
+
+    def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
+        """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
+        samples: list[Sample | Gap] = [Gap(CorruptShardError("not read"))] * len(ids)
+        for shard, rows, places in group_by_shard(ids, self._spans):
+            with self._shards:
+                for place, sample in zip(places.tolist(), self._read_rows_around(shard, rows), strict=True):
+                    samples[place] = sample
+        return samples
+
+    def _read_rows_around(self, shard: int, rows: Int64Array) -> Sequence[Sample | Gap]:
+        try:
+            reader = self._shards.get(shard)
+        except SKIPPED as error:
+            return [Gap(error)] * len(rows)
+        try:
+            return reader.read(rows)
+        except SKIPPED:
+            return [_read_row(reader, row) for row in rows.tolist()]
+
+    def read_columns(self, ids: range | Int64Array) -> Columns:
+        """Give many samples by column: an array where the values allow it, else a list."""
+        alone = within_one_shard(ids, self._spans)
+        with self._shards:
+            if alone is not None:
+                shard, rows = alone
+                return self._shards.get(shard).read_columns(rows)
+        return self.collect(np.asarray(ids, np.int64)).columns()
+
+    def collect(self, ids: Int64Array) -> ColumnCollector:
+        """Give many samples by column, to be cut into batches."""
+        collector = ColumnCollector(len(ids))
+        self._fill(collector, self._readers(ids))
+        return collector
+
+    def _readers(self, ids: Int64Array) -> Iterator[_Part]:
+        for shard, rows, places in group_by_shard(ids, self._spans):
+            yield self._shards.get(shard), rows, places
+
+    def _fill(self, collector: SampleCollector | ColumnCollector, parts: Iterator[_Part]) -> None:
+        with self._shards:
+            for reader, rows, places in parts:
+                collector.add(reader, rows, places)
+            collector.finish()
+
+
+def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
+    try:
+        return reader.read([row])[0]
+    except SKIPPED as error:
+        return Gap(error)

@@ -1,0 +1,1 @@
+"""What a process and its fetcher say to each other: frames, messages, and the values in them."""
