@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from penstock.reading.asking import ask_all
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from penstock.cache.cache import Cache
     from penstock.formats.base import ReadOptions, ShardReader
     from penstock.index.model import ShardInfo
-    from penstock.reading.shard_table import ShardTable
     from penstock.types import Int64Array, Place
 
 # Past this part of its rows, or this many of them, a shard is worth fetching whole.
@@ -29,25 +29,33 @@ _MAX_ROWS = 64
 _TABLE_BYTES_PER_ROW = 256 << 10
 
 
-class RangedRows:
-    """Reads rows by ranges for as long as that is less than fetching their shards."""
+class FetchedShard(NamedTuple):
+    """A shard in a store: the number of its stream in the cache, its own there, and what the index says of it."""
 
-    def __init__(self, table: ShardTable) -> None:
-        self._table = table
+    stream: int
+    number: int
+    info: ShardInfo
+
+
+class RangedRows:
+    """Reads rows by ranges for as long as that is less than fetching their shards.
+
+    `find` gives a shard that may be read so, or None.
+    """
+
+    def __init__(self, cache: Cache, options: ReadOptions, find: Callable[[int], FetchedShard | None]) -> None:
+        self._cache, self._options, self._find = cache, options, find
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
-        stream, number, info = self._table.find(shard)
-        place = self._table.places[stream]
-        if place.cached is None or place.in_place is not None:
-            return False
-        if info.layout.format != "mds" or info.parts[0].packed is not None or place.validates:
+        found = self._find(shard)
+        if found is None or found.info.layout.format != "mds" or found.info.parts[0].packed is not None:
             return False
         num_read = self._num_read.get(shard, 0) + num_rows
-        if num_read > min(_MAX_ROWS, max(1, int(info.num_samples * _MAX_PART))):
+        if num_read > min(_MAX_ROWS, max(1, int(found.info.num_samples * _MAX_PART))):
             return False
-        return not self._table.cache.is_present(place.cached, number)
+        return not self._cache.is_present(found.stream, found.number)
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
@@ -56,19 +64,18 @@ class RangedRows:
         bounds = [ask.bounds(table) for ask, table in zip(asked, tables, strict=True)]
         spans = [[Span(begin, end) for begin, end in each.tolist()] for each in bounds]
         found = self._read(list(zip(asked, spans, strict=True)))
-        return [_reader_of(ask.info, pieces, self._table.options) for ask, pieces in zip(asked, found, strict=True)]
+        return [_reader_of(ask.info, pieces, self._options) for ask, pieces in zip(asked, found, strict=True)]
 
     def _ask(self, shard: int, rows: Int64Array) -> _Ask:
-        stream, number, info = self._table.find(shard)
-        cached = self._table.places[stream].cached
-        if cached is None:
-            raise CorruptShardError(f"{info.name} is not in a store", shard=info.name)
+        found = self._find(shard)
+        if found is None:
+            raise CorruptShardError(f"shard {shard} is not in a store", shard=str(shard))
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        return _Ask(cached, number, info, rows)
+        return _Ask(found.stream, found.number, found.info, rows)
 
     def _read(self, wanted: Sequence[tuple[_Ask, list[Span]]]) -> list[list[bytes]]:
         """Read ranges of many objects at once: one question for each stream."""
-        cache = self._table.cache
+        cache = self._cache
         places: dict[int, list[Place]] = {}
         shards: dict[int, dict[str, int]] = {}
         for ask, spans in wanted:
