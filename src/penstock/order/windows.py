@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.order.belt import CHUNK_SIZE, Lane, Layout, Pace, Slices
+from penstock.order.conveyor import CHUNK_SIZE, Lane, Layout, Pace, Slices
 from penstock.order.keys import fold, sort_groups
 from penstock.order.lanes import Chunk, read_lanes
 from penstock.order.memory import Recent
