@@ -15,7 +15,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.order.fronts import take_from_all
 from penstock.order.keys import fold
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 from penstock.order.mixed import EpochMix
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class UnitOrder:
         self._streams = {stream.name: stream for stream in streams}
         self._units, self._seed = units, seed
         self._versions_of, self._is_shuffled = versions_of, is_shuffled
-        self._epochs: Recent[EpochMix] = Recent(2)
+        self._epochs: LRU[EpochMix] = LRU(2)
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch: whole global batches only."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.order.keys import fold, permutation, sort_groups
 from penstock.order.lanes import lane_length
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 from penstock.order.pool import Pool, rank_among_equals
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Mixer:
             else None
         )
         self._blocks_at_once = max(1, ROWS_AT_ONCE // block_rows)
-        self._runs: Recent[Mixed] = Recent(num_lanes + 1)
-        self._tails: Recent[list[Mixed]] = Recent(1)
+        self._runs: LRU[Mixed] = LRU(num_lanes + 1)
+        self._tails: LRU[list[Mixed]] = LRU(1)
 
     def rows(self, lane: int, row: int) -> Mixed:
         """Give a run of blocks of a lane that holds a row, or what is left after the last whole block."""

@@ -15,7 +15,7 @@ from penstock.order.base import LooksAhead
 from penstock.order.fronts import Exchange, advance_all, take_from_all
 from penstock.order.keys import fold
 from penstock.order.lanes import Chunk, lane_length, read_lanes
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 from penstock.order.mix import Mixed, Mixer
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class MixedOrder:
         self._streams = {stream.name: stream for stream in streams}
         self._num_lanes, self._block_rows, self._seed = num_lanes, block_rows, seed
         self._versions_of, self._is_shuffled = versions_of, is_shuffled
-        self._epochs: Recent[EpochMix] = Recent(2)
-        self._chunks: Recent[Chunk] = Recent(2 * num_lanes + 2)
+        self._epochs: LRU[EpochMix] = LRU(2)
+        self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
 
     @property
     def looks_ahead(self) -> bool:
