@@ -17,7 +17,7 @@ EVERYWHERE = {
     "units",
     "extras",
     "files",
-    "memory",
+    "large_pages",
     "printable",
     "interrupts",
     "failpoints",
