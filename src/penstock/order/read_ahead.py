@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
-    from penstock.order.layout import EpochOrder
+    from penstock.order.epoch_order import EpochOrder
     from penstock.types import Int64Array
 
 _FIRST_IDS_AT_ONCE = 1 << 11
