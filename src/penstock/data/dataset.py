@@ -27,8 +27,8 @@ from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
 from penstock.interrupts import cut_short
+from penstock.order.make_plan import RunSettings, count_epoch
 from penstock.order.options import StreamShards
-from penstock.order.run import RunSettings, count_epoch
 from penstock.reading.pass_reader import Here, Tour
 from penstock.reading.prefetch import Course, Outlook, batches_ahead, max_open_shards
 from penstock.reading.shard_table import open_streams

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from penstock.cache.once import keep_in_files
 from penstock.order.advice import check_cache, check_world
 from penstock.order.cursor import Cursor
+from penstock.order.make_plan import make_plan
 from penstock.order.native import StreamPlan
-from penstock.order.run import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
     from penstock.order.plan import Plan
-    from penstock.order.run import RunSettings
     from penstock.order.world import Seat, World
     from penstock.reading.shard_table import ShardTable
 

@@ -9,14 +9,14 @@ from penstock.data.passes import NO_WORKER, PassBook
 from penstock.data.seat import find_seat, is_worker
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
-from penstock.order.run import MOSAIC, choose_order
+from penstock.order.make_plan import MOSAIC, choose_order
 from penstock.order.world import replicate
 
 if TYPE_CHECKING:
     from penstock.data.passes import Notes, Pass
     from penstock.data.run import Runs
+    from penstock.order.make_plan import RunSettings
     from penstock.order.plan import Plan
-    from penstock.order.run import RunSettings
     from penstock.order.world import Seat
 
 # Without a batch size, samples come one by one but are still read many at a time.
