@@ -117,7 +117,7 @@ class UnitOrder:
         number = int(mixed.streams[row - mixed.first_row])
         name = run.segment.names[number]
         lane, fronts = unit % num_lanes, run.fronts[name]
-        if run.mixer.is_pooled[number]:
+        if run.mixer.is_small[number]:
             taken = take_from_all(fronts, index)
         else:
             taken = (fronts[lane] + index) * num_lanes + lane

@@ -99,11 +99,11 @@ class EpochMix:
     def fronts_at(self, run: _Run, position: int) -> dict[str, Int64Array]:
         """Give every stream's fronts at a position of a run."""
         offset = min(position - run.segment.start, run.segment.size)
-        by_lane, pooled = run.mixer.taken_at(offset)
+        by_lane, small = run.mixer.taken_at(offset)
         fronts = dict(run.fronts)
         for stream, name in enumerate(run.segment.names):
-            if run.mixer.is_pooled[stream]:
-                fronts[name] = advance_all(fronts[name], int(pooled[stream]))
+            if run.mixer.is_small[stream]:
+                fronts[name] = advance_all(fronts[name], int(small[stream]))
             else:
                 fronts[name] = fronts[name] + np.roll(by_lane[stream], run.segment.start % self._num_lanes)
         return fronts
@@ -240,7 +240,7 @@ class MixedOrder:
             name = run.segment.names[stream]
             is_here = np.flatnonzero(streams == stream)
             fronts, indexes = run.fronts[name], mixed.indexes[is_here]
-            if run.mixer.is_pooled[stream]:
+            if run.mixer.is_small[stream]:
                 numbers, step = take_from_all(fronts, indexes), 1
             else:
                 numbers, step = (fronts[lane] + indexes) * self._num_lanes + lane, self._num_lanes

@@ -59,7 +59,7 @@ class _Era:
     before: Int64Array  # [block][stream]: samples dealt to earlier blocks, in this era and before
 
 
-class Pool:
+class SmallStreams:
     """Small streams that share some slots of each block; slot numbers count over the whole segment."""
 
     def __init__(self, counts: Sequence[int], num_blocks: int, slots_before: Callable[[int], int], key: int) -> None:
