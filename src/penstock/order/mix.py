@@ -66,7 +66,7 @@ class Mixer:
             else None
         )
         self._blocks_at_once = max(1, ROWS_AT_ONCE // block_rows)
-        self._runs: LRU[Mixed] = LRU(num_lanes + 1)
+        self._mixed: LRU[Mixed] = LRU(num_lanes + 1)
         self._tails: LRU[list[Mixed]] = LRU(1)
 
     def rows(self, lane: int, row: int) -> Mixed:
@@ -75,7 +75,7 @@ class Mixer:
         if block == self.num_blocks:
             return self._tails("tail", self._mix_tail)[lane]
         num_blocks = min(self._blocks_at_once, self.num_blocks - block)
-        return self._runs((lane, block), lambda: self._mix_blocks(lane, block, num_blocks))
+        return self._mixed((lane, block), lambda: self._mix_blocks(lane, block, num_blocks))
 
     def first_block(self, row: int) -> int:
         """Give the first block of the run that `rows` gives for a row."""
