@@ -12,8 +12,8 @@ from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
 from penstock.order.advice import check_cache, check_world
 from penstock.order.cursor import Cursor
+from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.native import StreamPlan
-from penstock.order.run import MOSAIC, choose_order, make_plan
 from penstock.processes import abandon_in_children
 from penstock.reading.blocks import BatchSchedule
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from penstock.data.passes import Pass, PassState
     from penstock.data.seat import SeatSettings
+    from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
     from penstock.order.plan import Plan
-    from penstock.order.run import RunSettings
     from penstock.order.world import Seat, World
     from penstock.reading.source import Source
 

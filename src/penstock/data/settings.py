@@ -9,7 +9,7 @@ from penstock.codecs.digest import check_hashes
 from penstock.data.seat import SeatSettings
 from penstock.errors import ConfigError
 from penstock.formats.base import ReadOptions
-from penstock.order.run import RunSettings
+from penstock.order.make_plan import RunSettings
 from penstock.reading.pass_reader import PassOptions
 from penstock.units import parse_bytes
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
-from penstock.order.run import count_epoch
+from penstock.order.make_plan import count_epoch
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.storage.base import shown_url, url_scheme
@@ -17,8 +17,8 @@ from penstock.storage.local import LocalStore
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
-    from penstock.order.run import RunSettings
     from penstock.reading.source import Source
     from penstock.reading.transforms import SampleTransform
 

@@ -12,10 +12,10 @@ from penstock.errors import PenstockError, StoreTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-C = TypeVar("C", bound="Connection")
+C = TypeVar("C", bound="PooledConnection")
 
 
-class Connection(Protocol):
+class PooledConnection(Protocol):
     """Something that is open until it is closed, used by one thread at a time."""
 
     def is_open(self) -> bool:
