@@ -1,0 +1,31 @@
+"""A source whose samples are computed: no files, no cache."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock import FunctionReader, OpenShard, Source
+from penstock.order.spans import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIRST_ID = 1000  # no sample of a dataset that tests write has such a number
+
+
+class Squares(Source):
+    """Shards of so many numbers and their squares each."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.spans = Spans(lengths)
+
+    def open(self, shard: int) -> OpenShard:
+        return OpenShard(
+            FunctionReader(int(self.spans.starts[shard + 1] - self.spans.starts[shard]), partial(self.sample, shard))
+        )
+
+    def sample(self, shard: int, row: int) -> dict[str, Any]:
+        number = FIRST_ID + int(self.spans.starts[shard]) + row
+        return {"id": number, "square": number * number, "process": os.getpid()}
