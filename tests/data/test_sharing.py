@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from penstock import StreamingDataset
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 from penstock.storage.base import open_store
 from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
 from tests.streaming import ids_of, write_samples

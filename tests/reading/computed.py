@@ -22,9 +22,8 @@ class Squares(Source):
         self.spans = Spans(lengths)
 
     def open(self, shard: int) -> OpenShard:
-        return OpenShard(
-            FunctionReader(int(self.spans.starts[shard + 1] - self.spans.starts[shard]), partial(self.sample, shard))
-        )
+        begin, end = self.spans.starts[shard : shard + 2].tolist()
+        return OpenShard(FunctionReader(end - begin, partial(self.sample, shard)))
 
     def sample(self, shard: int, row: int) -> dict[str, Any]:
         number = FIRST_ID + int(self.spans.starts[shard]) + row

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +29,9 @@ def without_collector() -> Iterator[None]:
 def open_files(folder: Path) -> list[str]:
     """Files below a folder that this process has open or mapped."""
     found = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-        except FileNotFoundError:
-            continue
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
     mapped = Path("/proc/self/maps").read_text().split()
     return [name for name in {*found, *mapped} if name.startswith(str(folder))]
 

@@ -83,7 +83,7 @@ def test_by_number_by_slice_and_by_column(stored: Path) -> None:
         assert dataset[NUM_STORED]["square"] == FIRST_ID**2
         assert [sample["id"] for sample in dataset[NUM_STORED - 1 : NUM_STORED + 2]] == [59, FIRST_ID, FIRST_ID + 1]
         numbers = np.arange(NUM_STORED, NUM_STORED + NUM_SQUARES)[::-1]
-        assert dataset.read_columns(numbers)["id"].tolist() == list(range(FIRST_ID + NUM_SQUARES - 1, FIRST_ID - 1, -1))
+        assert list(dataset.read_columns(numbers)["id"]) == list(range(FIRST_ID + NUM_SQUARES - 1, FIRST_ID - 1, -1))
 
 
 def test_warm_and_pin_mean_the_shards_that_are_fetched(stored: Path) -> None:

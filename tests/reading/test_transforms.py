@@ -116,7 +116,7 @@ def test_batches_by_column(folder: Path, num_threads: int) -> None:
     loader = StreamingDataLoader(dataset, batch_size=8, num_workers=num_threads)
     found = np.concatenate([batch["half"].numpy() for batch in loader])
     assert sorted(found.tolist()) == [number / 2 for number in range(NUM_SAMPLES)]
-    assert dataset.read_columns([4, 2])["half"].tolist() == [2, 1]
+    assert list(dataset.read_columns([4, 2])["half"]) == [2, 1]
 
 
 def test_a_batch_that_fails_says_where_it_begins(folder: Path) -> None:

@@ -15,7 +15,7 @@ from penstock.cachedir.layout import pin_path, plain_name
 from penstock.cachedir.ledger import Ledger, look
 from penstock.errors import BadIndexError
 from penstock.files import translated
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

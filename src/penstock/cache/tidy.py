@@ -14,7 +14,7 @@ from penstock.cache.removing import PATIENCE_S
 from penstock.cachedir.editions import editions_in
 from penstock.cachedir.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path
 from penstock.errors import BadIndexError
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:

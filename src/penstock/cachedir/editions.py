@@ -26,7 +26,7 @@ from penstock.cachedir.boot import boot_id
 from penstock.cachedir.layout import apart_name, editions_folder
 from penstock.cachedir.lock import Descriptor, try_lock
 from penstock.files import appearing, make_folders
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,7 +14,7 @@ from penstock.cachedir.lock import Descriptor, try_lock
 from penstock.cachedir.policy import Shelf
 from penstock.errors import BadIndexError
 from penstock.failpoints import reach
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
