@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.lease import Lease, Paths, is_present, try_lease
+from penstock.cache.lease import Lease, Paths, try_lease
 from penstock.cache.progress import WaitLine
 from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.layout import default_directory, pin_path
@@ -179,7 +179,7 @@ class Cache:
             return False
         first = index.shards[shard].parts[0].raw
         path = self._live.paths[stream](opened.edition.name_of(first.basename, entry))
-        return is_present(path, first.num_bytes, entry)
+        return entry.is_first_at(path, first.num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
         """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
