@@ -21,6 +21,7 @@ EVERYWHERE = {
     "files",
     "large_pages",
     "printable",
+    "status_line",
     "interrupts",
     "failpoints",
     "processes",
