@@ -9,7 +9,6 @@ from penstock.codecs.digest import check_hashes
 from penstock.data.getitem import resolve_ids
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
-from penstock.order.spans import Spans
 from penstock.reading.batch_reader import BatchReader
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.open_shards import OpenShards
@@ -163,7 +162,7 @@ class _LocalShards(Source):
         unpack_dir: Path | None,
         memory_limit: int,
     ) -> None:
-        self.spans = Spans(folder.index.lengths)
+        super().__init__(folder.index.lengths)
         self.memory_limit = memory_limit
         self._folder, self._options, self._shards = folder, options, folder.index.shards
         self._validate_hash, self._unpack_dir = validate_hash, unpack_dir
