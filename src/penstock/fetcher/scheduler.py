@@ -252,6 +252,7 @@ class Engine:
                 condition.notify_all()
         self._pool.close()
         self._haul.close()
+        self._room.close_folders()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no thread works on an item any more."""
