@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cachedir.lock import Stripes
-from penstock.cachedir.owner import prepare_folder
+from penstock.cachedir.ownership import prepare_folder
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.budget import Room
 from penstock.fetcher.counts import Counts
