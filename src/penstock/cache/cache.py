@@ -22,7 +22,7 @@ from penstock.cachedir.layout import default_directory, pin_path
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.fetcher.queue import Want
 from penstock.files import appearing, translated
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess

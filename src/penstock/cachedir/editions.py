@@ -28,7 +28,7 @@ from penstock.cachedir.lock import open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import appearing, make_folders
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

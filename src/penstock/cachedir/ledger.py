@@ -19,7 +19,7 @@ from penstock.cachedir.layout import ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
 from penstock.files import appearing, make_folders
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_plain_name
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from penstock.cachedir.versions import edition_of, is_young, lasting_tag
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.files import copy_file
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

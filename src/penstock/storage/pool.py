@@ -13,12 +13,12 @@ from penstock.processes import PerProcess, abandon_in_children
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-C = TypeVar("C", bound="Connection")
+C = TypeVar("C", bound="PooledConnection")
 
 _of_parents: list[object] = []  # connections that came over a fork
 
 
-class Connection(Protocol):
+class PooledConnection(Protocol):
     """Something that is open until it is closed, used by one thread at a time."""
 
     def is_open(self) -> bool:
