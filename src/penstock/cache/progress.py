@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import Any
 
+from penstock.status_line import StatusLine
 from penstock.units import format_bytes
 
 _SILENT_FOR_S = 2.0
@@ -16,24 +15,16 @@ class WaitLine:
 
     def __init__(self, what: str | None = None) -> None:
         self._what = what
-        self._begin = time.monotonic()
-        self._num_shown = 0
+        self._line = StatusLine(silent_for_s=_SILENT_FOR_S)
 
     def show(self, progress: dict[str, Any]) -> None:
         """Take one report of the fetcher."""
-        if time.monotonic() - self._begin < _SILENT_FOR_S or not progress or not _is_terminal():
-            return
-        text = describe(progress, self._what)
-        sys.stderr.write("\r" + text.ljust(self._num_shown))
-        sys.stderr.flush()
-        self._num_shown = len(text)
+        if progress and self._line.is_due() and self._line.is_terminal:
+            self._line.show(describe(progress, self._what))
 
     def clear(self) -> None:
         """Erase the line."""
-        if self._num_shown:
-            sys.stderr.write("\r" + " " * self._num_shown + "\r")
-            sys.stderr.flush()
-            self._num_shown = 0
+        self._line.clear()
 
 
 def describe(progress: dict[str, Any], what: str | None = None) -> str:
@@ -45,7 +36,3 @@ def describe(progress: dict[str, Any], what: str | None = None) -> str:
         return f"waiting to download {name}, {progress['position']} before it"
     done = f"{format_bytes(progress['bytes'])} of {format_bytes(progress['of'])}" if progress["of"] else ""
     return f"downloading {name} ({done}; {wanted} wanted), {format_bytes(progress['rate'])}/s"
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.editions import Edition, last_edition
 from penstock.cachedir.layout import new_part_path, stripe_of
-from penstock.cachedir.ledger import look
+from penstock.cachedir.presence import look
 from penstock.errors import (
     AccessDeniedError,
     BadIndexError,

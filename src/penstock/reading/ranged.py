@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import CorruptShardError
 from penstock.formats.base import get_format
 from penstock.reading.asking import ask_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.formats.base import RowRanges, ShardReader
+    from penstock.cache.cache import Cache
+    from penstock.formats.base import ReadOptions, RowRanges, ShardReader
     from penstock.index.model import ShardInfo
-    from penstock.reading.shard_table import ShardTable
     from penstock.types import Int64Array, Place, Span
 
 # Past this part of its rows, or this many of them, a shard is worth fetching whole.
@@ -23,28 +23,36 @@ _MAX_PART = 1 / 8
 _MAX_ROWS = 64
 
 
-class RangedRows:
-    """Reads rows by ranges for as long as that is less than fetching their shards."""
+class FetchedShard(NamedTuple):
+    """A shard in a store: the number of its stream in the cache, its own there, and what the index says of it."""
 
-    def __init__(self, table: ShardTable) -> None:
-        self._table = table
+    stream: int
+    number: int
+    info: ShardInfo
+
+
+class RangedRows:
+    """Reads rows by ranges for as long as that is less than fetching their shards.
+
+    `find` gives a shard that may be read so, or None.
+    """
+
+    def __init__(self, cache: Cache, options: ReadOptions, find: Callable[[int], FetchedShard | None]) -> None:
+        self._cache, self._options, self._find = cache, options, find
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
-        stream, number, info = self._table.find(shard)
-        place = self._table.places[stream]
-        if place.cached is None or place.in_place is not None:
+        found = self._find(shard)
+        if found is None or get_format(found.info.layout.format).row_ranges is None:
             return False
-        part = info.parts[0]
-        if part.packed is not None or part.span is not None or place.validates:
-            return False
-        if get_format(info.layout.format).row_ranges is None:
+        part = found.info.parts[0]
+        if part.packed is not None or part.span is not None:
             return False
         num_read = self._num_read.get(shard, 0) + num_rows
-        if num_read > min(_MAX_ROWS, max(1, int(info.num_samples * _MAX_PART))):
+        if num_read > min(_MAX_ROWS, max(1, int(found.info.num_samples * _MAX_PART))):
             return False
-        return not self._table.cache.is_present(place.cached, number)
+        return not self._cache.is_present(found.stream, found.number)
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
@@ -52,20 +60,19 @@ class RangedRows:
         located = self._read([(ask, ask.ranges.spans_to_locate(ask.info, ask.rows)) for ask in asked])
         spans = [ask.ranges.spans_of_rows(ask.info, ask.rows, found) for ask, found in zip(asked, located, strict=True)]
         pieces = self._read(list(zip(asked, spans, strict=True)))
-        options = self._table.options
-        return [ask.ranges.open(ask.info, found, options) for ask, found in zip(asked, pieces, strict=True)]
+        return [ask.ranges.open(ask.info, found, self._options) for ask, found in zip(asked, pieces, strict=True)]
 
     def _request(self, shard: int, rows: Int64Array) -> _Request:
-        stream, number, info = self._table.find(shard)
-        cached, ranges = self._table.places[stream].cached, get_format(info.layout.format).row_ranges
-        if cached is None or ranges is None:
-            raise CorruptShardError(f"{info.name} is not in a store, or cannot be read by ranges", shard=info.name)
+        found = self._find(shard)
+        ranges = None if found is None else get_format(found.info.layout.format).row_ranges
+        if found is None or ranges is None:
+            raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read by ranges", shard=str(shard))
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        return _Request(cached, number, info, rows, ranges)
+        return _Request(found.stream, found.number, found.info, rows, ranges)
 
     def _read(self, wanted: Sequence[tuple[_Request, list[Span]]]) -> list[list[bytes]]:
         """Read ranges of many objects at once: one question for each stream."""
-        cache = self._table.cache
+        cache = self._cache
         places: dict[int, list[Place]] = {}
         shards: dict[int, dict[str, int]] = {}
         for ask, spans in wanted:

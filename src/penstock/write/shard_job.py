@@ -12,7 +12,7 @@ from penstock.codecs.digest import digest
 from penstock.files import appearing, translated
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.model import FileInfo, Part, ShardInfo
-from penstock.memory import new_memory
+from penstock.large_pages import new_memory
 
 if TYPE_CHECKING:
     import mmap
