@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__
 
 if TYPE_CHECKING:
-    from penstock.cache.clear import clear_cache
+    from penstock.cache.cleanup import clear_cache, prune_cache
     from penstock.cache.contents import list_cache
-    from penstock.cache.prune import prune_cache
     from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
     from penstock.data.stream import Stream
@@ -43,11 +42,11 @@ _HOMES = {
     "TSVWriter": "penstock.write.writer",
     "TransformError": "penstock.errors",
     "XSVWriter": "penstock.write.writer",
-    "clear_cache": "penstock.cache.clear",
+    "clear_cache": "penstock.cache.cleanup",
     "encodings": "penstock.formats.encodings.table",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
-    "prune_cache": "penstock.cache.prune",
+    "prune_cache": "penstock.cache.cleanup",
     "warm_cache": "penstock.data.warm",
 }
 
