@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fetcher": {"index", "codecs", "storage", "wire", "cachedir"},
     "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
     "write": {"index", "codecs", "storage", "formats", "cache"},
-    "reading": {"order", "index", "formats", "cache", "wire"},
+    "reading": {"order", "index", "codecs", "formats", "cache", "wire"},
     "data": BELOW_DATA,
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},

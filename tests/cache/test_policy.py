@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock.cache.shares import share_of_each
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
 from penstock.cachedir.policy import Limit, Shelf, fair_shares, shortage
 from penstock.fetcher.climb import HIGHEST, LOWEST, Climb, next_climb
@@ -18,7 +19,7 @@ from penstock.fetcher.queue import Job, JobQueue, State, Ticket
 from penstock.storage.base import StoreSettings
 from penstock.wire.item import item_of_object
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import Share, dump_share, is_news, joined, load_share
+from penstock.wire.share import Share, dump_share, is_news, load_share
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 
@@ -167,7 +168,7 @@ def test_a_share_is_news_once(share: Share) -> None:
     st.integers(1, 5),
 )
 def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_keepers: int) -> None:
-    each = joined(shares, num_keepers)
+    each = share_of_each(shares, num_keepers)
     for share in shares.values():
         assert each.is_tight or not share.is_tight
         assert share.num_bytes is None or (each.num_bytes or 0) * num_keepers <= share.num_bytes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.editions import Edition, last_edition
 from penstock.cachedir.layout import new_part_path, stripe_of
-from penstock.cachedir.ledger import look
+from penstock.cachedir.presence import look
 from penstock.errors import (
     AccessDeniedError,
     BadIndexError,
@@ -32,7 +32,7 @@ from penstock.fetcher.pieces import PIECE_BYTES, Owner
 from penstock.fetcher.source import Source, source_name
 from penstock.fetcher.watch import Watch
 from penstock.files import copy_file, make_folders, translated
-from penstock.index.mosaic_json import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.storage.base import open_store
 from penstock.storage.ranges import coalesce, cut_out
 from penstock.storage.retry import RetryHooks, RetryPolicy

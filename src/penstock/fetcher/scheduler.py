@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cachedir.lock import Stripes
-from penstock.cachedir.owner import prepare_folder
+from penstock.cachedir.ownership import prepare_folder
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.budget import Room
 from penstock.fetcher.counts import Counts
@@ -252,6 +252,7 @@ class Engine:
                 condition.notify_all()
         self._pool.close()
         self._haul.close()
+        self._room.close_folders()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no thread works on an item any more."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.versions import fingerprint, is_young, tag_of
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:

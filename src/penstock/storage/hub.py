@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFoundError, RequestRefusedError, StoreError
 from penstock.extras import require
 from penstock.files import open_file
+from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
 from penstock.storage.hub_location import HubLocation, location_of, resolve_hub
@@ -36,19 +36,8 @@ _TOTAL = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 _commits: dict[HubLocation, str] = {}
 
 
-class _Locks:
-    """`commits` guards the table. `writing` puts commits in a row: the Hub would refuse the later of two at once."""
-
-    def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)  # another thread may hold them while this process is forked
-
-    def renew(self) -> None:
-        self.commits = threading.Lock()
-        self.writing = threading.Lock()
-
-
-_locks = _Locks()
+_lock = PerProcess(threading.Lock)  # guards that table
+_writing = PerProcess(threading.Lock)  # puts commits in a row: the Hub would refuse the later of two at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +60,7 @@ class HubStore(ReadsBodies):
         """Give the commit that this process reads; a bucket has none."""
         if self.location.is_commit or self.location.is_bucket:
             return self.location.revision
-        with _locks.commits:
+        with _lock.get():
             if self._branch not in _commits:
                 _commits[self._branch] = self._ask("its revision", self._find_commit)
             return _commits[self._branch]
@@ -199,11 +188,11 @@ class HubStore(ReadsBodies):
         location = self.location
         if location.is_commit:
             raise RequestRefusedError(f"{location}/{key}: a commit cannot be changed: name a branch to write to")
-        with translated_errors(f"{location}/{key}"), _locks.writing:
+        with translated_errors(f"{location}/{key}"), _writing.get():
             done = self._api().create_commit(
                 location.repo, [operation], commit_message=message, repo_type=location.kind, revision=location.revision
             )
-            with _locks.commits:
+            with _lock.get():
                 _commits[self._branch] = done.oid
 
     def _change_bucket(self, key: str, **changes: Any) -> None:

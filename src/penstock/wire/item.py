@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cachedir.layout import apart_name
 from penstock.codecs.digest import quickest_hash
 from penstock.errors import ConfigError
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from penstock.index.model import FileInfo, Part, ShardInfo
