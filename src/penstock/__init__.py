@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.errors import PenstockError, TransformError
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.encodings.table import encodings
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.reading.function_reader import FunctionReader
     from penstock.reading.source import OpenShard, Source
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CSVWriter": "penstock.write.writer",
+    "Encoding": "penstock.formats.encodings.base",
     "FunctionReader": "penstock.reading.function_reader",
     "JSONWriter": "penstock.write.writer",
     "LocalDataset": "penstock.data.local",
@@ -40,6 +43,7 @@ _HOMES = {
     "TransformError": "penstock.errors",
     "XSVWriter": "penstock.write.writer",
     "clear_cache": "penstock.cache.cleanup",
+    "encodings": "penstock.formats.encodings.table",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge",
     "prune_cache": "penstock.cache.cleanup",
@@ -48,6 +52,7 @@ _HOMES = {
 
 __all__ = [
     "CSVWriter",
+    "Encoding",
     "FunctionReader",
     "JSONWriter",
     "LocalDataset",
@@ -63,6 +68,7 @@ __all__ = [
     "XSVWriter",
     "__version__",
     "clear_cache",
+    "encodings",
     "list_cache",
     "merge_index",
     "prune_cache",
