@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.errors import PenstockError, TransformError
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.encodings.table import encodings
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.reading.function_reader import FunctionReader
     from penstock.reading.source import OpenShard, Source
-    from penstock.write.merge import merge_index
+    from penstock.write.merge_index import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
     "CSVWriter": "penstock.write.writer",
+    "Encoding": "penstock.formats.encodings.base",
     "FunctionReader": "penstock.reading.function_reader",
     "JSONWriter": "penstock.write.writer",
     "LocalDataset": "penstock.data.local",
@@ -40,14 +43,16 @@ _HOMES = {
     "TransformError": "penstock.errors",
     "XSVWriter": "penstock.write.writer",
     "clear_cache": "penstock.cache.cleanup",
+    "encodings": "penstock.formats.encodings.table",
     "list_cache": "penstock.cache.contents",
-    "merge_index": "penstock.write.merge",
+    "merge_index": "penstock.write.merge_index",
     "prune_cache": "penstock.cache.cleanup",
     "warm_cache": "penstock.data.warm",
 }
 
 __all__ = [
     "CSVWriter",
+    "Encoding",
     "FunctionReader",
     "JSONWriter",
     "LocalDataset",
@@ -63,6 +68,7 @@ __all__ = [
     "XSVWriter",
     "__version__",
     "clear_cache",
+    "encodings",
     "list_cache",
     "merge_index",
     "prune_cache",

@@ -19,7 +19,6 @@ from penstock.units import parse_bytes
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     import numpy as np
     from typing_extensions import Self
@@ -130,9 +129,7 @@ class LocalDataset:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from abc import abstractmethod
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,10 +13,10 @@ import numpy as np
 
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
-from penstock.formats.encodings.base import VariableEncoding
-from penstock.formats.encodings.decode_room import DecodeRoom
-from penstock.formats.encodings.recycled import RecycledMemory
-from penstock.formats.encodings.side_by_side import map_side_by_side
+from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.buffer_pool import BufferPool
+from penstock.formats.encodings.decode_budget import DecodeBudget
+from penstock.formats.encodings.decode_threads import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,11 +25,9 @@ if TYPE_CHECKING:
 
     from penstock.formats.encodings.base import ImageDecoder
 
-    OfSample = Callable[[bytes, Callable[[bytes], Any]], Any]  # a stored value, and what makes one image of its bytes
-
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
-_decoded = RecycledMemory(max_bytes=32 << 20)
+_decoded = BufferPool(max_bytes=32 << 20)
 # Of all that Pillow can open; some others start programs of their own to do so.
 _FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
@@ -69,8 +68,8 @@ class ImageCodec(Protocol):
         """Give a PIL image."""
         ...
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
-        """Give an RGB array of (height, width, 3), if there is room for it."""
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
+        """Give an RGB array of (height, width, 3), if the budget allows it."""
         ...
 
 
@@ -97,9 +96,9 @@ class PixelCodec:
             raise ColumnValueError(f"holds {len(pixels)} bytes for an image of {width} × {height} in mode {mode!r}")
         return _pillow().frombytes(mode, (width, height), bytes(pixels))
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Give the pixels as RGB."""
-        return _to_rgb(self.to_pil(data), room)
+        return _to_rgb(self.to_pil(data), budget)
 
 
 class FileCodec:
@@ -122,9 +121,9 @@ class FileCodec:
         except OSError as error:  # its message holds a memory address
             raise ColumnValueError("holds no image file that Pillow knows") from error
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
-        return _to_rgb(self.to_pil(data), room)
+        return _to_rgb(self.to_pil(data), budget)
 
 
 class JpegCodec(FileCodec):
@@ -141,23 +140,23 @@ class JpegCodec(FileCodec):
             return Path(source).read_bytes()
         return super().encode(image)
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
         simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
-            return super().to_array(data, room)
-        room.take(width, height)
-        with room.working(height * width * 3):
+            return super().to_array(data, budget)
+        budget.take(width, height)
+        with budget.working(height * width * 3):
             memory = _decoded.take(height * width * 3)
             array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
 
 
-def _to_rgb(image: Any, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+def _to_rgb(image: Any, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
     width, height = image.size
-    room.take(width, height)
-    with room.working(width * height * _WORKING_BYTES):
+    budget.take(width, height)
+    with budget.working(width * height * _WORKING_BYTES):
         return np.array(image.convert("RGB"))
 
 
@@ -166,44 +165,48 @@ def _check_image(value: Any) -> None:
         raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}")
 
 
-class _Output:
-    """Makes of stored images what was asked for."""
+class _ImageEncoding(Encoding):
+    """What encodings of images share: what becomes of a stored image is up to the reader."""
 
-    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
+    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder = "pil") -> None:
         self._codec = codec
         self._decoder = image_decoder
 
-    def each(self, pieces: Sequence[bytes], of_sample: OfSample) -> list[Any]:
+    def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:
+        """Read images so."""
+        return type(self)(self._codec, image_decoder)
+
+    def decode(self, data: bytes) -> Any:
+        """Give the images of one sample."""
+        return self.decode_many([data])[0]
+
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Make something of every sample out of its images: if that is work, on all processors at hand."""
+        of_sample = self._of_sample
         if self._decoder != "array":
             one = self._codec.to_pil if self._decoder == "pil" else bytes
             return [of_sample(piece, one) for piece in pieces]
-        room, to_array = DecodeRoom(), self._codec.to_array
-        return map_side_by_side(lambda piece: of_sample(piece, lambda data: to_array(data, room)), pieces)
+        budget, to_array = DecodeBudget(), self._codec.to_array
+        return map_in_threads(lambda piece: of_sample(piece, lambda data: to_array(data, budget)), pieces)
+
+    @abstractmethod
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:
+        """Take a stored value, and what makes one image of its bytes."""
 
 
-class ImageEncoding(VariableEncoding):
+class ImageEncoding(_ImageEncoding):
     """One image per sample."""
-
-    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
-        self._codec = codec
-        self._output = _Output(codec, image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a PIL image."""
         return self._codec.encode(value)
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the images."""
-        return self._output.each(pieces, lambda piece, one: one(piece))
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:
+        return one(piece)
 
 
-class ImageListEncoding(VariableEncoding):
+class ImageListEncoding(_ImageEncoding):
     """A list of images per sample: a table of sizes, then the images."""
-
-    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
-        self._codec = codec
-        self._output = _Output(codec, image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a list of PIL images."""
@@ -212,19 +215,12 @@ class ImageListEncoding(VariableEncoding):
         # The first word is reserved.
         return struct.pack("<I", 0) + _join([self._codec.encode(image) for image in value])
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the lists of images."""
-        return self._output.each(pieces, self._decode_one)
-
-    def _decode_one(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         return [one(item) for item in _split(piece, 4)]
 
 
-class JpegArrayEncoding(VariableEncoding):
+class JpegArrayEncoding(_ImageEncoding):
     """A sequence of JPEG files per sample, given as bytes."""
-
-    def __init__(self, image_decoder: ImageDecoder) -> None:
-        self._output = _Output(JpegCodec(), image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a sequence of JPEG files."""
@@ -233,11 +229,7 @@ class JpegArrayEncoding(VariableEncoding):
         except TypeError as error:
             raise ColumnTypeError(f"wants a sequence of JPEG files as bytes, got {type(value).__name__}") from error
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the lists of images."""
-        return self._output.each(pieces, self._decode_one)
-
-    def _decode_one(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         items = _split(piece, 0)
         if not items:
             raise ColumnValueError("holds an array of no JPEG files")
