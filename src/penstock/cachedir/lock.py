@@ -39,20 +39,15 @@ class Descriptor:
     Closing is the only way to unlock: LOCK_UN in a forked child would free the lock of its parent.
     """
 
-    __slots__ = ("__weakref__", "_number")
+    __slots__ = ("__weakref__", "number")
 
     def __init__(self, number: int) -> None:
-        self._number = number
+        self.number = number  # -1 once closed
         abandon_in_children(self)
-
-    @property
-    def number(self) -> int:
-        """The file descriptor, or -1 once closed."""
-        return self._number
 
     def close(self) -> None:
         """Close, and unlock by it. Closing again does nothing."""
-        number, self._number = self._number, -1
+        number, self.number = self.number, -1
         if number >= 0:
             os.close(number)
 
