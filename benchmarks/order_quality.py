@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+# The script has to be able to import `benchmarks` by that name.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.quality import measure_shuffling, measure_traffic
+
+from penstock.order.id_spans import IdSpans
 from penstock.order.lanes import lane_length, lane_start
 from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.quality import measure_shuffling, measure_traffic
-from penstock.order.spans import Spans
 from penstock.order.windows import Conveyor
 
 if TYPE_CHECKING:
@@ -66,7 +71,7 @@ def list_epoch(algorithm: str, lengths: Int64Array, num_nodes: int, seed: int) -
 
 def measure(kind: str, num_nodes: int, algorithm: str, num_seeds: int) -> dict[str, Any]:
     lengths = make_lengths(kind)
-    spans, batch = Spans(lengths), 16 * num_nodes * 8
+    spans, batch = IdSpans(lengths), 16 * num_nodes * 8
     rows = []
     for seed in range(num_seeds):
         ids = list_epoch(algorithm, lengths, num_nodes, seed)

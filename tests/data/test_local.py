@@ -29,7 +29,7 @@ from penstock.errors import (
     UnsafeTypeError,
 )
 from penstock.formats.unpacked import note_path
-from penstock.order.spans import Spans
+from penstock.order.id_spans import IdSpans
 from penstock.reading.batch_reader import group_by_shard
 from penstock.reading.collector import join_batches
 
@@ -369,7 +369,7 @@ def test_a_missing_shard_is_named(tmp_path: Path, folder: Path) -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.data())
 def test_grouping_finds_every_sample_once(lengths: list[int], data: st.DataObject) -> None:
-    spans = Spans(lengths)
+    spans = IdSpans(lengths)
     where = [(shard, row) for shard, length in enumerate(lengths) for row in range(length)]
     ids = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=20)) if where else []
     found: dict[int, tuple[int, int]] = {}

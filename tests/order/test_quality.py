@@ -4,17 +4,17 @@ import warnings
 
 import numpy as np
 import pytest
+from benchmarks.quality import measure_shuffling, measure_traffic
 
+from penstock.order.id_spans import IdSpans
 from penstock.order.lanes import lane_length, lane_start
 from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.order.quality import measure_shuffling, measure_traffic
-from penstock.order.spans import Spans
 from penstock.order.windows import Conveyor
 
 
 def test_the_stored_order_is_the_worst() -> None:
-    spans = Spans([10] * 20)
+    spans = IdSpans([10] * 20)
     stored = measure_shuffling(np.arange(200), spans, 10)
     assert stored.displacement == 0
     assert stored.neighbour_distance == pytest.approx(1 / 200)
@@ -26,7 +26,7 @@ def test_the_stored_order_is_the_worst() -> None:
 
 
 def test_dealing_shards_to_all_nodes_fetches_them_everywhere() -> None:
-    traffic = measure_traffic(np.arange(200), Spans([10] * 20), 20, num_nodes=2, prefetch_steps=0)
+    traffic = measure_traffic(np.arange(200), IdSpans([10] * 20), 20, num_nodes=2, prefetch_steps=0)
     assert traffic.fetched == 2
 
 
@@ -35,7 +35,7 @@ def test_dealing_shards_to_all_nodes_fetches_them_everywhere() -> None:
 def test_native_is_at_least_as_good_as_py1e_at_equal_shards_held(kind: str, num_nodes: int) -> None:
     drawn = np.random.default_rng(1).lognormal(0, 1, 640)
     lengths = np.full(640, 64) if kind == "equal" else np.maximum(1, drawn * 40).astype(np.int64)
-    spans, window, batch = Spans(lengths), 16, 64 * num_nodes
+    spans, window, batch = IdSpans(lengths), 16, 64 * num_nodes
     size = spans.num_samples
     shuffling, traffic = {}, {}
     for name in ("native", "py1e"):

@@ -6,14 +6,14 @@ import sys
 
 import numpy as np
 import pytest
+from benchmarks.quality import measure_traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.order.defaults import default_lanes, default_window
+from penstock.order.id_spans import IdSpans
 from penstock.order.lanes import lane_length, lane_start
-from penstock.order.quality import measure_traffic
-from penstock.order.spans import Spans
 from penstock.order.windows import Conveyor
 
 LENGTHS = st.one_of(
@@ -47,7 +47,7 @@ def test_any_place_is_reached_directly(lengths: list[int], lanes: int, window: i
 def test_a_lane_keeps_to_its_own_run_of_shards(lengths: list[int], lanes: int, window: int) -> None:
     order = Conveyor(np.array(lengths), seed=1, num_lanes=lanes, window=window)
     size = order.num_samples
-    spans = Spans(np.array(lengths))
+    spans = IdSpans(np.array(lengths))
     touched = [set(spans.locate(order.ids(0, 0, range(lane, size, lanes)))[0].tolist()) for lane in range(lanes)]
     # Lanes cut the sequence of shards: no more than one shard is shared at each cut.
     assert sum(map(len, touched)) <= len(set().union(*touched)) + lanes - 1
@@ -105,14 +105,14 @@ def test_a_node_fetches_hardly_more_than_it_needs(kind: str, num_nodes: int) -> 
     lengths = (drawn * 60 + 1).astype(np.int64) if kind == "unequal" else np.full(num_shards, 61)
     order = Conveyor(lengths, seed=1, num_lanes=num_nodes, window=8)
     ids = order.ids(0, 0, range(order.num_samples))
-    traffic = measure_traffic(ids, Spans(lengths), 64 * num_nodes, num_nodes, prefetch_steps=2)
+    traffic = measure_traffic(ids, IdSpans(lengths), 64 * num_nodes, num_nodes, prefetch_steps=2)
     assert traffic.fetched <= 1.05
 
 
 def test_shards_come_and_go_a_few_at_a_time() -> None:
     lengths = np.full(640, 100)
     order = Conveyor(lengths, seed=1, num_lanes=1, window=16)
-    traffic = measure_traffic(order.ids(0, 0, range(64_000)), Spans(lengths), 100, 1, prefetch_steps=0)
+    traffic = measure_traffic(order.ids(0, 0, range(64_000)), IdSpans(lengths), 100, 1, prefetch_steps=0)
     assert traffic.peak_new_shards <= 2
     assert traffic.peak_shards_held <= 18
 

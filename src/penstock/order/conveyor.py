@@ -17,8 +17,8 @@ from penstock.order.lanes import lane_length, lane_start
 from penstock.order.spread import rows_before
 
 if TYPE_CHECKING:
+    from penstock.order.id_spans import IdSpans
     from penstock.order.keys import UInt64Array
-    from penstock.order.spans import Spans
     from penstock.types import Int64Array
 
 # Samples shuffled in one go: enough to amortise numpy's cost per call, few enough to stay in cache.
@@ -76,7 +76,7 @@ class Slices:
 class Layout:
     """The shards of one pass in their random sequence, laid end to end; lanes are cut between samples."""
 
-    def __init__(self, spans: Spans, num_lanes: int, key: int) -> None:
+    def __init__(self, spans: IdSpans, num_lanes: int, key: int) -> None:
         lengths = np.diff(spans.starts)
         num_filled = int(np.count_nonzero(lengths))
         self.key = key

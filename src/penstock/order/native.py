@@ -12,11 +12,11 @@ from penstock.errors import ConfigError, ResumeError
 from penstock.order.cursor import STATE_VERSION
 from penstock.order.defaults import default_lanes, default_window, window_of_block
 from penstock.order.epoch_order import EpochOrder, History, MixSpec, make_order, plan_versions, units_of
+from penstock.order.id_spans import IdSpans
 from penstock.order.keys import fold
 from penstock.order.mixed import MixedOrder
 from penstock.order.plan import first_uses
 from penstock.order.read_ahead import ReadAhead
-from penstock.order.spans import Spans
 from penstock.order.weights import count_samples
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class StreamPlan:
     num_lanes: int
     windows: dict[str, int]
     history: History | None = None
-    spans: Spans = field(init=False)
+    spans: IdSpans = field(init=False)
     order: EpochOrder = field(init=False)
     _ahead: ReadAhead = field(init=False)
 
@@ -61,7 +61,7 @@ class StreamPlan:
         if len(set(names)) < len(names):
             raise ConfigError(f"two streams have the same name among {names}: give each its own")
         order = make_order(self.streams, self.windows, self.options, self.num_lanes, self._versions_of)
-        spans = Spans(np.concatenate([stream.lengths for stream in self.streams]))
+        spans = IdSpans(np.concatenate([stream.lengths for stream in self.streams]))
         object.__setattr__(self, "spans", spans)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "_ahead", ReadAhead(order))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import ResumeError
+from penstock.order.id_spans import IdSpans
 from penstock.order.keys import draw, fold
 from penstock.order.lanes import Chunk, lane_length, lane_start, read_lanes
-from penstock.order.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Sequential:
         self, lengths: Int64Array, *, seed: int = 0, stream: str = "", num_lanes: int = 1, window: int = 1
     ) -> None:
         del seed, stream, window  # what shuffling orders need
-        self._spans = Spans(lengths)
+        self._spans = IdSpans(lengths)
         self.num_samples = self._spans.num_samples
         self.num_lanes = num_lanes
 

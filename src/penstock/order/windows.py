@@ -15,10 +15,10 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.order.conveyor import CHUNK_SIZE, Lane, Layout, Pace, Slices
+from penstock.order.id_spans import IdSpans
 from penstock.order.keys import fold, sort_groups
 from penstock.order.lanes import Chunk, read_lanes
 from penstock.order.lru import LRU
-from penstock.order.spans import Spans
 from penstock.order.spread import rows_before, rows_of_part
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Conveyor:
             raise ConfigError(f"{num_lanes} lanes with a window of {window} shards: give 1 or more of each")
         self.num_lanes, self.window = num_lanes, window
         self._seed, self._stream = seed, stream
-        self._spans = Spans(lengths)
+        self._spans = IdSpans(lengths)
         num_shards = int(np.count_nonzero(np.diff(self._spans.starts)))
         mean_length = self.num_samples / max(num_shards, 1)
         # Lanes are cut within shards, so a lane may see one shard more than its share.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from penstock.formats.base import Rows, ShardReader
-    from penstock.order.spans import Spans
+    from penstock.order.id_spans import IdSpans
     from penstock.reading.open_shards import OpenShards
     from penstock.reading.source import RowReader
     from penstock.types import Columns, Int64Array, Sample
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class BatchReader:
     """Reads samples by id, in the order asked for, from the shards that hold them."""
 
-    def __init__(self, spans: Spans, shards: OpenShards, rows: RowReader | None = None) -> None:
+    def __init__(self, spans: IdSpans, shards: OpenShards, rows: RowReader | None = None) -> None:
         self._spans = spans
         self._shards = shards
         self._rows = rows
@@ -144,7 +144,7 @@ def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
         return Gap(error)
 
 
-def within_one_shard(ids: range | Int64Array, spans: Spans) -> tuple[int, Rows] | None:
+def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows] | None:
     """Give the shard and the rows if all ids lie in one shard, which then needs no sorting out."""
     if not len(ids):
         return None
@@ -159,7 +159,7 @@ def within_one_shard(ids: range | Int64Array, spans: Spans) -> tuple[int, Rows] 
     return shard, range(ids.start - start, ids.stop - start, ids.step) if isinstance(ids, range) else ids - start
 
 
-def group_by_shard(ids: Int64Array, spans: Spans) -> Iterator[tuple[int, Int64Array, Int64Array]]:
+def group_by_shard(ids: Int64Array, spans: IdSpans) -> Iterator[tuple[int, Int64Array, Int64Array]]:
     """Give for each shard that holds some of the ids: its number, the rows, and their places among the ids.
 
     Rows come in rising order: memory is read faster forwards.

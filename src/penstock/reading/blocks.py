@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.order.cursor import Cursor
+    from penstock.order.id_spans import IdSpans
     from penstock.order.plan import Plan
-    from penstock.order.spans import Spans
     from penstock.order.world import Seat
     from penstock.types import Int64Array
 
@@ -57,7 +57,7 @@ class BatchSchedule:
         return max(1, self.global_batch_size // self.seat.world.num_ranks)
 
     def blocks(
-        self, first_turn: int, sample_bytes: float, spans: Spans, *, by_column: bool
+        self, first_turn: int, sample_bytes: float, spans: IdSpans, *, by_column: bool
     ) -> Iterator[list[Int64Array]]:
         """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
         num_turns = self.num_turns()
@@ -72,7 +72,7 @@ class BatchSchedule:
             yield block
 
 
-def _is_enough(block: list[Int64Array], spans: Spans, sample_bytes: float, *, by_column: bool) -> bool:
+def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, by_column: bool) -> bool:
     """Tell whether a block has enough rows of each shard; or enough bytes, unless these are copied batch by batch."""
     ids = np.concatenate(block)
     shards, _ = spans.locate(ids)

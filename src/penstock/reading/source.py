@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.order.spans import Spans
+from penstock.order.id_spans import IdSpans
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Source(ABC):
     """
 
     def __init__(self, lengths: Sequence[int] | Int64Array) -> None:
-        self.spans = Spans(lengths)
+        self.spans = IdSpans(lengths)
 
     @abstractmethod
     def open(self, shard: int) -> OpenShard:

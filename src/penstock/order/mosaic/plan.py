@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.order.cursor import STATE_VERSION
+from penstock.order.id_spans import IdSpans
 from penstock.order.mosaic.batching import rows_by_method
 from penstock.order.mosaic.epoch import WeightedStream, list_ids
 from penstock.order.mosaic.ids import EMPTY, IdArray
@@ -20,7 +21,6 @@ from penstock.order.mosaic.sampling import lay_shards
 from penstock.order.mosaic.state import MosaicState
 from penstock.order.mosaic.weights import share_out
 from penstock.order.plan import first_uses
-from penstock.order.spans import Spans
 from penstock.order.weights import StreamWeight
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class MosaicPlan:
     num_nodes: int
     compute_once: ComputeOnce = field(default_factory=KeepLast[IdArray], compare=False)
     fingerprint: str = field(init=False)
-    _shards: Spans = field(init=False, compare=False, repr=False)
+    _shards: IdSpans = field(init=False, compare=False, repr=False)
     _last_pass: KeepLast[EpochBatches] = field(
         init=False, default_factory=KeepLast[EpochBatches], compare=False, repr=False
     )
@@ -64,7 +64,7 @@ class MosaicPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", _take_fingerprint(self.streams, self.rules))
         sizes = np.concatenate([stream.shards.sizes for stream in self.streams])
-        object.__setattr__(self, "_shards", Spans(sizes))
+        object.__setattr__(self, "_shards", IdSpans(sizes))
 
     @classmethod
     def make(

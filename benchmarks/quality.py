@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from penstock.order.spans import Spans
+    from penstock.order.id_spans import IdSpans
     from penstock.types import Int64Array
 
 
@@ -36,7 +36,7 @@ class Traffic:
     fetched: float  # bytes fetched / bytes needed, of the worst node; shards count as their number of samples
 
 
-def measure_shuffling(ids: Int64Array, spans: Spans, global_batch_size: int) -> Shuffling:
+def measure_shuffling(ids: Int64Array, spans: IdSpans, global_batch_size: int) -> Shuffling:
     """Measure the shuffling of an epoch in which each sample occurs once."""
     size = len(ids)
     places = np.empty(spans.num_samples, dtype=np.int64)
@@ -55,7 +55,7 @@ def measure_shuffling(ids: Int64Array, spans: Spans, global_batch_size: int) -> 
 
 
 def measure_traffic(
-    ids: Int64Array, spans: Spans, global_batch_size: int, num_nodes: int, prefetch_steps: int
+    ids: Int64Array, spans: IdSpans, global_batch_size: int, num_nodes: int, prefetch_steps: int
 ) -> Traffic:
     """Measure what each node reads in an epoch, and what it holds while it does."""
     shards, _ = spans.locate(ids)
@@ -92,7 +92,7 @@ def _node_traffic(shards: Int64Array, steps: Int64Array, lengths: Int64Array, pr
     )
 
 
-def _batch_distance(labels: Int64Array, spans: Spans, global_batch_size: int) -> float:
+def _batch_distance(labels: Int64Array, spans: IdSpans, global_batch_size: int) -> float:
     """Take the shard as the class of a sample, and see how far batches are from the classes of all data."""
     truth = np.diff(spans.starts) / spans.num_samples
     num_batches = max(1, len(labels) // global_batch_size)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 
-class Spans:
+class IdSpans:
     """Shards laid end to end: shard k holds the ids `starts[k]` to `starts[k + 1]`. Empty shards hold none."""
 
     __slots__ = ("num_samples", "starts")
