@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock import StreamingDataLoader, StreamingDataset
 from tests.streaming import write_samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,25 +82,43 @@ def only_state(reports: list[Report]) -> Report:
     return first
 
 
-@pytest.mark.parametrize("place", ["local", pytest.param("remote", marks=pytest.mark.soak)])
-def test_worlds(folder: Path, tmp_path: Path, place: str) -> None:
-    size = sum(path.stat().st_size for path in folder.rglob("shard*"))
-    dataset: Report = {"shuffle": True, "shuffle_block_size": 40}
+ORDER: Report = {"shuffle": True, "shuffle_block_size": 40}
+PLACES = ["local", pytest.param("remote", marks=pytest.mark.soak)]
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> list[list[int]]:
+    """The batches of one process alone, which no launcher started."""
+    with warnings.catch_warnings(), StreamingDataset(local=str(folder), **ORDER) as dataset:
+        warnings.filterwarnings("ignore", "samples are shuffled among 5 of 21 shards")  # which is meant to be so
+        loader = StreamingDataLoader(dataset, batch_size=GLOBAL_BATCH)
+        batches = [sorted(batch["id"].tolist()) for batch in loader]
+    assert sorted(chain.from_iterable(batches)) == list(range(NUM_SAMPLES))
+    assert len(batches) == 27
+    return batches
+
+
+@pytest.fixture
+def jobs(folder: Path, tmp_path: Path, place: str) -> Jobs:
     if place == "local":
-        dataset["local"] = str(folder)
-    else:
-        dataset |= {"remote": str(folder), "local": str(tmp_path / "cache"), "cache_limit": int(size * 0.75)}
-    jobs = Jobs(tmp_path, dataset)
-    whole, *others = map(global_batches, jobs.run_each(1, [0, 2]))
-    assert others == [whole]
-    assert sorted(chain.from_iterable(whole)) == list(range(NUM_SAMPLES))
-    assert len(whole) == 27
-    for ranks in [2, 4] if place == "local" else [2]:
-        for found in map(global_batches, jobs.run_each(ranks, [0, 2])):
-            assert found[:-1] == whole[:-1]
-            assert set(found[-1]) >= set(whole[-1])
-            assert sum(map(len, found)) - NUM_SAMPLES < ranks
-    # Stopped somewhere, gone on in another world, stopped again, gone on in a third one.
+        return Jobs(tmp_path, {**ORDER, "local": str(folder)})
+    size = sum(path.stat().st_size for path in folder.rglob("shard*"))
+    cache = {"local": str(tmp_path / "cache"), "cache_limit": int(size * 0.75)}
+    return Jobs(tmp_path, {**ORDER, "remote": str(folder), **cache})
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_world_sees_the_same_batches(jobs: Jobs, whole: list[list[int]], ranks: int) -> None:
+    for found in map(global_batches, jobs.run_each(ranks, [0, 2])):
+        assert found[:-1] == whole[:-1]
+        assert set(found[-1]) >= set(whole[-1])
+        assert sum(map(len, found)) - NUM_SAMPLES < ranks
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_job_goes_on_in_any_other_world(jobs: Jobs, whole: list[list[int]]) -> None:
+    """Stopped somewhere, gone on in another world, stopped again, gone on in a third one."""
     begun = jobs.run(2, 2, stop=7)
     middle = jobs.run(4, 0, state=only_state(begun), stop=5)
     end = jobs.run(1, 2, state=only_state(middle))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.testing.catalogs import CatalogContract
 from penstock.testing.encodings import EncodingContract
 from penstock.testing.formats import FormatContract
 from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _LATER = {"OrderContract": "penstock.testing.orders", "SourceContract": "penstock.testing.sources"}
 
 __all__ = [
+    "CatalogContract",
     "EncodingContract",
     "FormatContract",
     "LargeObjectContract",
