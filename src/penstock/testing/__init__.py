@@ -1,20 +1,23 @@
 """Contracts: what every plug-in of a kind must do, as tests that its author runs.
 
-`OrderContract` draws its cases with hypothesis, so it is loaded on first use only.
+`OrderContract` draws its cases with hypothesis and `SourceContract` streams them: both are loaded on first use only.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.catalogs import CatalogContract
 from penstock.testing.encodings import EncodingContract
 from penstock.testing.formats import FormatContract
-from penstock.testing.sources import SourceContract
 from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
 
 if TYPE_CHECKING:
     from penstock.testing.orders import OrderContract
+    from penstock.testing.sources import SourceContract
+
+_LATER = {"OrderContract": "penstock.testing.orders", "SourceContract": "penstock.testing.sources"}
 
 __all__ = [
     "CatalogContract",
@@ -29,8 +32,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name != "OrderContract":
+    if name not in _LATER:
         raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-    from penstock.testing.orders import OrderContract
-
-    return OrderContract
+    return getattr(import_module(_LATER[name]), name)
