@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
+from penstock.cachedir.items import item_of_object
 from penstock.cachedir.policy import Limit, Shelf, fair_shares, shortage
-from penstock.fetcher.climb import HIGHEST, LOWEST, Climb, next_climb
-from penstock.fetcher.queue import Job, JobQueue, State, Ticket
+from penstock.fetcher.pieces import HIGHEST, LOWEST, Concurrency, next_concurrency
+from penstock.fetcher.queue import ItemQueue, QueuedItem, Request, State
 from penstock.storage.base import StoreSettings
-from penstock.wire.item import item_of_object
+from penstock.wire.encoding import load, plain
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import Share, dump_share, is_news, joined, load_share
+from penstock.wire.share import Share, is_news, joined
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 
@@ -159,7 +160,7 @@ def test_a_share_is_news_once(share: Share) -> None:
     assert not is_news(share, share)
     assert is_news(share, Share(share.num_bytes, not share.is_tight))
     assert is_news(share, Share(1 if share.num_bytes is None else None, share.is_tight))
-    assert load_share(json.loads(json.dumps(dump_share(share)))) == share
+    assert load(Share, json.loads(json.dumps(share, default=plain))) == share
 
 
 @given(
@@ -180,11 +181,11 @@ def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_
 @given(st.lists(st.sampled_from(["park", "unpark", "pop"]), max_size=20), st.floats(1, 100))
 def test_a_request_is_late_whatever_its_job_is_doing(steps: list[str], timeout_s: float) -> None:
     """Refused at 0, it is late at its timeout, however often it tried since; with room it never is."""
-    queue = JobQueue()
+    queue = ItemQueue()
     stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    job = queue.get(("/d", "x"), lambda: Job(Path("/d"), item_of_object("x", "x", 1), stream))
-    ticket = Ticket((0, 0), 0, is_urgent=True, timeout_s=timeout_s)
-    job.tickets.append(ticket)
+    job = queue.get(("/d", "x"), lambda: QueuedItem(Path("/d"), item_of_object("x", "x", 1), stream))
+    request = Request((0, 0), 0, is_urgent=True, timeout_s=timeout_s, key=job.key)
+    job.requests.append(request)
     queue.update(job)
     for number, step in enumerate(["pop", "park", *steps]):
         if step == "unpark":
@@ -195,16 +196,16 @@ def test_a_request_is_late_whatever_its_job_is_doing(steps: list[str], timeout_s
             queue.park(job, float(number - 1))
     assert queue.next_late_at() == timeout_s
     assert queue.take_late(timeout_s - 0.5) == []
-    assert queue.take_late(timeout_s) == [(job, ticket)]
+    assert queue.take_late(timeout_s) == [(job, request)]
     assert queue.take_late(timeout_s) == []
-    assert job.tickets == []
+    assert job.requests == []
 
 
 def test_who_has_got_room_is_not_late() -> None:
-    queue = JobQueue()
+    queue = ItemQueue()
     stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    job = queue.get(("/d", "x"), lambda: Job(Path("/d"), item_of_object("x", "x", 1), stream))
-    job.tickets.append(Ticket((0, 0), 0, is_urgent=True, timeout_s=1.0))
+    job = queue.get(("/d", "x"), lambda: QueuedItem(Path("/d"), item_of_object("x", "x", 1), stream))
+    job.requests.append(Request((0, 0), 0, is_urgent=True, timeout_s=1.0, key=job.key))
     queue.update(job)
     queue.pop(only_urgent=True)
     queue.park(job, 0.0)
@@ -243,11 +244,11 @@ def test_holders_in_words() -> None:
 
 
 def climb_on(peak: int, num_steps: int = 40) -> list[int]:
-    climb, limits = Climb(), []
+    now, limits = Concurrency(), []
     for _ in range(num_steps):
-        rate = 100.0 * min(climb.limit, peak) - (0 if climb.limit <= peak else 20.0 * (climb.limit - peak))
-        climb = next_climb(climb, rate, is_full=True)
-        limits.append(climb.limit)
+        rate = 100.0 * min(now.limit, peak) - (0 if now.limit <= peak else 20.0 * (now.limit - peak))
+        now = next_concurrency(now, rate, is_full=True)
+        limits.append(now.limit)
     return limits
 
 
@@ -260,22 +261,22 @@ def test_the_climb_finds_the_peak() -> None:
 
 
 def test_idle_times_say_nothing() -> None:
-    climb = Climb(limit=12, direction=1, rate=100.0)
-    assert next_climb(climb, 1.0, is_full=False) == climb
-    assert next_climb(climb, 0.0, is_full=True) == climb
+    now = Concurrency(limit=12, direction=1, rate=100.0)
+    assert next_concurrency(now, 1.0, is_full=False) == now
+    assert next_concurrency(now, 0.0, is_full=True) == now
 
 
 def test_nobody_is_late_while_something_is_on_its_way_to_the_same_room() -> None:
     """A store that is away for a minute holds up downloads that have room, and is no reason to say there is none."""
-    queue = JobQueue()
+    queue = ItemQueue()
     stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
     jobs = {}
     for name in ("on its way", "waiting"):
         jobs[name] = queue.get(
             ("/d", f":{name}"),
-            lambda name=name: Job(Path("/d"), item_of_object(name, name, 1), stream),  # type: ignore[misc]
+            lambda name=name: QueuedItem(Path("/d"), item_of_object(name, name, 1), stream),  # type: ignore[misc]
         )
-        jobs[name].tickets.append(Ticket((0, 0), 0, is_urgent=True, timeout_s=1.0))
+        jobs[name].requests.append(Request((0, 0), 0, is_urgent=True, timeout_s=1.0, key=jobs[name].key))
         queue.update(jobs[name])
         assert queue.pop(only_urgent=True) is jobs[name]
     queue.grant(jobs["on its way"])

@@ -16,9 +16,10 @@ from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
 from penstock.cache.lease import Lease, Paths, is_present, try_lease
 from penstock.cache.progress import WaitLine
 from penstock.cachedir.editions import Edition, OpenEdition
+from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard
 from penstock.cachedir.layout import default_directory, pin_path
+from penstock.cachedir.streams import settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
-from penstock.fetcher.queue import Want
 from penstock.files import appearing, translated
 from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import is_shard_name
@@ -26,18 +27,19 @@ from penstock.interrupts import WaitingFor
 from penstock.processes import abandon_in_children
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
-from penstock.wire.item import Item, item_of_index, item_of_object, item_of_shard
-from penstock.wire.settings import CachedStream, settled
+from penstock.wire.item import Item, Want
+from penstock.wire.settings import CachedStream
 from penstock.wire.share import UNHEARD, Keeper, Keepers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from penstock.index.model import Index
     from penstock.types import Place, Span
+    from penstock.wire.messages import Fetched
 
 __all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "default_directory"]
 
@@ -115,7 +117,7 @@ class Cache:
         where = f"{shown_url(settings.store.url).rstrip('/')}/{INDEX_NAME}"
         for _ in range(_MOST_TRIES):
             answer = self._fetch(stream, item_of_index(), is_urgent=True)
-            edition = Edition(settings.directory, answer["edition"])
+            edition = Edition(settings.directory, answer.edition)
             opened = OpenEdition(edition)
             if not opened.hold():
                 continue  # a newer edition was opened at the same moment, and this one removed
@@ -124,8 +126,8 @@ class Cache:
             except FileNotFoundError:
                 opened.close()
                 continue
-            if "away" in answer:
-                _warn_away(where, settings.directory, answer["away"])
+            if answer.away is not None:
+                _warn_away(where, settings.directory, answer.away)
             index = parse_index(data, where)
             self._indexes[stream] = edition.name, index
             self._live.editions[stream] = opened
@@ -251,7 +253,7 @@ class Cache:
         edition = self._opened(stream)[0].edition.name
         item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
         answer = self._fetch(stream, item, is_urgent=True)
-        return Path(self._live.paths[stream](answer["name"]))
+        return Path(self._live.paths[stream](answer.name))
 
     def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
         """Give an object, or a range of it, without touching the disk."""
@@ -279,9 +281,9 @@ class Cache:
     def stats(self) -> CacheStats:
         """Give the counts of this cache in this process."""
         for backend in list(self._live.backends.values()):
-            for stream, (downloads, num_bytes) in backend.caused().items():
-                self._live.stats[stream].downloads = downloads
-                self._live.stats[stream].num_bytes = num_bytes
+            for stream, caused in backend.caused().items():
+                self._live.stats[stream].downloads = caused.downloads
+                self._live.stats[stream].num_bytes = caused.num_bytes
         return CacheStats(tuple(StreamStats(*(getattr(s, n) for n in s.__slots__)) for s in self._live.stats))
 
     def node_stats(self) -> dict[str, Any]:
@@ -365,14 +367,14 @@ class Cache:
             name=item.name,
         )
 
-    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> dict[str, Any]:
+    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> Fetched:
         line = WaitLine(what)
         try:
             with WaitingFor(self._described(stream, what or item.name)):
                 answer = self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
-        _warn(answer.get("warnings", []))
+        _warn(answer.warnings)
         return answer
 
     def _listen(self, stream: int) -> None:
@@ -416,7 +418,7 @@ class Cache:
         return backend
 
 
-def _warn(texts: list[str]) -> None:
+def _warn(texts: Iterable[str]) -> None:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=4)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from penstock.wire.messages import Progress
 
 _SILENT_FOR_S = 2.0
 
@@ -19,9 +22,9 @@ class WaitLine:
         self._begin = time.monotonic()
         self._num_shown = 0
 
-    def show(self, progress: dict[str, Any]) -> None:
+    def show(self, progress: Progress) -> None:
         """Take one report of the fetcher."""
-        if time.monotonic() - self._begin < _SILENT_FOR_S or not progress or not _is_terminal():
+        if time.monotonic() - self._begin < _SILENT_FOR_S or not progress.name or not _is_terminal():
             return
         text = describe(progress, self._what)
         sys.stderr.write("\r" + text.ljust(self._num_shown))
@@ -36,15 +39,16 @@ class WaitLine:
             self._num_shown = 0
 
 
-def describe(progress: dict[str, Any], what: str | None = None) -> str:
+def describe(progress: Progress, what: str | None = None) -> str:
     """Put a report into words; `what` is what the user knows the item by."""
-    name, wanted = what or progress["name"], progress["wanted"]
-    if progress["state"] == "parked":
+    name = what or progress.name
+    if progress.state == "parked":
         return f"waiting for room in the cache for {name}"
-    if progress["state"] == "queued":
-        return f"waiting to download {name}, {progress['position']} before it"
-    done = f"{format_bytes(progress['bytes'])} of {format_bytes(progress['of'])}" if progress["of"] else ""
-    return f"downloading {name} ({done}; {wanted} wanted), {format_bytes(progress['rate'])}/s"
+    if progress.state == "queued":
+        return f"waiting to download {name}, {progress.position} before it"
+    total = progress.total_bytes
+    done = f"{format_bytes(progress.num_bytes)} of {format_bytes(total)}" if total else ""
+    return f"downloading {name} ({done}; {progress.num_wanted} wanted), {format_bytes(progress.bytes_per_s)}/s"
 
 
 def _is_terminal() -> bool:

@@ -45,7 +45,8 @@ class Shelf:
 
     def sizes(self) -> dict[str, int]:
         """Give the size of every entry."""
-        return {name: entry.num_bytes for name, entry in self._entries.items()}
+        entries = list(self._entries.items())  # at once: somebody else may be evicting
+        return {name: entry.num_bytes for name, entry in entries}
 
     def put(self, name: str, num_bytes: int, last_use: float) -> None:
         """Add an entry, or say anew how large it is and when it was used."""

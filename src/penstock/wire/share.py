@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +20,6 @@ class Share:
 
 
 UNHEARD = Share(is_tight=True)  # without a line to the fetcher nobody can ask for what is kept, so nothing is
-
-
-def dump_share(share: Share) -> list[Any]:
-    """Give a share as plain JSON values."""
-    return [share.num_bytes, share.is_tight]
-
-
-def load_share(value: Sequence[Any]) -> Share:
-    """Rebuild a share."""
-    num_bytes, is_tight = value
-    return Share(None if num_bytes is None else int(num_bytes), bool(is_tight))
 
 
 def is_news(told: Share | None, now: Share) -> bool:
