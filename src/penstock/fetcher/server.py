@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import gc
 import itertools
 import logging
 import threading
@@ -94,6 +95,28 @@ class Handled(enum.Enum):
     ASIDE = enum.auto()  # in a task of its own, while further messages are taken
 
 
+_Received = tuple["says.Message[Any] | FetcherError", "int | None"]
+
+
+def _understand(data: bytes) -> _Received:
+    """Give a message, and its number if it is a request; instead of a request that makes no sense, what to answer."""
+    # What comes is no garbage: the collector would look through a large plan over and over again.
+    is_collecting = gc.isenabled() and len(data) >= _LARGE_BYTES
+    if is_collecting:
+        gc.disable()
+    try:
+        header = unpack_header(data)
+        try:
+            return says.load_message(header)
+        except FetcherError as error:
+            if type(header.get("id")) is not int:
+                raise
+            return error, header["id"]
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
 class ClientSession:
     """One connection: any number of groups and requests on it."""
 
@@ -120,13 +143,10 @@ class ClientSession:
 
     async def run(self) -> None:
         """Take messages until the client leaves. Those that change the books are done in order."""
-        while (header := await self._receive()) is not None:
-            try:
-                message, number = says.load_message(header)
-            except FetcherError as error:
-                if type(header.get("id")) is not int:
-                    raise
-                await self._send(says.dump_failure(header["id"], error))
+        while (received := await self._receive()) is not None:
+            message, number = received
+            if isinstance(message, FetcherError):
+                await self._send(says.dump_failure(number or 0, message))
                 continue
             how, act = _HANDLERS[type(message)]
             answering = self._answer(number, partial(act, self, message, number))
@@ -160,7 +180,7 @@ class ClientSession:
             self._requests[number] = task
             task.add_done_callback(lambda _: self._requests.pop(number, None))
 
-    async def _receive(self) -> Header | None:
+    async def _receive(self) -> _Received | None:
         try:
             prefix = await self._reader.readexactly(PREFIX_BYTES)
         except asyncio.IncompleteReadError as error:
@@ -171,8 +191,8 @@ class ClientSession:
         data = await self._reader.readexactly(num_header)
         if num_payload:
             raise FetcherError("a client sent bytes that nobody asked for")
-        header: Header = unpack_header(data) if num_header < _LARGE_BYTES else await self._in_turn(unpack_header, data)
-        return header
+        received: _Received = _understand(data) if num_header < _LARGE_BYTES else await self._in_turn(_understand, data)
+        return received
 
     async def _send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
         total = sum(memoryview(data).nbytes for data in payload)

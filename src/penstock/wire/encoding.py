@@ -38,19 +38,24 @@ def compact(kind: type[T]) -> type[T]:
 
 def plain(value: Any) -> Any:
     """Give what stands for a value that JSON does not know; its parts may be such values again."""
-    kind: Any = type(value)
-    return _dumper(kind)(value)
+    return _dumpers[type(value)](value)
 
 
-@cache
-def _dumper(kind: Any) -> Callable[[Any], Any]:
-    if issubclass(kind, Path):
-        return str
-    names = [field.name for field in dataclasses.fields(kind)]
-    get: Callable[[Any], Any] = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, names[0])]
-    if kind in _compact:
-        return get
-    return (lambda value: dict(zip(names, get(value), strict=True))) if names else lambda _: {}
+class _Dumpers(dict[type, "Callable[[Any], Any]"]):
+    """How to give the values of each type, made when it is first needed."""
+
+    def __missing__(self, kind: Any) -> Callable[[Any], Any]:
+        names = [] if issubclass(kind, Path) else [field.name for field in dataclasses.fields(kind)]
+        if issubclass(kind, Path):
+            self[kind] = str
+        elif kind in _compact:
+            self[kind] = attrgetter(*names)
+        else:
+            self[kind] = lambda value: {name: getattr(value, name) for name in names}
+        return self[kind]
+
+
+_dumpers = _Dumpers()
 
 
 # --- In -----------------------------------------------------------------------------------------------------
