@@ -1,8 +1,10 @@
-"""Imports go down only: who may import whom, checked from the syntax tree."""
+"""The shape of the house, checked from the syntax tree: imports go down only, in no circles, and files stay small."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ EVERYWHERE = {
     "units",
     "extras",
     "files",
-    "memory",
+    "large_pages",
     "printable",
+    "status_line",
     "interrupts",
     "failpoints",
     "processes",
@@ -38,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fetcher": {"index", "codecs", "storage", "wire", "cachedir"},
     "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
     "write": {"index", "codecs", "storage", "formats", "cache"},
-    "reading": {"order", "index", "formats", "cache", "wire"},
+    "reading": {"order", "index", "codecs", "formats", "cache", "wire"},
     "data": BELOW_DATA,
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},
@@ -70,6 +73,10 @@ HEAVY = {
     "databricks",
     "fsspec",
 }
+MAX_LINES_OF_FILE = 400
+MAX_LINES_OF_FUNCTION = 60
+MAX_MODULES_OF_FOLDER = 20
+MANY_OF_A_KIND = {"order", "storage"}  # one file for each law of an order, for each family of stores
 
 
 def packages_imported(tree: ast.AST) -> set[str]:
@@ -116,3 +123,46 @@ def test_imports_go_down_only(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_heavy_libraries_are_imported_on_first_use(file: Path) -> None:
     assert not top_level_imports(ast.parse(file.read_text())) & HEAVY
+
+
+def modules_of() -> dict[str, Path]:
+    """Give every file of the package by the name that it is imported under."""
+    names = {".".join(("penstock", *file.relative_to(ROOT).with_suffix("").parts)): file for file in FILES}
+    return {name.removesuffix(".__init__"): file for name, file in names.items()}
+
+
+def modules_imported(tree: ast.AST, modules: dict[str, Path]) -> set[str]:
+    """List the modules of ours that a file imports anywhere in it, for types alone or within a function included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            home = node.module or ""
+            found |= {name if (name := f"{home}.{alias.name}") in modules else home for alias in node.names}
+    return found & modules.keys()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = modules_of()
+    imports = {name: modules_imported(ast.parse(file.read_text()), modules) - {name} for name, file in modules.items()}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail("modules that import each other in a circle: " + " ← ".join(error.args[1]), pytrace=False)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_files_and_functions_stay_small(file: Path) -> None:
+    text = file.read_text()
+    num_lines = text.count("\n")
+    assert num_lines <= MAX_LINES_OF_FILE, "two ideas in one file, or one told at too great length"
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = [(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions]
+    assert not [(name, length) for name, length in lengths if length > MAX_LINES_OF_FUNCTION]
+
+
+def test_folders_hold_few_modules() -> None:
+    counts = Counter(str(file.parent.relative_to(ROOT)) for file in FILES if file.name != "__init__.py")
+    crowded = {folder: count for folder, count in counts.items() if count > MAX_MODULES_OF_FOLDER}
+    assert not crowded.keys() - MANY_OF_A_KIND, f"more than {MAX_MODULES_OF_FOLDER} modules in a folder: {crowded}"

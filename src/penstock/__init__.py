@@ -18,21 +18,27 @@ if TYPE_CHECKING:
     from penstock.data.local import LocalDataset
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
-    from penstock.errors import PenstockError
+    from penstock.errors import PenstockError, TransformError
     from penstock.loaders.torch import StreamingDataLoader
+    from penstock.reading.function_reader import FunctionReader
+    from penstock.reading.source import OpenShard, Source
     from penstock.write.merge import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
     "CSVWriter": "penstock.write.writer",
+    "FunctionReader": "penstock.reading.function_reader",
     "JSONWriter": "penstock.write.writer",
     "LocalDataset": "penstock.data.local",
     "MDSWriter": "penstock.write.writer",
+    "OpenShard": "penstock.reading.source",
     "PenstockError": "penstock.errors",
+    "Source": "penstock.reading.source",
     "Stream": "penstock.data.stream",
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "TSVWriter": "penstock.write.writer",
+    "TransformError": "penstock.errors",
     "XSVWriter": "penstock.write.writer",
     "clear_cache": "penstock.cache.clear",
     "list_cache": "penstock.cache.contents",
@@ -43,14 +49,18 @@ _HOMES = {
 
 __all__ = [
     "CSVWriter",
+    "FunctionReader",
     "JSONWriter",
     "LocalDataset",
     "MDSWriter",
+    "OpenShard",
     "PenstockError",
+    "Source",
     "Stream",
     "StreamingDataLoader",
     "StreamingDataset",
     "TSVWriter",
+    "TransformError",
     "XSVWriter",
     "__version__",
     "clear_cache",

@@ -138,6 +138,10 @@ class ShardTooLargeError(BadSampleError, ValueError):
     """A sample would push its shard past what the format can address."""
 
 
+class TransformError(DataError, RuntimeError):
+    """A transform of the user's failed on a sample; its own error is the cause."""
+
+
 # --- Storage ------------------------------------------------------------------------------------------------
 
 

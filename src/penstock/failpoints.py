@@ -41,7 +41,7 @@ def reach(point: str) -> None:
     marker = option.removeprefix("once=")
     if option and not _is_first(Path(marker)):
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal.raise_signal(signal.SIGKILL)
 
 
 def _is_first(marker: Path) -> bool:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
 
 
 class WaitingFor:
@@ -32,3 +40,16 @@ def cut_short(interrupt: KeyboardInterrupt) -> KeyboardInterrupt:
     Functions that users call raise it so, `from None`: what follows in its traceback is the user's own program.
     """
     return interrupt.with_traceback(None)
+
+
+def cuts_interrupts_short(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that users call, so that an interrupt of it shows none of this library's frames."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except KeyboardInterrupt as interrupt:
+            raise cut_short(interrupt) from None
+
+    return call

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def _abandon_all() -> None:
     inherited = list(_alive)
     _alive.clear()
     for resource in inherited:
-        resource.abandon()
+        with suppress(OSError):  # the others must be let go of even if one is broken
+            resource.abandon()
 
 
 os.register_at_fork(after_in_child=_abandon_all)
@@ -48,7 +50,8 @@ class PerProcess(Generic[T]):
     """A value that each process makes for itself when it first asks for it. Safe for threads.
 
     What the parent made is not closed in its child, only forgotten: whatever in it needs more than that asks for it
-    with `abandon_in_children`. A pickle carries how to make the value, never the value.
+    with `abandon_in_children`. A pickle carries how to make the value, never the value. `make` must not lead back to
+    whoever owns this: the two would keep each other alive until the garbage collector comes by.
     """
 
     _value: T | None

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from penstock.cache.contents import CachedCopy, FoundEdition
 from penstock.cachedir.editions import Edition
-from penstock.cachedir.ledger import FileStamp, Record
+from penstock.cachedir.ledger import Record
+from penstock.cachedir.presence import FileStamp
 
 FOLDER = Path("/cache")
 SOURCE = "s3://b/a"

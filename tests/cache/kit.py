@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from penstock.cache.cache import Cache, CachedStream
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
+from penstock.index.catalog import parse_index
 from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
-from penstock.index.mosaic_json import dump_index, parse_index
+from penstock.index.mosaic_json import dump_index
 from penstock.storage.base import resolve_store
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ def write_dataset(
     remote.mkdir(parents=True)
     kind, columns = ("mds", (Column("x", "bytes"),)) if num_parts == 1 else ("json", (Column("x", "str"),))
     layout = ShardLayout(
-        format=kind, columns=columns, compression=compression, hashes=(HASH,), newline="\n" if num_parts > 1 else None
+        format=kind,
+        columns=columns,
+        compression=compression,
+        hashes=(HASH,),
+        settings={"newline": "\n"} if num_parts > 1 else {},
     )
     shards = []
     for number in range(num_shards):

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from penstock.cachedir.boot import boot_id
 from penstock.cachedir.folder import Folder
 from penstock.cachedir.layout import apart_name, boots_path, ledger_path, plain_name
-from penstock.cachedir.ledger import FileStamp, Ledger, Record, is_as_left, look, read_lines
+from penstock.cachedir.ledger import Ledger, Record, read_lines
 from penstock.cachedir.lock import Stripes
+from penstock.cachedir.presence import FileStamp, are_unchanged, look
 from penstock.cachedir.versions import (
     edition_of,
     is_settled_by_index,
@@ -140,11 +141,11 @@ def test_a_file_that_was_touched_is_no_longer_as_we_left_it(tmp_path: Path) -> N
     stamp = look(tmp_path, "a")
     assert stamp is not None
     record = record_of("a", files=(stamp,))
-    assert is_as_left(tmp_path, record)
+    assert are_unchanged(tmp_path, record.files)
     os.utime(tmp_path / "a", ns=(stamp.mtime_ns + 5, stamp.mtime_ns))  # to read it is no harm
-    assert is_as_left(tmp_path, record)
+    assert are_unchanged(tmp_path, record.files)
     os.utime(tmp_path / "a", ns=(stamp.mtime_ns, stamp.mtime_ns + 1))
-    assert not is_as_left(tmp_path, record)
+    assert not are_unchanged(tmp_path, record.files)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     assert look(tmp_path, "link") is None
     os.mkfifo(tmp_path / "pipe")

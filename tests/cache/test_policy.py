@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock.cache.shares import share_of_each
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
 from penstock.cachedir.items import item_of_object
 from penstock.cachedir.policy import Limit, Shelf, fair_shares, shortage
@@ -19,7 +20,7 @@ from penstock.fetcher.queue import ItemQueue, QueuedItem, Request, State
 from penstock.storage.base import StoreSettings
 from penstock.wire.encoding import load, plain
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import Share, is_news, joined
+from penstock.wire.share import Share, is_news
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 
@@ -168,7 +169,7 @@ def test_a_share_is_news_once(share: Share) -> None:
     st.integers(1, 5),
 )
 def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_keepers: int) -> None:
-    each = joined(shares, num_keepers)
+    each = share_of_each(shares, num_keepers)
     for share in shares.values():
         assert each.is_tight or not share.is_tight
         assert share.num_bytes is None or (each.num_bytes or 0) * num_keepers <= share.num_bytes

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cache.kit import fetcher_pids, heed_interrupts, left_over, wait_until
 from tests.jobs import live_processes
+from tests.servers.faults import FaultProxy, Faults
 from tests.streaming import private_places, write_samples
-
-from penstock.testing.faults import FaultProxy, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

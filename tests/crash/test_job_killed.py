@@ -16,7 +16,7 @@ from tests.jobs import Job
 from tests.streaming import batch_ids, private_places, write_samples
 
 from penstock import StreamingDataLoader, StreamingDataset
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

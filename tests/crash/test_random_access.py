@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.cache.kit import fetcher_pids, left_over
+from tests.servers.faults import FaultProxy
 from tests.streaming import private_places
 
 from penstock import MDSWriter, StreamingDataset
 from penstock.storage.base import open_store, resolve_store
-from penstock.testing.faults import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

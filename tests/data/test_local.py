@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import CSVWriter, LocalDataset, MDSWriter, merge_index
-from penstock.data.getitem import group_by_shard, resolve_ids
+from penstock.data.getitem import resolve_ids
 from penstock.data.local import rows_at_once
 from penstock.errors import (
     ConfigError,
@@ -30,7 +30,8 @@ from penstock.errors import (
 )
 from penstock.formats.unpacked import note_path
 from penstock.order.spans import Spans
-from penstock.reading.collecting import join_batches
+from penstock.reading.collector import join_batches
+from penstock.reading.locate import group_by_shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ def dataset(tmp_path: Path) -> StreamingDataset:
 
 
 def test_closing_while_another_thread_reads(dataset: StreamingDataset) -> None:
-    shelf = dataset._here().open_shards
+    shelf = dataset.readers.here.main.open_shards
     assert ids_of(dataset[[0, 15, 25]]) == [0, 15, 25]
     assert len(shelf) == 3
     is_reading, may_end = threading.Event(), threading.Event()
@@ -46,7 +46,7 @@ def test_closing_while_another_thread_reads(dataset: StreamingDataset) -> None:
 
 
 def test_closing_while_this_thread_reads(dataset: StreamingDataset) -> None:
-    shelf = dataset._here().open_shards
+    shelf = dataset.readers.here.main.open_shards
     with shelf:
         shelf.get(0)
         dataset.close()  # as a signal handler may do
@@ -55,7 +55,7 @@ def test_closing_while_this_thread_reads(dataset: StreamingDataset) -> None:
 
 
 def test_too_many_are_closed_at_once_or_after_use(dataset: StreamingDataset) -> None:
-    shelf = dataset._here().open_shards
+    shelf = dataset.readers.here.main.open_shards
     assert ids_of(dataset[[0, 15, 25, 35]]) == [0, 15, 25, 35]
     shelf.keep_to(2, keeps_none=False)
     assert len(shelf) == 2
@@ -74,7 +74,7 @@ def test_too_many_are_closed_at_once_or_after_use(dataset: StreamingDataset) -> 
 
 
 def test_who_waits_needs_nothing_that_is_open(dataset: StreamingDataset) -> None:
-    shelf = dataset._here().open_shards
+    shelf = dataset.readers.here.main.open_shards
     assert ids_of(dataset[[0, 15, 25]]) == [0, 15, 25]
     is_waiting, may_end = threading.Event(), threading.Event()
     left = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.reading.open_shards import OpenShard
+    from penstock.reading.source import OpenShard
 
 NUM_SHARDS, PER_SHARD = 10**4, 10**5
 NUM_SAMPLES = NUM_SHARDS * PER_SHARD

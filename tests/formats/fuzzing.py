@@ -23,8 +23,8 @@ from penstock import LocalDataset
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import load_part
+from penstock.index.catalog import parse_index
 from penstock.index.model import Column, FileInfo, Part
-from penstock.index.mosaic_json import parse_index
 from tests.formats.golden import ROOT, recordings
 from tests.formats.hostile import limit_memory, most_memory
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 def make_layout(columns: Mapping[str, str], format_name: str = "mds", **settings: Any) -> ShardLayout:
     if format_name != "mds":
         settings.setdefault("newline", "\n")
-    return ShardLayout(format=format_name, columns=get_format(format_name).columns(columns), **settings)
+    return ShardLayout(format=format_name, columns=get_format(format_name).columns(columns), settings=settings)
 
 
 def build(layout: ShardLayout, samples: Sequence[Sample]) -> list[bytes]:

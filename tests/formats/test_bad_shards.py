@@ -364,7 +364,7 @@ def test_unknown_encodings_are_refused_on_opening() -> None:
         check_layout([Column("x", "int128")])
     assert str(caught.value) == f"unknown column encoding 'int128': known are {', '.join(known_encodings())}"
     text = make_layout({"x": "int"}, "csv")
-    layout = ShardLayout(format="csv", columns=(Column("x", "bytes"),), newline="\n")
+    layout = ShardLayout(format="csv", columns=(Column("x", "bytes"),), settings={"newline": "\n"})
     with pytest.raises(
         UnknownEncodingError, match="^unknown column encoding 'bytes': a text format knows str, int, float"
     ):

@@ -12,15 +12,15 @@ import pytest
 from PIL import Image
 
 from penstock.errors import ConfigError
-from penstock.formats.base import ReadOptions, formats
 from penstock.formats.jsonl import JSONFormat
+from penstock.index.entry import formats
 from penstock.testing import FormatContract
 from penstock.testing.formats import is_same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.formats.base import ShardBytes
+    from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.text import TextReader
     from penstock.index.model import ShardInfo
     from penstock.types import Sample

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError, CorruptShardError
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 from tests.formats.fuzzing import MORE_MB
 from tests.formats.making import attempt, make_layout, mds_shard, open_parts
 

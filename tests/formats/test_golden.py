@@ -19,8 +19,9 @@ from penstock.codecs.digest import known_hashes
 from penstock.data.verify import verify_dataset
 from penstock.formats.base import ReadOptions
 from penstock.formats.parts import load_part, open_shard
+from penstock.index.catalog import parse_index
 from penstock.index.model import Column
-from penstock.index.mosaic_json import dump_index, parse_index
+from penstock.index.mosaic_json import dump_index
 from tests.formats.golden import (
     DATASETS,
     MANIFEST,
@@ -196,10 +197,7 @@ def test_writing_the_values_gives_the_recorded_bytes(recording: Recording, tmp_p
         "hashes": list(layout.hashes),
         "size_limit": layout.size_limit,
     }
-    if layout.newline is not None:
-        options["newline"] = layout.newline
-    if layout.separator is not None:
-        options["separator"] = layout.separator
+    options |= layout.settings
     with WRITERS[layout.format](**options) as writer:
         for sample in _samples_to_write(recording.path, index):
             writer.write(sample)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError, CorruptIndexError, DataError, IndexFieldError
+from penstock.index.catalog import parse_index
 from penstock.index.model import MAX_SHARD_BYTES, Column, FileInfo, Index, Part, ShardInfo, ShardLayout
-from penstock.index.mosaic_json import dump_header, dump_index, dump_layout, parse_index
+from penstock.index.mosaic_json import dump_header, dump_index, dump_layout
 from tests.formats.making import attempt
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ basenames = st.lists(
     min_size=1,
     max_size=3,
 ).map("/".join)
+
+
+SETTINGS = {"mds": (), "json": ("newline",), "csv": ("newline",), "tsv": ("newline",), "xsv": ("newline", "separator")}
 
 
 def file_infos(least: int, most: int) -> st.SearchStrategy[FileInfo]:
@@ -48,8 +52,7 @@ def layouts(draw: st.DrawFn) -> ShardLayout:
         compression=draw(st.none() | names),
         hashes=tuple(draw(st.lists(names, max_size=3))),
         size_limit=draw(st.none() | st.integers(0, 2**70)),
-        newline=None if kind == "mds" else draw(names),
-        separator=draw(names) if kind == "xsv" else None,
+        settings={name: draw(names) for name in SETTINGS[kind]},
     )
 
 
@@ -113,8 +116,7 @@ def good_entry(kind: str = "mds") -> dict[str, Any]:
         compression="zstd",
         hashes=("sha1",),
         size_limit=1000,
-        newline=None if kind == "mds" else "\n",
-        separator="|" if kind == "xsv" else None,
+        settings={name: "|" if name == "separator" else "\n" for name in SETTINGS[kind]},
     )
     entry = dump_layout(layout) | {
         "samples": 3,
@@ -306,7 +308,10 @@ def test_unknown_formats_list_the_known_ones(kind: Any) -> None:
         parse_entry(good_entry("csv") | {"format": kind, "column_sizes": [None, None], "columns": {}})
     assert isinstance(caught.value, ValueError)
     if isinstance(kind, str):
-        assert str(caught.value).endswith(f"has unknown format {kind!r}: known are mds, json, csv, tsv, xsv")
+        assert str(caught.value).endswith(
+            f"has unknown format {kind!r}: known are csv, json, mds, tsv, xsv. Install or import the package that"
+            " registers it"
+        )
 
 
 def test_the_bad_shard_is_named() -> None:

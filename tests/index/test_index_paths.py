@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError
+from penstock.index.catalog import parse_index
 from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
-from penstock.index.mosaic_json import dump_index, parse_index
+from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LAYOUT = ShardLayout(format="csv", columns=(Column("a", "str"),), compression="zstd", newline="\n")
+LAYOUT = ShardLayout(format="csv", columns=(Column("a", "str"),), compression="zstd", settings={"newline": "\n"})
 
 
 def parse_with(raw: str = "a", packed: str = "b", meta: str = "c") -> Index:

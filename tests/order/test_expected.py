@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.order.cursor import Cursor
+from penstock.order.make_plan import RunSettings, make_plan
 from penstock.order.options import StreamShards
-from penstock.order.run import RunSettings, make_plan
 from penstock.order.weights import StreamWeight
 from penstock.order.world import World, seats
 

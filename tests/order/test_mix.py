@@ -46,7 +46,7 @@ def test_counts_are_exact_and_each_stream_goes_in_order(counts: list[int], lanes
     streams, indexes = read_all(mixer)
     assert np.bincount(streams, minlength=len(counts)).tolist() == counts
     for stream in range(len(counts)):
-        if mixer.is_pooled[stream]:
+        if mixer.is_small[stream]:
             assert indexes[streams == stream].tolist() == list(range(counts[stream]))
         else:
             for lane in range(lanes):
@@ -73,20 +73,20 @@ def test_what_was_taken_is_known_at_every_position(counts: list[int], lanes: int
     streams, _ = read_all(mixer)
     position = int(cut * mixer.size)
     for stop in (position, mixer.size):
-        by_lane, pooled = mixer.taken_at(stop)
+        by_lane, small = mixer.taken_at(stop)
         for lane in range(lanes):
             seen = np.bincount(streams[lane:stop:lanes], minlength=len(counts))
-            assert (by_lane[:, lane] == np.where(mixer.is_pooled, 0, seen)).all()
+            assert (by_lane[:, lane] == np.where(mixer.is_small, 0, seen)).all()
         seen = np.bincount(streams[:stop], minlength=len(counts))
-        assert (by_lane.sum(axis=1) + pooled == seen).all()
+        assert (by_lane.sum(axis=1) + small == seen).all()
 
 
 def test_mixing_is_exact_and_direct_at_a_trillion() -> None:
     counts = [10**12 - 10**9 - 3, 10**9, 2, 1]
     mixer = Mixer(counts, num_lanes=64, block_rows=4096, key=1)
-    by_lane, pooled = mixer.taken(mixer.num_blocks)
+    by_lane, small = mixer.taken(mixer.num_blocks)
     tail = np.concatenate([mixer.rows(lane, mixer.num_blocks * 4096).streams for lane in range(64)])
-    taken = by_lane.sum(axis=1) + pooled
+    taken = by_lane.sum(axis=1) + small
     assert (taken + np.bincount(tail, minlength=4)).tolist() == counts
     half = mixer.rows(3, 2**32)
     share = np.bincount(half.streams, minlength=4)[1] / len(half.streams)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.order.lanes import lane_length, lane_start
-from penstock.order.mosaic.runs import ShuffleRule
+from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.shuffle import shuffle_algorithm
 from penstock.order.quality import measure_shuffling, measure_traffic
 from penstock.order.spans import Spans

@@ -11,25 +11,27 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.servers.faults import FAULTS, Fault, FaultProxy, Faults
 
 from penstock.errors import ConfigError, StoreError
 from penstock.storage.base import Store, open_store, resolve_store
 from penstock.storage.retry import RetryHooks, RetryPolicy
-from penstock.testing.faults import FAULTS, Fault, FaultProxy, Faults
 from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.servers.nginx import WebServer
     from tests.servers.s3 import S3Server
 
 PATIENT = RetryPolicy(attempts=12, base_s=0.01, max_s=0.05, stall_s=0.3, patience_s=2)
+# Where nothing stalls and requests are counted: a machine that pauses is no reason to ask again.
+UNHURRIED = replace(PATIENT, stall_s=30)
 HARMLESS = tuple(kind for kind in FAULTS if kind != "flip")
 
 
@@ -104,7 +106,7 @@ def test_large_uploads_and_downloads_in_parts(proxy: FaultProxy, moto: S3Server,
 def test_a_flipped_bit_passes_a_store_and_is_left_to_digests(
     proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
 ) -> None:
-    store = open_through(proxy, moto, root)
+    store = open_through(proxy, moto, root, UNHURRIED)
     (tmp_path / "source").write_bytes(bytes(10_000))
     store.upload(tmp_path / "source", "x")
     proxy.faults = Faults(rate=1.0, kinds=("flip",))
@@ -131,7 +133,7 @@ def test_two_hundred_objects_at_one_fault_in_five(proxy: FaultProxy, moto: S3Ser
 def test_a_body_that_is_cut_goes_on_where_it_ended(
     kind: Fault, proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
 ) -> None:
-    store = open_through(proxy, moto, root, replace(PATIENT, attempts=100))
+    store = open_through(proxy, moto, root, replace(UNHURRIED, attempts=100))
     data = some_bytes(8, 3_000_000)
     (tmp_path / "source").write_bytes(data)
     store.upload(tmp_path / "source", "x")
@@ -146,14 +148,14 @@ def test_a_body_that_is_cut_goes_on_where_it_ended(
 def test_a_body_that_trickles_is_read_however_long_it_takes(
     proxy: FaultProxy, moto: S3Server, root: str, tmp_path: Path
 ) -> None:
-    """Twice as long as the patience with silence, and slower than any sum over a whole piece would allow."""
+    """Longer than the longest silence, and slower than any sum over a whole piece would allow."""
     retries: list[StoreError] = []
-    policy = RetryPolicy(attempts=2, base_s=0.01, stall_s=1, patience_s=1)
+    policy = RetryPolicy(attempts=2, base_s=0.01, stall_s=4, patience_s=1)
     store = open_through(proxy, moto, root, policy, RetryHooks(on_retry=retries.append))
     data = some_bytes(10, 5_000)
     (tmp_path / "source").write_bytes(data)
     store.upload(tmp_path / "source", "x")
-    proxy.faults = Faults(rate=1.0, kinds=("slow",), slow_s=0.1, slow_pieces=30)
+    proxy.faults = Faults(rate=1.0, kinds=("slow",), slow_s=0.15, slow_pieces=30)
     before = proxy.counts["requests"]
     assert store.read_piece("x", Span(0, 5_000))[0] == data
     assert proxy.counts["requests"] == before + 1
@@ -177,8 +179,9 @@ def test_nothing_but_faults_is_an_error_with_its_cause(
 
 def test_a_proxy_as_a_process_of_its_own_with_latency_and_a_limit(nginx: WebServer) -> None:
     (nginx.files / "limited").write_bytes(some_bytes(9, 300_000))
-    command = [sys.executable, "-m", "penstock.testing.faults", nginx.url, "--latency", "0.01", "--bandwidth", "3e6"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.servers.faults", nginx.url, "--latency", "0.01", "--bandwidth", "3e6"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         url = process.stdout.readline().strip()

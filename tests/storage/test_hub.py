@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+from tests.servers.faults import FaultProxy, Faults
 from tests.servers.hub import SIGNATURE, TOKEN, HubServer, Repo, git_name, running_hub, sha256
 
 from penstock.errors import (
@@ -23,9 +24,8 @@ from penstock.errors import (
 )
 from penstock.storage.base import open_store, resolve_store
 from penstock.storage.hub import HubStore
-from penstock.storage.hub_place import parse_hub_url
+from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.retry import RetryHooks, RetryPolicy
-from penstock.testing.faults import FaultProxy, Faults
 from penstock.testing.stores import StoreContract
 from penstock.types import Span
 
@@ -272,7 +272,7 @@ def test_who_asks(tmp_path: Path) -> None:
         store = open_store(resolve_store("hf://datasets/o/n", options, environ={**NOTHING, **environ}))
         assert isinstance(store, HubStore)
         assert "secret" not in repr(store)
-        return store.place.token, store.place.endpoint
+        return store.location.token, store.location.endpoint
 
     (tmp_path / "token").write_text("secret of a file\n")
     assert place({}) == (None, "https://huggingface.co")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import AccessDeniedError, ConfigError
 from penstock.storage.base import resolve_store
 from penstock.storage.s3 import resolve_s3
 
@@ -123,6 +124,12 @@ def test_what_only_boto3_understands(tmp_path: Path) -> None:
     assert provider is not None
     given = provider()
     assert (given["access_key_id"], given["secret_access_key"], given["token"]) == ("PK", "PS", "PT")
+    # boto3 may renew keys as late as ten minutes before they expire.
+    assert given["expires_at"] < datetime.now(timezone.utc) + timedelta(minutes=10)
+
+    nowhere = str(tmp_path / "gone")
+    with pytest.raises(AccessDeniedError, match="no longer finds"):
+        credential_provider({"boto3": {"profile": None, "config_file": nowhere, "credentials_file": nowhere}})
 
 
 @pytest.mark.parametrize(

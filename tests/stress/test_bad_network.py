@@ -18,8 +18,8 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.storage.base import open_store, resolve_store
-from penstock.testing.faults import FAULTS, Fault, FaultProxy, Faults
 from tests.cache.kit import left_over
+from tests.servers.faults import FAULTS, Fault, FaultProxy, Faults
 from tests.servers.script import Answer, Request, run_script
 from tests.streaming import ids_of, sample, write_samples
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import StreamingDataset
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, StoreTimeoutError
-from penstock.testing.faults import FaultProxy, Faults
+from tests.servers.faults import FaultProxy, Faults
 from tests.servers.script import Answer, run_script
 from tests.streaming import ids_of, sample, write_samples
 

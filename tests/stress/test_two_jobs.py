@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import StreamingDataset
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 from tests.cache.kit import fetcher_pids, left_over
 from tests.jobs import Job
 from tests.streaming import ids_of, private_places, write_samples

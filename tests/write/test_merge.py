@@ -10,7 +10,7 @@ import pytest
 
 from penstock import JSONWriter, LocalDataset, MDSWriter, merge_index
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, StoreTimeoutError
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 from penstock.storage.base import open_store
 
 if TYPE_CHECKING:

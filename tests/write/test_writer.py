@@ -29,7 +29,7 @@ from penstock.errors import (
     UnknownSchemeError,
     WriterClosedError,
 )
-from penstock.index.mosaic_json import parse_index
+from penstock.index.catalog import parse_index
 from penstock.storage.base import open_store
 from penstock.write.progress import ProgressBar, progress_line
 

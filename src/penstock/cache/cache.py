@@ -7,29 +7,31 @@ import logging
 import threading
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.lease import Lease, Paths, is_present, try_lease
+from penstock.cache.lease import Lease, Paths, try_lease
 from penstock.cache.progress import WaitLine
+from penstock.cache.shares import ShareListeners
+from penstock.cache.stats import CacheStats, StreamStats
 from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard
 from penstock.cachedir.layout import default_directory, pin_path
 from penstock.cachedir.streams import settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
-from penstock.index.mosaic_json import INDEX_NAME, parse_index
+from penstock.index.catalog import parse_index
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
-from penstock.processes import abandon_in_children
+from penstock.processes import PerProcess
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 from penstock.wire.item import Item, Want
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import UNHEARD, Keeper, Keepers
+from penstock.wire.share import UNHEARD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from penstock.cache.shares import ShareListener
     from penstock.index.model import Index
     from penstock.types import Place, Span
     from penstock.wire.messages import Fetched
@@ -49,45 +52,17 @@ _ALONE_S = 10.0
 _MOST_TRIES = 50  # a shard that vanishes each time it was brought: somebody else deletes it
 
 
-@dataclass(slots=True)
-class StreamStats:
-    """What one stream of one cache did in this process."""
+class _ProcessState:
+    """What one process has of a cache."""
 
-    leases: int = 0
-    hits: int = 0  # leases of what was there
-    waits: int = 0  # leases that had to wait
-    seconds_waited: float = 0.0
-    downloads: int = 0  # caused by this cache, prefetches included
-    num_bytes: int = 0  # fetched for them
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """What one cache did in this process, by stream."""
-
-    streams: tuple[StreamStats, ...]
-
-    @property
-    def total(self) -> StreamStats:
-        """The sum over all streams."""
-        sums = StreamStats()
-        for stream in self.streams:
-            for name in StreamStats.__slots__:
-                setattr(sums, name, getattr(sums, name) + getattr(stream, name))
-        return sums
-
-
-@dataclass
-class _Live:
-    """What belongs to one process: born on first use, never inherited."""
-
-    paths: list[Paths]
-    stats: list[StreamStats]
-    editions: list[OpenEdition | None]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    backends: dict[bool, Backend] = field(default_factory=dict)
-    keepers: Keepers = field(default_factory=Keepers)
-    alone_until: float = 0.0  # there is no line to the fetcher, and none is tried for so long
+    def __init__(self, streams: Sequence[CachedStream]) -> None:
+        self.paths = [Paths(stream.directory) for stream in streams]
+        self.stats = [StreamStats() for _ in streams]
+        self.opened: list[tuple[OpenEdition, Index] | None] = [None for _ in streams]
+        self.lock = threading.Lock()
+        self.backends: dict[bool, Backend] = {}
+        self.listeners = ShareListeners()
+        self.alone_until = 0.0  # there is no line to the fetcher, and none is tried for so long
 
 
 class Cache:
@@ -104,7 +79,7 @@ class Cache:
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
         self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
-        self._start()
+        self._process = PerProcess(partial(_ProcessState, self.streams))
 
     # --- Editions -------------------------------------------------------------------------------------------
 
@@ -113,10 +88,10 @@ class Cache:
 
         If the store is away, the edition that was opened last serves, with a warning.
         """
-        settings = self.streams[stream]
-        where = f"{shown_url(settings.store.url).rstrip('/')}/{INDEX_NAME}"
+        settings, item = self.streams[stream], item_of_index()
+        where = f"{shown_url(settings.store.url).rstrip('/')}/{item.name}"
         for _ in range(_MOST_TRIES):
-            answer = self._fetch(stream, item_of_index(), is_urgent=True)
+            answer = self._fetch(stream, item, is_urgent=True)
             edition = Edition(settings.directory, answer.edition)
             opened = OpenEdition(edition)
             if not opened.hold():
@@ -130,21 +105,23 @@ class Cache:
                 _warn_away(where, settings.directory, answer.away)
             index = parse_index(data, where)
             self._indexes[stream] = edition.name, index
-            self._live.editions[stream] = opened
+            self._process.get().opened[stream] = opened, index
             return index
         raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was opened: wait until it is written")
 
     def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
         """Give the edition that is read and its index, opening it if nobody has."""
+        state = self._process.get()
+        found = state.opened[stream]
+        if found is not None:
+            return found
         known = self._indexes[stream]
         if known is None:
             self.open_index(stream)
             return self._opened(stream)
-        opened = self._live.editions[stream]
-        if opened is None:
-            edition = Edition(self.streams[stream].directory, known[0])
-            opened = self._live.editions[stream] = OpenEdition(edition)
-        return opened, known[1]
+        name, index = known
+        found = state.opened[stream] = OpenEdition(Edition(self.streams[stream].directory, name)), index
+        return found
 
     # --- Shards ---------------------------------------------------------------------------------------------
 
@@ -153,13 +130,13 @@ class Cache:
 
         `what` says what is being waited for, such as `shard 12/873`.
         """
-        live = self._live
+        state = self._process.get()
         lease = self._try_lease(stream, shard)
-        stats = live.stats[stream]
+        stats = state.stats[stream]
         stats.leases += 1
         if lease is not None:
             stats.hits += 1
-            if live.keepers:
+            if state.listeners:
                 self._listen(stream)
             return lease
         begin = time.monotonic()
@@ -180,8 +157,8 @@ class Cache:
         if entry is None:
             return False
         first = index.shards[shard].parts[0].raw
-        path = self._live.paths[stream](opened.edition.name_of(first.basename, entry))
-        return is_present(path, first.num_bytes, entry)
+        path = self._process.get().paths[stream](opened.edition.name_of(first.basename, entry))
+        return entry.is_first_at(path, first.num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
         """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
@@ -193,10 +170,11 @@ class Cache:
         for stream, shard, ahead in wanted:
             want = Want(stream, self._item(stream, shard), ahead, self.is_present(stream, shard))
             plans.setdefault(self._is_local(stream), []).append(want)
-        for is_local in {*plans, *self._live.backends}:
+        backends = self._process.get().backends
+        for is_local in {*plans, *backends}:
             wants = plans.get(is_local, [])
             is_all_there = all(want.is_present for want in wants)
-            backend = self._live.backends.get(is_local)
+            backend = backends.get(is_local)
             if is_all_there and (backend is None or not backend.is_running):
                 continue
             self._backend_of(is_local=is_local).expect(wants)
@@ -253,7 +231,7 @@ class Cache:
         edition = self._opened(stream)[0].edition.name
         item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
         answer = self._fetch(stream, item, is_urgent=True)
-        return Path(self._live.paths[stream](answer.name))
+        return Path(self._process.get().paths[stream](answer.name))
 
     def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
         """Give an object, or a range of it, without touching the disk."""
@@ -272,35 +250,40 @@ class Cache:
 
     # --- Sharing --------------------------------------------------------------------------------------------
 
-    def keep(self, keeper: Keeper) -> None:
+    def keep(self, listener: ShareListener) -> None:
         """Have somebody told what he may keep open between uses; he must be held elsewhere."""
-        self._live.keepers.add(keeper)
+        self._process.get().listeners.add(listener)
 
     # --- Looking in -----------------------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
         """Give the counts of this cache in this process."""
-        for backend in list(self._live.backends.values()):
+        state = self._process.get()
+        for backend in list(state.backends.values()):
             for stream, caused in backend.caused().items():
-                self._live.stats[stream].downloads = caused.downloads
-                self._live.stats[stream].num_bytes = caused.num_bytes
-        return CacheStats(tuple(StreamStats(*(getattr(s, n) for n in s.__slots__)) for s in self._live.stats))
+                state.stats[stream].downloads = caused.downloads
+                state.stats[stream].num_bytes = caused.num_bytes
+        return CacheStats(tuple(replace(counts) for counts in state.stats))
 
     def node_stats(self) -> dict[str, Any]:
         """Give the counts of the fetcher, which serves all processes of this user; empty if none runs."""
-        backend = self._live.backends.get(False)
-        backend = backend if backend is not None and backend.is_running else self._live.backends.get(True)
+        backends = self._process.get().backends
+        backend = backends.get(False)
+        backend = backend if backend is not None and backend.is_running else backends.get(True)
         return backend.node_stats() if backend is not None else {}
 
     def close(self) -> None:
         """Hang up. Leases stay; using the cache again connects anew, and goes on with the same editions."""
-        with self._live.lock:
-            backends = list(self._live.backends.values())
-            self._live.backends.clear()
-        self._live.keepers.forget()
-        for opened in self._live.editions:
-            if opened is not None:
-                opened.close()
+        state = self._process.made
+        if state is None:
+            return
+        with state.lock:
+            backends = list(state.backends.values())
+            state.backends.clear()
+        state.listeners.forget()
+        for found in state.opened:
+            if found is not None:
+                found[0].close()
         for backend in backends:
             backend.close()
 
@@ -313,7 +296,8 @@ class Cache:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_live", None) is not None and self._live.backends:
+        process = getattr(self, "_process", None)  # none if its settings were refused
+        if process is not None and process.made is not None and process.made.backends:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -321,21 +305,9 @@ class Cache:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start()
-
-    def abandon(self) -> None:
-        """Start afresh in a forked child: connections and locks belong to the parent."""
-        self._start()
+        self._process = PerProcess(partial(_ProcessState, self.streams))
 
     # --- Inside ---------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        self._live = _Live(
-            [Paths(stream.directory) for stream in self.streams],
-            [StreamStats() for _ in self.streams],
-            [None for _ in self.streams],
-        )
-        abandon_in_children(self)
 
     def _item(self, stream: int, shard: int) -> Item:
         opened, index = self._opened(stream)
@@ -347,7 +319,7 @@ class Cache:
         if entry is None:
             return None
         raw = [part.raw for part in index.shards[shard].parts]
-        path_of, name_of = self._live.paths[stream], opened.edition.name_of
+        path_of, name_of = self._process.get().paths[stream], opened.edition.name_of
         paths = [path_of(name_of(file.basename, entry)) for file in raw]
         return try_lease(paths, [file.num_bytes for file in raw], entry, self._released)
 
@@ -379,23 +351,24 @@ class Cache:
 
     def _listen(self, stream: int) -> None:
         """Whoever keeps shards open can be asked for them: he has a line to the fetcher, or keeps nothing."""
-        live = self._live
-        if time.monotonic() < live.alone_until:
+        state = self._process.get()
+        if time.monotonic() < state.alone_until:
             return
         try:
             self._backend(stream).listen()
         except (FetcherError, ConfigError) as error:
             _log.warning("shards are not kept open between uses, because there is no fetcher: %s", error)
-            live.alone_until = time.monotonic() + _ALONE_S
-            live.keepers.told("fetcher", UNHEARD)
+            state.alone_until = time.monotonic() + _ALONE_S
+            state.listeners.tell("fetcher", UNHEARD)
 
     def _described(self, stream: int, what: str) -> str:
         return f"{what} from {shown_url(self.streams[stream].store.url)}"
 
     def _released(self) -> None:
-        if self.limit_bytes is None and not self._live.keepers.is_bound:
+        state = self._process.get()
+        if self.limit_bytes is None and not state.listeners.is_bound:
             return  # nobody waits for it
-        for backend in list(self._live.backends.values()):
+        for backend in list(state.backends.values()):
             backend.released()
 
     def _is_local(self, stream: int) -> bool:
@@ -405,16 +378,15 @@ class Cache:
         return self._backend_of(is_local=self._is_local(stream))
 
     def _backend_of(self, *, is_local: bool) -> Backend:
-        live = self._live
-        backend = live.backends.get(is_local)
+        state = self._process.get()
+        backend = state.backends.get(is_local)
         if backend is None:
-            with live.lock:
-                backend = live.backends.get(is_local)
+            with state.lock:
+                backend = state.backends.get(is_local)
                 if backend is None:
                     kind = LocalBackend if is_local else FetcherBackend
-                    source = "memory" if is_local else "fetcher"
-                    on_share = partial(live.keepers.told, source)
-                    backend = live.backends[is_local] = kind(self.streams, self.limit_bytes, _warn, on_share)
+                    on_share = partial(state.listeners.tell, "memory" if is_local else "fetcher")
+                    backend = state.backends[is_local] = kind(self.streams, self.limit_bytes, _warn, on_share)
         return backend
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,12 +11,12 @@ from penstock.cache.directories import find_directories
 from penstock.cachedir.editions import editions_in
 from penstock.cachedir.holders import pids_holding
 from penstock.cachedir.layout import pin_path, plain_name
-from penstock.cachedir.ledger import Ledger, look
-from penstock.errors import BadIndexError
+from penstock.cachedir.ledger import Ledger
+from penstock.cachedir.presence import status_if_unchanged
 from penstock.files import translated
-from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -142,28 +141,17 @@ def read_contents(directory: Path, ledger: Ledger | None = None) -> Contents:
         editions = [_look_at(edition) for edition in editions_in(directory)]
     return Contents(
         directory=directory,
-        copies=tuple(copy for copy in copies if copy.record.name != INDEX_NAME),
-        index=next((copy for copy in copies if copy.record.name == INDEX_NAME), None),
+        copies=tuple(copy for copy in copies if not copy.record.is_index),
+        index=next((copy for copy in copies if copy.record.is_index), None),
         editions=mark_newest(editions),
     )
 
 
-def is_there(directory: Path, record: Record) -> bool:
-    """Tell whether what a record says was brought is there, and is ours: its first file, which stands for all."""
-    try:
-        return look(directory, record.name) == record.files[0]
-    except BadIndexError:  # its folder is a link now, to somewhere else
-        return False
-
-
 def _find(directory: Path, record: Record) -> CachedCopy | None:
-    if not is_there(directory, record):
+    status = status_if_unchanged(directory, record.files[0])  # the first file stands for all
+    if status is None:
         return None
-    try:
-        files = [file for file in record.files if look(directory, file.name) == file]
-        status = os.lstat(directory / record.name)
-    except (FileNotFoundError, NotADirectoryError, BadIndexError):  # it went at this moment
-        return None
+    files = [file for file in record.files if status_if_unchanged(directory, file) is not None]
     return CachedCopy(
         directory=directory,
         record=record,

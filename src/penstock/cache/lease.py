@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.editions import mix_stamps
-from penstock.cachedir.lock import Descriptor, try_lock
+from penstock.cachedir.lock import open_locked
+from penstock.cachedir.presence import is_still_at
 from penstock.errors import BadIndexError
 from penstock.files import translated
 from penstock.index.paths import is_plain_name, resolve_inside
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from penstock.cachedir.editions import Entry
-
-# No link is followed, and nothing that is not a file is waited for.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    from penstock.cachedir.lock import Descriptor
+    from penstock.cachedir.presence import ShardStamp
 
 
 class Lease:
@@ -78,24 +74,26 @@ class Paths:
         return self._prefix + name
 
 
-def try_lease(paths: Sequence[str], sizes: Sequence[int], entry: Entry, on_close: Callable[[], None]) -> Lease | None:
+def try_lease(
+    paths: Sequence[str], sizes: Sequence[int], stamp: ShardStamp, on_close: Callable[[], None]
+) -> Lease | None:
     """Lease a shard by its files, or give None if they are not those that the table of the edition says."""
     first = paths[0]
     try:
-        descriptor = Descriptor(os.open(first, _FLAGS))
+        descriptor = open_locked(first, is_shared=True)
     except OSError as error:
         if isinstance(error, PermissionError):
             with translated(Path(first)):
                 raise
         return None
+    if descriptor is None:
+        return None  # it is being evicted
     is_leased = False
     try:
-        if not try_lock(descriptor.number, fcntl.LOCK_SH, first):
-            return None  # it is being evicted
         status = os.fstat(descriptor.number)
-        if status.st_ino != entry.inode or status.st_mtime_ns != entry.mtime_ns or status.st_size != sizes[0]:
+        if not stamp.is_first(status, sizes[0]) or not is_still_at(first, status):
             return None
-        if not _is_still_there(first, status) or (len(paths) > 1 and not _are_others(paths, sizes, entry)):
+        if len(paths) > 1 and not stamp.are_others_at(paths[1:], sizes[1:]):
             return None
         _note_use(descriptor.number, status)
         is_leased = True
@@ -103,36 +101,6 @@ def try_lease(paths: Sequence[str], sizes: Sequence[int], entry: Entry, on_close
     finally:
         if not is_leased:
             descriptor.close()
-
-
-def is_present(path: str, num_bytes: int, entry: Entry) -> bool:
-    """Tell whether a shard seems to be there, by its first file alone."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return (status.st_ino, status.st_mtime_ns, status.st_size) == (entry.inode, entry.mtime_ns, num_bytes)
-
-
-def _is_still_there(path: str, status: os.stat_result) -> bool:
-    """Between opening and locking it may have been evicted, or replaced."""
-    try:
-        now = os.lstat(path)
-    except OSError:
-        return False
-    return now.st_ino == status.st_ino and now.st_dev == status.st_dev
-
-
-def _are_others(paths: Sequence[str], sizes: Sequence[int], entry: Entry) -> bool:
-    """Tell whether the further files of a shard are of it, too."""
-    try:
-        found = [os.lstat(path) for path in paths[1:]]
-    except OSError:
-        return False
-    are_plain = all(stat.S_ISREG(status.st_mode) for status in found)
-    are_whole = [status.st_size for status in found] == list(sizes[1:])
-    mixed = mix_stamps((status.st_ino, status.st_mtime_ns) for status in found)
-    return are_plain and are_whole and mixed == entry.others
 
 
 def _note_use(number: int, status: os.stat_result) -> None:

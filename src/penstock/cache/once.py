@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.cachedir.layout import user_cache_dir
+from penstock.cachedir.layout import stripe_name, stripe_of, user_cache_dir
+from penstock.cachedir.lock import lock_within
+from penstock.errors import LockTimeoutError
 from penstock.files import appearing, make_folders, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     import numpy.typing as npt
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MIN_VALUES = 1 << 20
 # The epochs of a few jobs at once; who comes back to an older one computes it again.
 _MAX_FILES = 16
+# The order of a trillion samples takes minutes. Whoever has waited so long computes it as well.
+_PATIENCE_S = 600.0
 
 
 def keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -31,31 +33,30 @@ def keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDA
         if path.exists():
             return _map(path)
         make_folders(folder, 0o700)
-        with _locked(folder / f"{name}.lock"):
-            if path.exists():
-                return _map(path)
-            values = compute()
-            if len(values) < _MIN_VALUES:
-                return values
-            with appearing(path) as part, part.open("wb") as file:
-                np.save(file, values, allow_pickle=False)
-            _remove_old(folder)
-            return _map(path)
+        try:
+            lock = lock_within(folder / stripe_name(stripe_of(name)), _PATIENCE_S)
+        except LockTimeoutError:  # whoever holds it is stopped, or slower than we can tell
+            return compute()
+        try:
+            return _map(path) if path.exists() else _compute(path, compute)
+        finally:
+            lock.close()
+
+
+def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    values = compute()
+    if len(values) < _MIN_VALUES:
+        return values
+    with appearing(path) as part, part.open("wb") as file:
+        np.save(file, values, allow_pickle=False)
+    _remove_old(path.parent)
+    return _map(path)
 
 
 def _map(path: Path) -> npt.NDArray[Any]:
     # The file may be removed at once by whoever makes room: what is mapped stays.
     mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return mapped
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Wait for whoever computes the same; the kernel frees the lock if that process dies."""
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-        path.unlink(missing_ok=True)
 
 
 def _remove_old(folder: Path) -> None:

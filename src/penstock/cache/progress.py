@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import TYPE_CHECKING
 
+from penstock.status_line import StatusLine
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -19,24 +18,16 @@ class WaitLine:
 
     def __init__(self, what: str | None = None) -> None:
         self._what = what
-        self._begin = time.monotonic()
-        self._num_shown = 0
+        self._line = StatusLine(silent_for_s=_SILENT_FOR_S)
 
     def show(self, progress: Progress) -> None:
         """Take one report of the fetcher."""
-        if time.monotonic() - self._begin < _SILENT_FOR_S or not progress.name or not _is_terminal():
-            return
-        text = describe(progress, self._what)
-        sys.stderr.write("\r" + text.ljust(self._num_shown))
-        sys.stderr.flush()
-        self._num_shown = len(text)
+        if progress.name and self._line.is_due() and self._line.is_terminal:
+            self._line.show(describe(progress, self._what))
 
     def clear(self) -> None:
         """Erase the line."""
-        if self._num_shown:
-            sys.stderr.write("\r" + " " * self._num_shown + "\r")
-            sys.stderr.flush()
-            self._num_shown = 0
+        self._line.clear()
 
 
 def describe(progress: Progress, what: str | None = None) -> str:
@@ -49,7 +40,3 @@ def describe(progress: Progress, what: str | None = None) -> str:
     total = progress.total_bytes
     done = f"{format_bytes(progress.num_bytes)} of {format_bytes(total)}" if total else ""
     return f"downloading {name} ({done}; {progress.num_wanted} wanted), {format_bytes(progress.bytes_per_s)}/s"
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()

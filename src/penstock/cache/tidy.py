@@ -8,13 +8,12 @@ from contextlib import ExitStack, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from penstock.cache.contents import is_there
 from penstock.cache.directories import is_below_own_cache
 from penstock.cache.removing import PATIENCE_S
 from penstock.cachedir.editions import editions_in
 from penstock.cachedir.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path
+from penstock.cachedir.presence import are_unchanged
 from penstock.errors import BadIndexError
-from penstock.index.mosaic_json import INDEX_NAME
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
@@ -31,13 +30,15 @@ def remove_edition(remover: Remover, edition: Edition) -> bool:
 
     Editions are made by whoever holds the name of the index.
     """
-    held = remover.hold(edition.directory, INDEX_NAME, PATIENCE_S)
+    held = remover.hold(edition.directory, edition.index_path.name, PATIENCE_S)
     if held is None:
         return False
     try:
         below = apart_name(edition.name, "")
         records = remover.folder(edition.directory).ledger.all()
-        if any(record.name.startswith(below) and is_there(edition.directory, record) for record in records):
+        if any(
+            record.name.startswith(below) and are_unchanged(edition.directory, record.files[:1]) for record in records
+        ):
             return False
         return edition.remove_unused()
     finally:
@@ -85,7 +86,7 @@ def _is_bare(remover: Remover, directory: Path) -> bool:
     pins = pin_path(directory, "").parent
     if pins.is_dir() and any(pins.iterdir()):
         return False
-    return not any(is_there(directory, record) for record in remover.folder(directory).ledger.all())
+    return not any(are_unchanged(directory, record.files[:1]) for record in remover.folder(directory).ledger.all())
 
 
 def _hold_all(held: ExitStack, stripes: Stripes, directory: Path) -> bool:

@@ -13,61 +13,35 @@ A shard is there if its file has the stamp that the table says: readers look the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import struct
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.cachedir.boot import boot_id
 from penstock.cachedir.layout import apart_name, editions_folder
-from penstock.cachedir.lock import Descriptor, try_lock
+from penstock.cachedir.lock import open_locked, wait_for_lock
+from penstock.cachedir.presence import ShardStamp
+from penstock.errors import CacheError
 from penstock.files import appearing, make_folders
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.cachedir.ledger import FileStamp
+    from penstock.cachedir.lock import Descriptor
+    from penstock.cachedir.presence import FileStamp
     from penstock.storage.base import ObjectInfo
 
 _ABOUT = "about.json"
 _ENTRY = struct.Struct("<QqQQ")
 _SEEN = struct.Struct("<Q")
-_NOWHERE, _PLAIN, _APART = range(3)
-_MIX = 0x9E3779B97F4A7C15
-
-
-class Entry(NamedTuple):
-    """What the table says of one shard: the stamp of its first file, those of its others, and where they lie."""
-
-    inode: int
-    mtime_ns: int
-    others: int
-    place: int
-
-    @property
-    def is_known(self) -> bool:
-        """Whether a file was found to be the right one."""
-        return self.place != _NOWHERE
-
-    def is_of(self, files: Sequence[FileStamp]) -> bool:
-        """Tell whether these are the files."""
-        first, *others = files
-        mixed = mix_stamps((file.inode, file.mtime_ns) for file in others)
-        return (first.inode, first.mtime_ns, mixed) == (self.inode, self.mtime_ns, self.others)
-
-
-def mix_stamps(stamps: Iterable[tuple[int, int]]) -> int:
-    """Fold inodes and times of the further files of a shard into one number."""
-    mixed = 0
-    for inode, mtime_ns in stamps:
-        mixed = (mixed * _MIX + inode * 31 + mtime_ns) % 2**64
-    return mixed
+_PATIENCE_S = 60.0  # a table is locked by others only while they look at it, or remove the edition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,30 +117,26 @@ class Edition:
     def is_open(self) -> bool:
         """Tell whether any process has it open."""
         try:
-            descriptor = Descriptor(os.open(self.table_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+            held = open_locked(self.table_path)
         except OSError:
             return False
-        try:
-            return not try_lock(descriptor.number, fcntl.LOCK_EX, self.table_path)
-        finally:
-            descriptor.close()
+        if held is not None:
+            held.close()
+        return held is None
 
     # --- The table, as the fetcher writes it ----------------------------------------------------------------
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> ShardStamp:
         """Read what the table says of a shard."""
-        return Entry(*_ENTRY.unpack(_read_at(self.table_path, number, _ENTRY.size)))
+        return ShardStamp(*_ENTRY.unpack(_read_at(self.table_path, number, _ENTRY.size)))
 
-    def name_of(self, name: str, entry: Entry) -> str:
-        """Give the name under which a shard lies."""
-        return apart_name(self.name, name) if entry.place == _APART else name
+    def name_of(self, name: str, entry: ShardStamp) -> str:
+        """Give the name under which a file of a shard lies."""
+        return apart_name(self.name, name) if entry.is_apart else name
 
     def confirm(self, number: int, files: Sequence[FileStamp], *, is_apart: bool) -> None:
         """Say which files are a shard."""
-        first, *others = files
-        mixed = mix_stamps((file.inode, file.mtime_ns) for file in others)
-        entry = Entry(first.inode, first.mtime_ns, mixed, _APART if is_apart else _PLAIN)
-        self._write(self.table_path, number, _ENTRY.pack(*entry))
+        self._write(self.table_path, number, _ENTRY.pack(*ShardStamp.of(files, is_apart=is_apart)))
 
     def seen(self, number: int) -> int:
         """Give a fingerprint of the version of a shard that was seen first; 0: none was."""
@@ -200,8 +170,8 @@ class Edition:
         held: Descriptor | None = None
         try:
             with suppress(FileNotFoundError):  # nobody opened it since the machine was started
-                held = Descriptor(os.open(self.table_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-                if not try_lock(held.number, fcntl.LOCK_EX, self.table_path):
+                held = open_locked(self.table_path)
+                if held is None:
                     return False
             (self.folder / _ABOUT).unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -230,7 +200,7 @@ class OpenEdition:
         self.edition = edition
         self._held: Descriptor | None = None
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> ShardStamp | None:
         """Give what the table says of a shard, or None if no file is known to be it."""
         held = self._held
         if held is None:
@@ -240,7 +210,7 @@ class OpenEdition:
         data = os.pread(held.number, _ENTRY.size, number * _ENTRY.size)
         if len(data) < _ENTRY.size:
             return None
-        entry = Entry(*_ENTRY.unpack(data))
+        entry = ShardStamp(*_ENTRY.unpack(data))
         return entry if entry.place else None
 
     def hold(self) -> bool:
@@ -268,11 +238,11 @@ def _hold(path: Path) -> Descriptor | None:
     if held is not None and held.number >= 0 and os.fstat(held.number).st_nlink:
         return held
     try:
-        held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        held = wait_for_lock(partial(open_locked, path, is_shared=True), path, _PATIENCE_S)
+    except CacheError:
+        raise
     except OSError:
         return None
-    if not try_lock(held.number, fcntl.LOCK_SH, path):
-        fcntl.flock(held.number, fcntl.LOCK_SH)  # somebody looks whether it is open, which takes no time
     _tables[path] = held
     return held
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import PART_SUFFIX, control_folder, pin_path, plain_name, stripe_of_part
-from penstock.cachedir.ledger import Ledger, look
-from penstock.cachedir.lock import Descriptor, try_lock
+from penstock.cachedir.ledger import Ledger
+from penstock.cachedir.lock import open_locked
 from penstock.cachedir.policy import Shelf
-from penstock.errors import BadIndexError
+from penstock.cachedir.presence import status_if_unchanged
 from penstock.failpoints import reach
-from penstock.index.mosaic_json import INDEX_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cachedir.ledger import Record
-    from penstock.cachedir.lock import Stripes
+    from penstock.cachedir.lock import Descriptor, Stripes
 
 # A shard that was just handed over is not evicted before its reader has locked it, unless the reader died.
 _HAND_OVER_S = 5.0
@@ -48,7 +45,7 @@ class Folder:
         """
         self.is_scanned = True
         for record in self.ledger.all():
-            if record.name == INDEX_NAME:
+            if record.is_index:
                 continue  # it is small, and always wanted
             used_s = self._last_use(record)
             if used_s is None:
@@ -75,12 +72,8 @@ class Folder:
         return None if record is None else self._last_use(record)
 
     def _last_use(self, record: Record) -> float | None:
-        try:
-            if look(self.directory, record.name) != record.files[0]:
-                return None
-            return os.lstat(self.directory / record.name).st_atime
-        except (FileNotFoundError, NotADirectoryError, BadIndexError):  # it was deleted, or its folder is a link now
-            return None
+        status = status_if_unchanged(self.directory, record.files[0])
+        return None if status is None else status.st_atime
 
     def _forget(self, record: Record) -> None:
         """Drop a record whose files are gone or changed, unless they are just being brought."""
@@ -137,14 +130,14 @@ def delete_as_left(directory: Path, record: Record) -> bool:
     lock: Descriptor | None = None
     try:
         with suppress(FileNotFoundError):
-            lock = Descriptor(os.open(first, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
-            if not try_lock(lock.number, fcntl.LOCK_EX, first):
+            lock = open_locked(first)
+            if lock is None:
                 return False
         reach("evict.before")
         for number, file in enumerate(record.files):
             if number == 1:
                 reach("evict.between_parts")
-            if look(directory, file.name) == file:
+            if status_if_unchanged(directory, file) is not None:
                 with suppress(FileNotFoundError):
                     (directory / file.name).unlink()
         reach("evict.after")

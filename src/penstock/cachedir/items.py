@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.layout import apart_name
 from penstock.codecs.digest import quickest_hash
 from penstock.errors import ConfigError
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:

@@ -59,9 +59,14 @@ def stripe_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % NUM_STRIPES
 
 
+def stripe_name(stripe: int) -> str:
+    """Give the name of a lock file. Lock files are never deleted: a lock on a deleted file excludes nobody."""
+    return f"stripe-{stripe:02}.lock"
+
+
 def stripe_path(directory: Path, stripe: int) -> Path:
-    """Give a lock file. Lock files are never deleted: a lock on a deleted file excludes nobody."""
-    return control_folder(directory) / f"stripe-{stripe:02}.lock"
+    """Give a lock file of a cache directory."""
+    return control_folder(directory) / stripe_name(stripe)
 
 
 def new_part_path(directory: Path, stripe: int) -> Path:

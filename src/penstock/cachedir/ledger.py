@@ -6,36 +6,28 @@ line is not ours, whichever process died when; what a loss of power may do to it
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import stat
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.boot import boot_id, note_boot
 from penstock.cachedir.layout import ledger_path
-from penstock.cachedir.lock import Descriptor
+from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
+from penstock.cachedir.presence import FileStamp
 from penstock.files import appearing, make_folders
-from penstock.index.paths import is_plain_name, resolve_inside
+from penstock.index.catalog import INDEX_NAME
+from penstock.index.paths import is_plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _FEW_LINES = 1024  # below that, rewriting the file would not pay
-
-
-@dataclass(frozen=True, slots=True)
-class FileStamp:
-    """One file as it was published. A file that anybody writes to, or replaces, has another stamp."""
-
-    name: str  # below the directory
-    num_bytes: int
-    inode: int
-    mtime_ns: int
+_PATIENCE_S = 60.0  # a line is written in no time, and the whole file in a few seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +49,14 @@ class Record:
         return self.files[0].name
 
     @property
+    def is_index(self) -> bool:
+        """Whether it is the index of a dataset, which lies beside the shards for other readers."""
+        return self.name == INDEX_NAME
+
+    @property
     def num_bytes(self) -> int:
         """The bytes of all files."""
         return sum(file.num_bytes for file in self.files)
-
-
-def stamp_of(name: str, status: os.stat_result) -> FileStamp:
-    """Describe a file as it is now."""
-    return FileStamp(name, status.st_size, status.st_ino, status.st_mtime_ns)
-
-
-def look(directory: Path, name: str) -> FileStamp | None:
-    """Describe a file of a directory, or give None if there is no plain file of that name. Links are not followed."""
-    path = resolve_inside(directory, name) if "/" in name else directory / name
-    try:
-        status = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return stamp_of(name, status) if stat.S_ISREG(status.st_mode) else None
-
-
-def is_as_left(directory: Path, record: Record) -> bool:
-    """Tell whether all files of a record are there as they were published."""
-    return all(look(directory, file.name) == file for file in record.files)
 
 
 def read_lines(data: bytes, records: dict[str, Record]) -> int:
@@ -204,7 +181,7 @@ class Ledger:
         self._held = None
 
     def _append(self, line: bytes) -> None:
-        with self._opened(fcntl.LOCK_SH) as number:
+        with self._opened(is_shared=True) as number:
             if not self._has_written:
                 self._has_written = True
                 size = os.fstat(number).st_size
@@ -216,7 +193,7 @@ class Ledger:
 
     def _rewrite(self) -> None:
         """Keep one line for each record; others that write at this moment wait, and then find the new file."""
-        with self._opened(fcntl.LOCK_EX):
+        with self._opened(is_shared=False):
             self._refresh()
             with appearing(self._path) as part:
                 part.touch(mode=0o600)
@@ -228,21 +205,13 @@ class Ledger:
         self._refresh()
 
     @contextmanager
-    def _opened(self, kind: int) -> Iterator[int]:
+    def _opened(self, *, is_shared: bool) -> Iterator[int]:
         """Open the file, locked against being rewritten, or to rewrite it."""
         make_folders(self._path.parent, 0o700)
-        while True:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = Descriptor(os.open(self._path, flags, 0o600))
-            try:
-                fcntl.flock(descriptor.number, kind)
-                if self._is_at(descriptor.number):
-                    yield descriptor.number
-                    return
-            finally:
-                descriptor.close()
-
-    def _is_at(self, number: int) -> bool:
-        with suppress(FileNotFoundError):
-            return os.fstat(number).st_ino == self._path.stat().st_ino
-        return False
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        attempt = partial(try_hold_file, self._path, flags, is_shared=is_shared)
+        descriptor = wait_for_lock(attempt, self._path, _PATIENCE_S)
+        try:
+            yield descriptor.number
+        finally:
+            descriptor.close()

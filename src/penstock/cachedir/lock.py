@@ -1,4 +1,8 @@
-"""Locks of the operating system, which the kernel frees when their holder dies; descriptors that survive no fork."""
+"""Locks of the operating system, which the kernel frees when their holder dies; descriptors that survive no fork.
+
+Every lock on a file is taken here: at once or not at all, or in attempts that end by themselves. A lock file is never
+deleted: whoever waits for it would be alone with it, while the next one to come locks another file of that name.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.cachedir.layout import stripe_of, stripe_path
+from penstock.cachedir.presence import is_still_at
 from penstock.errors import CacheError, LockTimeoutError
 from penstock.processes import abandon_in_children
 
@@ -22,6 +27,10 @@ T = TypeVar("T")
 
 _NOT_ON_THIS_DISK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _LONGEST_PAUSE_S = 0.2
+_TRY_SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
+_TRY_ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
+# No link is followed, and nothing that is not a file is waited for.
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Descriptor:
@@ -54,10 +63,10 @@ class Descriptor:
             self.close()
 
 
-def try_lock(number: int, kind: int, path: Path | str) -> bool:
-    """Take a shared or exclusive lock at once, or say that somebody else is in the way."""
+def try_lock(number: int, path: Path | str, *, is_shared: bool = False) -> bool:
+    """Lock an open file at once, alone or with others who share it; False: somebody else is in the way."""
     try:
-        fcntl.flock(number, kind | fcntl.LOCK_NB)
+        fcntl.flock(number, _TRY_SHARED if is_shared else _TRY_ALONE)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -70,12 +79,49 @@ def try_lock(number: int, kind: int, path: Path | str) -> bool:
     return True
 
 
+def open_locked(path: Path | str, *, is_shared: bool = False) -> Descriptor | None:
+    """Open a file that is there and lock it at once; None: somebody else is in the way."""
+    descriptor = Descriptor(os.open(path, _READING))
+    try:
+        if try_lock(descriptor.number, path, is_shared=is_shared):
+            return descriptor
+    except BaseException:
+        descriptor.close()
+        raise
+    descriptor.close()
+    return None
+
+
+def try_hold(path: Path) -> Descriptor | None:
+    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return try_hold_file(path, os.O_RDWR | os.O_CREAT)
+
+
+def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descriptor | None:
+    """Open a file in some way and lock it at once, or give None if somebody else is in the way.
+
+    A lock counts only if its file still has its name: it may have been replaced, or its folder deleted and made anew.
+    """
+    holder = Descriptor(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    is_held = False
+    try:
+        is_held = try_lock(holder.number, path, is_shared=is_shared) and is_still_at(path, os.fstat(holder.number))
+        return holder if is_held else None
+    finally:
+        if not is_held:
+            holder.close()
+
+
 def lock_within(path: Path, timeout_s: float) -> Descriptor:
     """Create a lock file if need be and hold it alone, waiting for other processes at most so long."""
-    return _within(lambda: try_hold(path), path, timeout_s, lambda: False)
+    return wait_for_lock(lambda: try_hold(path), path, timeout_s)
 
 
-def _within(attempt: Callable[[], T | None], path: Path, timeout_s: float, should_stop: Callable[[], bool]) -> T:
+def wait_for_lock(
+    attempt: Callable[[], T | None], path: Path, timeout_s: float, should_stop: Callable[[], bool] = lambda: False
+) -> T:
+    """Try to take a lock again and again; whoever has it for too long is an error that says so."""
     deadline = time.monotonic() + timeout_s
     pause_s = 0.005
     while True:
@@ -94,24 +140,7 @@ def _held_too_long(path: Path, timeout_s: float) -> LockTimeoutError:
     )
 
 
-def try_hold(path: Path) -> Descriptor | None:
-    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    holder = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    if try_lock(holder.number, fcntl.LOCK_EX, path) and _is_at(holder, path):
-        return holder
-    holder.close()
-    return None
-
-
-def _is_at(holder: Descriptor, path: Path) -> bool:
-    """A lock counts only if its file still has its name: the folder may have been deleted and made anew."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(holder.number)
-    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+# --- Stripes ------------------------------------------------------------------------------------------------
 
 
 class Held(NamedTuple):
@@ -147,7 +176,7 @@ class Stripes:
                 self._changed.wait(_LONGEST_PAUSE_S)  # nobody wakes us when it is no longer wanted
             self._names.add((directory, name))
         try:
-            _within(lambda: self._try_stripe(path), path, timeout_s, should_stop)
+            wait_for_lock(lambda: self._try_stripe(path), path, timeout_s, should_stop)
         except BaseException:
             self._leave_name(directory, name)
             raise
@@ -192,7 +221,7 @@ class Stripes:
     def _try_stripe(self, path: Path) -> Path | None:
         with self._changed:
             old, count = self._stripes.get(path, (None, 0))
-            if old is None or not _is_at(old, path):
+            if old is None or not is_still_at(path, os.fstat(old.number)):
                 holder = try_hold(path)
                 if holder is None:
                     return None

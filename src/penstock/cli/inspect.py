@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the index of a dataset."""
-    from penstock.data.folder import read_local_index
+    from penstock.reading.local_folder import read_local_index
 
     summary = summarize(read_local_index(options.folder))
     print(json.dumps(summary) if options.json else render(summary))

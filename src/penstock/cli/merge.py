@@ -18,6 +18,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say where the result is."""
+    from penstock.index.catalog import INDEX_NAME
     from penstock.storage.base import shown_url
     from penstock.write.merge import merge_index
 
@@ -25,5 +26,5 @@ def run(options: argparse.Namespace) -> int:
         merge_index(options.indexes, options.out)
     else:
         merge_index(options.out)
-    print(f"wrote {shown_url(options.out).rstrip('/')}/index.json")
+    print(f"wrote {shown_url(options.out).rstrip('/')}/{INDEX_NAME}")
     return 0

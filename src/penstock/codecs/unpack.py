@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.compress import parse_compression
 from penstock.errors import CorruptShardError, StoreError
 from penstock.files import appearing, open_file, translated
-from penstock.memory import new_memory
+from penstock.large_pages import new_memory
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

@@ -2,57 +2,52 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
-from penstock.codecs.digest import check_hashes
 from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.getitem import resolve_ids
+from penstock.data.open_streams import open_streams
+from penstock.data.opened_dataset import OpenedDataset
 from penstock.data.orphans import end_with_parent
-from penstock.data.passes import NO_WORKER
+from penstock.data.pass_readers import PassReaders
 from penstock.data.resharding import refuse_resharding
-from penstock.data.run import Runs
-from penstock.data.run_state import Job
-from penstock.data.seat import is_worker, pass_key, worker_of
-from penstock.data.state import WorkerState, is_worker_state
-from penstock.data.stream import Stream, name_streams
-from penstock.data.stream import streams as stream_classes
+from penstock.data.run_state import Planner, RunState, advise
+from penstock.data.seat import is_worker, worker_of
+from penstock.data.settings import DatasetSettings
+from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
+from penstock.data.worker_state import is_worker_state
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
-from penstock.formats.base import ReadOptions
-from penstock.interrupts import cut_short
+from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
-from penstock.order.run import RunSettings, count_epoch
-from penstock.reading.pass_reader import Here, Tour
-from penstock.reading.prefetch import Course, Outlook, batches_ahead, max_open_shards
-from penstock.reading.shard_table import open_streams
-from penstock.units import parse_bytes
+from penstock.reading.skip import Gap, make_each
+from penstock.reading.transforms import CheckedBatchTransform, SampleTransforms
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
 
+    import numpy as np
     from typing_extensions import Self
 
-    from penstock.data.passes import Pass
+    from penstock.data.stream import Stream
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.order.batching import BatchingMethod
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
     from penstock.order.plan import EpochEnd
     from penstock.order.schedule import MixSchedule
+    from penstock.reading.pass_reader import MakeColumns, MakeSamples
+    from penstock.reading.transforms import BatchTransform, SampleTransform
     from penstock.types import Columns, Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
 
 
-class StreamingDataset(IterableDataset[Any]):
+class StreamingDataset(OpenedDataset, IterableDataset[Any]):
     """Iterates over the samples of one or more streams, and gives any of them by number.
 
     Give it to a `StreamingDataLoader`, to a torch `DataLoader` with any number of workers, or iterate it. Each pass is
@@ -99,6 +94,9 @@ class StreamingDataset(IterableDataset[Any]):
         mosaic_version: Which release's order `order="mosaic"` means: `0.13` or `0.5`.
         allow_mix_change: Let a loaded state go on with other weights or streams than it was made with.
         storage_options: Credentials and settings of the stores, as fsspec calls them.
+        sample_transform: A function of yours that is called on each sample as it is read, after the stream's own, and
+            gives what takes its place. It runs in the loader's workers; what it raises says which sample it was.
+        batch_transform: The same for whole batches by column, with `columnar=True`.
     """
 
     def __init__(
@@ -142,105 +140,56 @@ class StreamingDataset(IterableDataset[Any]):
         mosaic_version: MosaicVersion = "0.13",
         allow_mix_change: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        sample_transform: SampleTransform | None = None,
+        batch_transform: BatchTransform | None = None,
     ) -> None:
-        _check_arguments(columns, on_error, batch_size, predownload)
-        self.streams = _gather_streams(streams, remote, local, split, stream_name, stream_config)
+        settings = DatasetSettings.of(locals())
+        self.streams = gather_streams(streams, remote, local, split, stream_name, stream_config)
         for stream in self.streams:
-            stream.apply_default(
-                {
-                    "split": split,
-                    "download_retry": download_retry,
-                    "download_timeout": download_timeout,
-                    "validate_hash": None if validate_hash is None else check_hashes(validate_hash)[0],
-                    "keep_zip": keep_zip,
-                    "storage_options": storage_options,
-                }
-            )
-        self.predownload = predownload
-        self.cache_limit = None if cache_limit is None else parse_bytes(cache_limit)
-        self.replication = replication
-        self.on_error = on_error
+            stream.apply_default(settings.stream_defaults)
         self.columnar = columnar
-        settings = RunSettings(
-            order=order,
-            shuffle=shuffle,
-            shuffle_algo=shuffle_algo,
-            shuffle_seed=shuffle_seed,
-            shuffle_block_size=shuffle_block_size,
-            num_canonical_nodes=num_canonical_nodes,
-            epoch_size=epoch_size,
-            epoch_end=epoch_end,
-            batching_method=batching_method,
-            schedule=schedule,
-            sampling_method=sampling_method,
-            sampling_granularity=sampling_granularity,
-            partition_algo=partition_algo,
-            mosaic_version=mosaic_version,
-        )
-        options = ReadOptions(
-            image_decoder=image_decoder,
-            allow_unsafe_types=allow_unsafe_types,
-            columns=None if columns is None else tuple(columns),
-        )
-        try:
-            self.table = open_streams(self.streams, options, self.cache_limit)
-        except KeyboardInterrupt as interrupt:
-            raise cut_short(interrupt) from None
-        shards = [
-            StreamShards(name=name, lengths=place.index.lengths, weight=stream.weight)
-            for name, place, stream in zip(name_streams(self.streams), self.table.places, self.streams, strict=True)
-        ]
-        self.epoch_size = _fill_weights(self.streams, shards, settings)
-        self._job = Job(
-            Runs(shards, settings, self.table, limit_bytes=self.cache_limit, allow_mix_change=allow_mix_change),
-            settings,
-            rank=rank,
-            world_size=world_size,
-            num_nodes=num_nodes,
-            replication=replication,
-            batch_size=batch_size,
-        )
-        num_bytes = float(self.table.raw_bytes().sum())
-        self.mean_sample_bytes = num_bytes / max(1, self.num_samples)
-        self.mean_shard_bytes = num_bytes / max(1, self.num_shards)
-        self._worker_state: WorkerState | None = None
-        self._meant_for: int | None = None
-        self._in_process = Here(self.table)
+        self._batch_transform = None if batch_transform is None else CheckedBatchTransform(batch_transform)
+        self._open(settings, batch_size, sample_transform, allow_mix_change=allow_mix_change)
+        if columnar:
+            self.check_columnar()
+
+    @cuts_interrupts_short
+    def _open(
+        self,
+        settings: DatasetSettings,
+        batch_size: int | None,
+        sample_transform: SampleTransform | None,
+        *,
+        allow_mix_change: bool,
+    ) -> None:
+        """Read the indexes of all streams, and make of them what this class answers from."""
+        reading = settings.reading
+        self.predownload, self.cache_limit, self.on_error = reading.predownload, reading.cache_limit, reading.on_error
+        self.replication = settings.seat.replication
+        self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit)
+        source, first_ids = self._opened.source, self._opened.first_ids
+        named = zip(name_streams(self.streams), self._opened.lengths, self.streams, strict=True)
+        shards = [StreamShards(name=name, lengths=lengths, weight=stream.weight) for name, lengths, stream in named]
+        self.epoch_size = fill_weights(self.streams, shards, settings.order)
+        advise_on = partial(advise, source, reading.cache_limit)
+        planner = Planner(shards, settings.order, allow_mix_change=allow_mix_change, advise=advise_on)
+        of_streams = [stream.sample_transform for stream in self.streams]
+        self._transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
+        self.run = RunState(planner, settings.seat, batch_size)
+        self.readers = PassReaders(self.run, source, first_ids, reading)
 
     @property
     def batch_size(self) -> int | None:
         """Samples of each rank in a batch."""
-        return self._job.batch_size
+        return self.run.batch_size
 
     @batch_size.setter
     def batch_size(self, value: int | None) -> None:
-        self._job.batch_size = value
-
-    # --- How large it is --------------------------------------------------------------------------------------
-
-    @property
-    def num_samples(self) -> int:
-        """The number of samples that there are; `epoch_size` is what an epoch draws of them."""
-        return self.table.spans.num_samples
-
-    @property
-    def size(self) -> int:
-        """The number of samples that there are."""
-        return self.table.spans.num_samples
-
-    @property
-    def samples_per_stream(self) -> Int64Array:
-        """The number of samples that there are in each stream."""
-        return np.diff(self.table.first_ids)
-
-    @property
-    def num_shards(self) -> int:
-        """The number of shards of all streams."""
-        return len(self.table.spans)
+        self.run.batch_size = value
 
     def __len__(self) -> int:
         """Count the samples that this rank gets in an epoch."""
-        return self._job.num_samples(self.epoch_size)
+        return self.run.num_samples(self.epoch_size)
 
     # --- Samples by number ------------------------------------------------------------------------------------
 
@@ -248,138 +197,127 @@ class StreamingDataset(IterableDataset[Any]):
     def __getitem__(self, key: int | np.integer[Any]) -> Any: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Any]: ...
+    @cuts_interrupts_short
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Any:
-        try:
-            ids = resolve_ids(key, self.num_samples)
-            if isinstance(ids, int):
-                return self.get_item(ids)
-            if type(self).get_item is not StreamingDataset.get_item:
-                return [self.get_item(int(number)) for number in ids]
-            return self._here().feed.read_some(ids)
-        except KeyboardInterrupt as interrupt:
-            raise cut_short(interrupt) from None
+        ids = resolve_ids(key, self.num_samples)
+        if isinstance(ids, int):
+            return self.get_item(ids)
+        if type(self).get_item is not StreamingDataset.get_item:
+            return [self.get_item(int(number)) for number in ids]
+        samples = self.readers.here.main.batches.read_some(ids)
+        if not self._transforms:
+            return samples
+        return make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
 
     def get_item(self, sample_id: int) -> Any:
         """Give one sample by its number. Override it to change samples: iterating calls it, too.
 
         Of a shard that is not on this machine and not compressed, only the sample's own bytes are fetched.
         """
-        here = self._here()
-        at_hand = here.at_hand.pop(sample_id, None)
-        if at_hand is not None:
-            return at_hand
-        if not 0 <= sample_id < self.num_samples:
-            raise SampleIndexError(
-                f"sample {sample_id} is out of range: the dataset has {self.num_samples}", sample=sample_id
-            )
-        return here.feed.read_one(sample_id)
+        readers = self.readers.here
+        sample = readers.at_hand.pop(sample_id, None)
+        if sample is None:
+            if not 0 <= sample_id < self.num_samples:
+                raise SampleIndexError(
+                    f"sample {sample_id} is out of range: the dataset has {self.num_samples}", sample=sample_id
+                )
+            sample = readers.main.batches.read_one(sample_id)
+        return self._transforms.apply(sample_id, sample) if self._transforms else sample
 
+    @cuts_interrupts_short
     def read_columns(self, key: Numbers) -> Columns:
-        """Give samples by column, in the order asked for: an array a column where the values allow it, else a list."""
+        """Give samples by column, in the order asked for: an array a column where the values allow it, else a list.
+
+        Of the transforms, only `batch_transform` is applied.
+        """
         ids = resolve_ids(key, self.num_samples)
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
-        try:
-            return self._here().feed.read_columns(ids)
-        except KeyboardInterrupt as interrupt:
-            raise cut_short(interrupt) from None
+        columns = self.readers.here.main.batches.read_columns(ids)
+        return columns if self._batch_transform is None else self._batch_transform.apply(ids, columns)
 
     # --- Iterating --------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next pass: the samples of this rank, or of this worker's share of them."""
-        refuse_resharding(self._job.seat().world.num_ranks)
+        refuse_resharding(self.run.seat().world.num_ranks)
         if is_worker() and self.batch_size is None and worker_of()[0] == 0:
             warnings.warn(
                 "a loader with workers cannot tell this dataset its batch size: pass batch_size= to the dataset, or use"
                 " penstock's StreamingDataLoader; until then no state can be taken",
                 stacklevel=2,
             )
-        number, self._meant_for = self._meant_for, None
+        number = self.readers.take_announced()
         if is_worker():
             end_with_parent()
             keep_small_tensors_inside()
-            return chain.from_iterable(self._set_out(number).pieces())
-        return chain.from_iterable(self._set_out_later(number))
+            return chain.from_iterable(self._begin_pass(number))
+        return chain.from_iterable(self._begin_later(number))
 
-    def _set_out_later(self, number: int | None) -> Iterator[Iterator[Any]]:
+    def _begin_later(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Begin a pass when its first item is taken: loaders make iterators that they never use."""
         try:
-            yield from self._set_out(number).pieces()
+            yield from self._begin_pass(number)
         except KeyboardInterrupt as interrupt:
             raise cut_short(interrupt) from None
 
-    def _set_out(self, number: int | None) -> Tour:
-        worker, num_workers = worker_of()
-        begun = self._job.book.join(worker if is_worker() else NO_WORKER, pass_key(), self._job.start_of, number)
-        here = self._here()
-        here.tour = self._tour(begun, worker, num_workers, here)
-        return here.tour
+    def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:
+        """Give what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""
+        if self.columnar:
+            return iter([self.readers.columns(number, self.make_columns)])
+        if self._batch_transform is not None:
+            raise ConfigError("batch_transform= takes columns: set columnar=True, or give sample_transform= instead")
+        return self.readers.samples(number, self._make_samples())
 
-    @contextmanager
-    def beginning_pass(self, num_workers: int) -> Iterator[Pass]:
-        """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
-        begun = self._job.book.announce(num_workers, self._job.start_of)
-        self._meant_for = begun.number
-        try:
-            yield begun
-        finally:
-            self._meant_for = None
-
-    def tours(self, begun: Pass, num_threads: int) -> list[Tour]:
-        """Give the ways of several threads, or of this one, through a pass that was begun for none of the workers."""
-        self._job.book.join(NO_WORKER, None, self._job.start_of, begun.number)
-        here = self._here()
-        if num_threads == 0:
-            here.tour = self._tour(begun, 0, 1, here)
-            return [here.tour]
-        here.tour = None  # threads read ahead of what is taken, which only their loader counts
-        parts = here.of_threads(num_threads)
-        return [self._tour(begun, thread, num_threads, part) for thread, part in enumerate(parts)]
-
-    def abandon_threads(self) -> None:
-        """Leave the threads of `tours` alone, which may still wait for a store."""
-        self._here().abandon_threads()
-
-    def _tour(self, begun: Pass, worker: int, num_workers: int, here: Here) -> Tour:
-        seat = self._job.seat()
-        seat = replace(seat, world=replace(seat.world, workers_per_rank=num_workers), worker=worker)
-        course = Course(
-            plan=self._job.plan(seat),
-            at=begun.at,
-            seat=seat,
-            global_batch_size=self._job.global_batch_size(seat),
-        )
-        yielded = 0
-        if self._worker_state is not None:
-            yielded, self._worker_state = self._worker_state.yielded, None
-        outlook = None
-        if self.table.needs_cache and worker == 0:
-            outlook = Outlook(course, self.table, self._batches_ahead(course))
-        return Tour(self, course, here, yielded=yielded, outlook=outlook)
+    def check_columnar(self) -> None:
+        """Raise if samples are made by functions of the user's, which whole columns would pass by."""
+        if self._is_overridden:
+            raise ConfigError(
+                "columnar=True reads whole columns and would not call your get_item: leave one of the two out"
+            )
+        if self._transforms:
+            raise ConfigError(
+                "columnar=True reads whole columns and would not call your sample_transform: give batch_transform="
+            )
 
     @property
-    def is_overridden(self) -> bool:
+    def make_columns(self) -> MakeColumns | None:
+        """What makes the batches by column that a pass yields from those that were read."""
+        return None if self._batch_transform is None else self._batch_transform.apply
+
+    # --- Samples of the user's making -------------------------------------------------------------------------
+
+    @property
+    def _is_overridden(self) -> bool:
         """Whether a subclass gives samples of its own making."""
         own = type(self)
         return own.get_item is not StreamingDataset.get_item or own.__getitem__ is not StreamingDataset.__getitem__
+
+    def _make_samples(self) -> MakeSamples | None:
+        """Give what makes the samples that a pass yields from those that were read together."""
+        skips = self.on_error == "skip"
+        if self._is_overridden:
+            return partial(self._call_overrides, skips=skips)
+        return partial(make_each, self._transforms.apply, skips=skips) if self._transforms else None
+
+    def _call_overrides(self, ids: list[int], samples: list[Any], *, skips: bool) -> list[Any]:
+        """Have the subclass make its samples by number; what it asks this class for was read already."""
+        self.readers.here.at_hand = {
+            number: sample for number, sample in zip(ids, samples, strict=True) if not isinstance(sample, Gap)
+        }
+        return make_each(lambda number, _: self[number], ids, samples, skips=skips)
 
     # --- Where it stands --------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the one that the next pass goes through."""
-        refuse_resharding(self._job.seat().world.num_ranks)
-        self._job.book.set_epoch(epoch)
+        refuse_resharding(self.run.seat().world.num_ranks)
+        self.run.passes.set_epoch(epoch)
 
     @property
     def next_epoch(self) -> int:
         """The epoch that the next pass goes through, unless a state says otherwise."""
-        return self._job.book.read().next_epoch
-
-    @property
-    def is_between_passes(self) -> bool:
-        """Whether the next pass is what counts: a state was loaded or an epoch set, and no pass has begun since."""
-        return self._job.book.read().is_between_passes
+        return self.run.passes.read().next_epoch
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
         """Describe where the whole job stands, as plain JSON values: one state, valid on any number of ranks.
@@ -389,83 +327,32 @@ class StreamingDataset(IterableDataset[Any]):
         the state of a `StreamingDataLoader`, which counts.
         """
         if is_worker():
-            return self._worker_state_dict()
-        tour = self._here().tour
-        yielded = None if tour is None else tour.yielded
-        return self._job.state(num_samples, yielded, from_beginning=from_beginning)
+            return self.readers.worker_state()
+        return self.run.state(num_samples, self.readers.num_yielded(), from_beginning=from_beginning)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""
         if isinstance(state, dict) and is_worker_state(state):
-            worker, num_workers = worker_of()
-            self._worker_state = WorkerState.from_dict(state, worker=worker, num_workers=num_workers)
-            state = self._worker_state.begun
-            if self._job.book.read().state == state:
+            state = self.readers.load_worker_state(state)
+            if self.run.passes.read().state == state:
                 return  # another worker of this loader was here first
         if not isinstance(state, dict) or "epoch" not in state:
             raise ResumeError(f"a state is a dict with an epoch, not {type(state).__name__}: load one as it was saved")
-        self._job.book.load(dict(state))
+        self.run.passes.load(dict(state))
 
-    def _worker_state_dict(self) -> dict[str, Any]:
-        tour = self._here().tour
-        if tour is None:
-            raise ResumeError("this worker has not begun a pass: there is no state to take")
-        worker, num_workers = worker_of()
-        begun = tour.course.plan.state_dict(tour.course.at)
-        return WorkerState(worker=worker, num_workers=num_workers, yielded=tour.yielded, begun=begun).to_dict()
-
-    def state_after(self, begun: Pass, num_steps: int, *, is_over: bool = False) -> dict[str, Any]:
-        """Describe where the job stands after so many global batches of a pass, or at its end."""
-        return self._job.state_after(begun, num_steps, is_over=is_over)
-
-    def num_batches(self, epoch: int = 0, *, drop_last: bool = False) -> int:
-        """Count the batches that this rank gets in an epoch."""
-        return self._job.num_batches(epoch, drop_last=drop_last)
-
-    # --- The cache --------------------------------------------------------------------------------------------
-
-    def warm(self, key: Numbers | None = None) -> None:
-        """Fetch the shards of some samples, or all shards, before they are needed."""
-        try:
-            for stream, shards in self._cached_shards(key):
-                self.table.cache.warm(stream, shards)
-        except KeyboardInterrupt as interrupt:
-            raise cut_short(interrupt) from None
-
-    def pin(self, key: Numbers | None = None) -> None:
-        """Keep the shards of some samples, or all shards, in the cache until they are unpinned, by whatever job."""
-        for stream, shards in self._cached_shards(key):
-            self.table.cache.pin(stream, shards)
-
-    def unpin(self, key: Numbers | None = None) -> None:
-        """Let the cache remove these shards again when it needs the room."""
-        for stream, shards in self._cached_shards(key):
-            self.table.cache.unpin(stream, shards)
-
-    def fetch(self, url: str, local: str | None = None, *, ahead: bool = False) -> Path:
-        """Bring an object that lies beside the shards, such as a video, into the cache, and say where it is.
-
-        With `ahead` it is fetched in the background: call again without when it is needed.
-
-        `url` is a URL below the remote of one of the streams, or a key below the first one's. `local` is its name below
-        the stream's folder. It counts against the cache limit and is evicted as shards are.
-        """
-        try:
-            return self.table.fetch(url, local, [stream.url for stream in self.streams], ahead=ahead)
-        except KeyboardInterrupt as interrupt:
-            raise cut_short(interrupt) from None
+    # --- Looking in, and leaving ------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Count what this process read, fetched and waited for, and what the fetcher of this node did."""
         return {
-            "process": {**self._here().describe(), **self.table.describe_cache()},
-            "node": self.table.cache.node_stats(),
+            "process": {**self.readers.here.describe(), **self._opened.cache_counts()},
+            "node": self._opened.node_counts(),
         }
 
     def close(self) -> None:
         """Close open shards and the connection to the fetcher; using the dataset again opens them anew."""
-        self._here().close()
-        self.table.cache.close()
+        self.readers.here.close()
+        self._opened.source.close()
 
     def __enter__(self) -> Self:
         return self
@@ -474,86 +361,3 @@ class StreamingDataset(IterableDataset[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _cached_shards(self, key: Numbers | None) -> Iterator[tuple[int, list[int]]]:
-        if key is None:
-            return self.table.cached_shards(None)
-        ids = resolve_ids(key, self.num_samples)
-        ids = range(ids, ids + 1) if isinstance(ids, int) else ids
-        return self.table.cached_shards(np.unique(self.table.spans.locate(np.asarray(ids, np.int64))[0]))
-
-    # --- This process -----------------------------------------------------------------------------------------
-
-    def _here(self) -> Here:
-        """Give what belongs to this process alone; a forked one begins with nothing."""
-        if self._in_process.pid != os.getpid():
-            self._in_process = Here(self.table)
-        return self._in_process
-
-    def max_open_shards(self, course: Course) -> int | None:
-        """Say how many shards this worker may hold open, so that the cache can still make room."""
-        world = course.seat.world
-        return max_open_shards(
-            limit_bytes=self.cache_limit if self.table.needs_cache else None,
-            shard_bytes=self.mean_shard_bytes,
-            num_readers=world.ranks_per_node * world.workers_per_rank,
-        )
-
-    def _batches_ahead(self, course: Course) -> int:
-        return batches_ahead(
-            predownload=self.predownload,
-            batch_size=course.batch_size,
-            sample_bytes=self.mean_sample_bytes,
-            limit_bytes=self.cache_limit,
-            ranks_per_node=course.seat.world.ranks_per_node,
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_in_process"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._in_process = Here(self.table)
-
-
-def _check_arguments(
-    columns: Sequence[str] | None, on_error: str, batch_size: int | None, predownload: int | None
-) -> None:
-    if isinstance(columns, str):
-        raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
-    if on_error not in ("raise", "skip"):
-        raise ConfigError(f"on_error={on_error!r} is neither 'raise' nor 'skip'")
-    if batch_size is not None and batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size} is no batch: give 1 or more")
-    if predownload is not None and predownload < 0:
-        raise ConfigError(f"predownload={predownload} is negative: give a number of samples, or leave it out")
-
-
-def _fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:
-    """Tell each stream what it gives to an epoch, and say how many samples that is altogether."""
-    counts = count_epoch(shards, settings)
-    for stream, part, count in zip(streams, shards, counts, strict=True):
-        stream.fill_weight(count, part.num_samples, sum(counts))
-    return sum(counts)
-
-
-def _gather_streams(
-    streams: Sequence[Stream] | None,
-    remote: str | os.PathLike[str] | None,
-    local: str | os.PathLike[str] | None,
-    split: str | None,
-    stream_name: str,
-    stream_config: Mapping[str, Any] | None,
-) -> list[Stream]:
-    if streams is None:
-        if remote is None and local is None:
-            raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
-        make = stream_classes.get(stream_name)
-        return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
-    if remote is not None or local is not None:
-        raise ConfigError("streams name their own remote and local: give either streams, or remote and local")
-    if not streams:
-        raise ConfigError("streams is empty: give at least one")
-    return list(streams)

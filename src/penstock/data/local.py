@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
-from penstock.data.folder import LocalFolder
 from penstock.data.getitem import resolve_ids
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError, SampleKeyError
-from penstock.formats.base import ReadOptions, get_format
+from penstock.formats.base import ReadOptions
 from penstock.order.spans import Spans
-from penstock.reading.batch_reader import Feed
-from penstock.reading.open_shards import OpenShard, OpenShards
+from penstock.reading.batch_reader import BatchReader
+from penstock.reading.local_folder import LocalFolder
+from penstock.reading.open_shards import OpenShards
+from penstock.reading.shard_table import check_layouts
+from penstock.reading.source import OpenShard, Source
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -64,65 +65,68 @@ class LocalDataset:
             raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
         self.local = Path(local).expanduser() / (split or "")
         self.split = split
-        self._folder = LocalFolder.open(self.local)
-        self.index: Index = self._folder.index
-        self._options = ReadOptions(
+        folder = LocalFolder.open(self.local)
+        self.index: Index = folder.index
+        options = ReadOptions(
             image_decoder=image_decoder,
             allow_unsafe_types=allow_unsafe_types,
             columns=None if columns is None else tuple(columns),
         )
-        self._validate_hash = None if validate_hash is None else check_hashes(validate_hash)[0]
-        self._unpack_dir = None if unpack_dir is None else Path(unpack_dir).expanduser()
-        self._memory_limit = parse_bytes(memory_limit)
-        check_layouts(self.index, self._options)
-        self._spans = Spans(self.index.lengths)
-        if not self._spans.num_samples:
+        check_layouts(self.index, options)
+        if not self.index.num_samples:
             raise EmptyDatasetError(f"Stream contains no samples: {self.local}", path=str(self.local))
+        self._shards = _LocalShards(
+            folder,
+            options,
+            validate_hash=None if validate_hash is None else check_hashes(validate_hash)[0],
+            unpack_dir=None if unpack_dir is None else Path(unpack_dir).expanduser(),
+            memory_limit=parse_bytes(memory_limit),
+        )
         self._start()
 
     @property
     def num_samples(self) -> int:
         """The number of samples."""
-        return self._spans.num_samples
+        return self._shards.spans.num_samples
 
     @property
     def size(self) -> int:
         """The number of samples."""
-        return self._spans.num_samples
+        return self._shards.spans.num_samples
 
     def __len__(self) -> int:
-        return self._spans.num_samples
+        return self._shards.spans.num_samples
 
     @overload
     def __getitem__(self, key: int | np.integer[Any]) -> Sample: ...
     @overload
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
-        ids = resolve_ids(key, self._spans.num_samples)
-        return self.get_item(ids) if isinstance(ids, int) else self._feed.read(ids)
+        ids = resolve_ids(key, self._shards.spans.num_samples)
+        return self.get_item(ids) if isinstance(ids, int) else self._reader.read(ids)
 
     def __iter__(self) -> Iterator[Sample]:
         stored = sum(part.stored.num_bytes for shard in self.index.shards for part in shard.parts)
         rows = rows_at_once(stored / self.num_samples)
         for begin in range(0, self.num_samples, rows):
-            yield from self._feed.read(range(begin, min(begin + rows, self.num_samples)))
+            yield from self._reader.read(range(begin, min(begin + rows, self.num_samples)))
 
     def get_item(self, sample_id: int) -> Sample:
         """Give one sample by its number, counted from 0."""
-        if not 0 <= sample_id < self._spans.num_samples:
+        if not 0 <= sample_id < self._shards.spans.num_samples:
             raise SampleIndexError(f"sample {sample_id} is out of range: the dataset has {len(self)}", sample=sample_id)
-        return self._feed.read_one(sample_id)
+        return self._reader.read_one(sample_id)
 
     def read_columns(self, key: Numbers) -> Columns:
         """Give samples by column, in the order asked for: an array a column where the values allow it, else a list."""
-        ids = resolve_ids(key, self._spans.num_samples)
+        ids = resolve_ids(key, self._shards.spans.num_samples)
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
-        return self._feed.read_columns(ids)
+        return self._reader.read_columns(ids)
 
     def close(self) -> None:
         """Close the open shards; using the dataset again opens them anew."""
-        self._readers.close()
+        self._open_shards.close()
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +138,7 @@ class LocalDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_readers"], state["_feed"]  # open files stay in their process
+        del state["_open_shards"], state["_reader"]  # open files stay in their process
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -142,20 +146,42 @@ class LocalDataset:
         self._start()
 
     def _start(self) -> None:
-        in_memory = self._unpack_dir is None
-        sizes = [
-            sum(part.raw.num_bytes for part in shard.parts if part.packed and in_memory) for shard in self.index.shards
-        ]
-        self._readers = OpenShards(self._open_shard, sizes, self._memory_limit)
-        self._feed = Feed(self._spans, self._readers)
+        shards = self._shards
+        self._open_shards = OpenShards(shards.open, shards.memory_bytes, shards.memory_limit)
+        self._reader = BatchReader(shards.spans, self._open_shards)
 
-    def _open_shard(self, shard: int) -> OpenShard:
+
+class _LocalShards(Source):
+    """The shards of a folder; those that are compressed are unpacked into memory, or into a folder of their own."""
+
+    def __init__(
+        self,
+        folder: LocalFolder,
+        options: ReadOptions,
+        *,
+        validate_hash: str | None,
+        unpack_dir: Path | None,
+        memory_limit: int,
+    ) -> None:
+        self.spans = Spans(folder.index.lengths)
+        self.memory_limit = memory_limit
+        self._folder, self._options, self._shards = folder, options, folder.index.shards
+        self._validate_hash, self._unpack_dir = validate_hash, unpack_dir
+
+    @property
+    def memory_bytes(self) -> list[int]:
+        """The memory that each open shard takes."""
+        in_memory = self._unpack_dir is None
+        return [sum(part.raw.num_bytes for part in shard.parts if part.packed and in_memory) for shard in self._shards]
+
+    def open(self, shard: int) -> OpenShard:
+        """Open a shard, unpacked if need be."""
         reader = self._folder.open_shard(
-            self.index.shards[shard],
+            self._shards[shard],
             self._options,
             validate_hash=self._validate_hash,
             unpack_dir=self._unpack_dir,
-            memory_limit=self._memory_limit,
+            memory_limit=self.memory_limit,
         )
         return OpenShard(reader)
 
@@ -167,11 +193,3 @@ _ITER_BYTES = 32 << 20
 def rows_at_once(sample_bytes: float) -> int:
     """Say how many samples to read at a time on the way through a dataset; images take more than they are stored in."""
     return max(1, min(_ITER_ROWS, int(_ITER_BYTES / max(1.0, sample_bytes))))
-
-
-def check_layouts(index: Index, options: ReadOptions) -> None:
-    """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
-    for layout in {id(shard.layout): shard.layout for shard in index.shards}.values():
-        get_format(layout.format).check(layout, options)
-        if layout.compression is not None:
-            parse_compression(layout.compression)

@@ -7,10 +7,10 @@ import os
 import threading
 from multiprocessing.connection import wait
 
+from penstock.processes import PerProcess
+
 # The parent's end of a pipe shows its death at once, unless other processes hold it too: then its number does.
 _LOOK_EVERY_S = 2.0
-
-_watching_in: int | None = None
 
 
 def end_with_parent() -> None:
@@ -19,13 +19,19 @@ def end_with_parent() -> None:
     torch ends a worker that waits for work. One that waits for room in the pipe for its batches would wait for ever:
     its siblings hold the other end, so nothing tells it that nobody reads any more.
     """
-    global _watching_in
+    _watching.get()
+
+
+def _start_watching() -> threading.Thread | None:
     parent = multiprocessing.parent_process()
-    if parent is None or _watching_in == os.getpid():
-        return
-    _watching_in = os.getpid()
-    sentinel: int = parent.sentinel
-    threading.Thread(target=_watch, args=(os.getppid(), sentinel), name="penstock-parent", daemon=True).start()
+    if parent is None:
+        return None
+    thread = threading.Thread(target=_watch, args=(os.getppid(), parent.sentinel), name="penstock-parent", daemon=True)
+    thread.start()
+    return thread
+
+
+_watching = PerProcess(_start_watching)
 
 
 def _watch(parent: int, sentinel: int) -> None:

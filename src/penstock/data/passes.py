@@ -1,4 +1,4 @@
-"""Which epoch comes next: a notebook that a dataset shares with the workers of its loaders.
+"""Which epoch comes next, and which passes have begun: what a dataset shares with the workers of its loaders.
 
 Workers are other processes, forked or spawned, and die after each pass unless they are persistent. So what they and
 their parent have to agree on lies in a file without a name: it is inherited, costs nothing to share, and vanishes with
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
+from penstock.processes import PerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,8 +48,8 @@ class Pass:
 
 
 @dataclass(kw_only=True)
-class Notes:
-    """What is in the book: the epoch that comes next, the state that was loaded last, the newest passes."""
+class PassState:
+    """What is shared: the epoch that comes next, the state that was loaded last, the newest passes."""
 
     next_epoch: int = 0
     state: dict[str, Any] | None = None
@@ -64,30 +65,29 @@ class Notes:
     passes: list[Pass] = field(default_factory=list)
 
 
-class _Nested:
-    """A lock that its thread may take again: whoever begins a pass looks into the book while doing so."""
+class _ProcessLock:
+    """Keeps the threads of one process apart, which a lock on a file does not."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.depth = 0
+        self.depth = 0  # a signal handler may come while it is held, and take a state
+        self.is_settled = False
 
 
-class PassBook:
-    """The notebook. Any process may read and write it; each change is one step that nobody sees half done."""
+class SharedPasses:
+    """A file without a name. Any process may read and write it; each change is one step that nobody sees half done."""
 
     def __init__(self) -> None:
-        # Held open for as long as the dataset lives, and without a name from the start.
-        with tempfile.TemporaryFile(prefix="penstock-") as file:
-            self._descriptor = os.dup(file.fileno())
-        self._owner = os.getpid()
-        self._locks: dict[int, _Nested] = {}
+        self._descriptor = _nameless_file()
+        self._in_process = PerProcess(_ProcessLock)
+        self._in_process.get().is_settled = True
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
-    def read(self) -> Notes:
-        """Give what is noted now."""
+    def read(self) -> PassState:
+        """Give what is shared now."""
         with self._locked():
             return self._load()
 
@@ -95,26 +95,26 @@ class PassBook:
         """Make this epoch the next one. A state that waits to be resumed in just this epoch stays."""
         if epoch < 0:
             raise ResumeError(f"epoch {epoch} is no epoch: they count from 0")
-        with self._changed() as notes:
-            notes.next_epoch = epoch
-            notes.is_epoch_new = not notes.passes or notes.passes[-1].epoch != epoch
-            if notes.is_state_new and notes.state is not None and int(notes.state["epoch"]) != epoch:
-                notes.is_state_new = False
+        with self._changed() as now:
+            now.next_epoch = epoch
+            now.is_epoch_new = not now.passes or now.passes[-1].epoch != epoch
+            if now.is_state_new and now.state is not None and int(now.state["epoch"]) != epoch:
+                now.is_state_new = False
 
     def load(self, state: dict[str, Any]) -> None:
         """Note a state to go on from: the next pass begins there."""
-        with self._changed() as notes:
-            notes.state, notes.is_state_new = state, True
+        with self._changed() as now:
+            now.state, now.is_state_new = state, True
 
-    def announce(self, num_workers: int, start_of: Callable[[Notes], Cursor]) -> Pass:
+    def announce(self, num_workers: int, start_of: Callable[[PassState], Cursor]) -> Pass:
         """Begin a pass that so many workers will join, or with none of them the process itself."""
-        with self._changed() as notes:
-            begun = self._begin(notes, start_of(notes))
+        with self._changed() as now:
+            begun = self._begin(now, start_of(now))
             begun.expected = list(range(num_workers)) or [NO_WORKER]
             return begun
 
     def join(
-        self, worker: int, key: str | None, start_of: Callable[[Notes], Cursor], number: int | None = None
+        self, worker: int, key: str | None, start_of: Callable[[PassState], Cursor], number: int | None = None
     ) -> Pass:
         """Take part in the pass that this worker is meant for, beginning it if nobody has yet.
 
@@ -122,51 +122,43 @@ class PassBook:
         of a loader that announces nothing; a worker that took part already is here for the next one, whatever the key.
         Each call of `NO_WORKER` begins a pass, unless one was announced.
         """
-        with self._changed() as notes:
-            begun = _find_pass(notes.passes, worker, key, number) or self._begin(notes, start_of(notes), key)
+        with self._changed() as now:
+            begun = _find_pass(now.passes, worker, key, number) or self._begin(now, start_of(now), key)
             begun.workers.append(worker)
             return begun
 
-    def _begin(self, notes: Notes, at: Cursor, key: str | None = None) -> Pass:
-        begun = Pass(number=notes.num_passes, epoch=at.epoch, position=at.position, key=key)
-        notes.num_passes += 1
-        for earlier in notes.passes:
+    def _begin(self, now: PassState, at: Cursor, key: str | None = None) -> Pass:
+        begun = Pass(number=now.num_passes, epoch=at.epoch, position=at.position, key=key)
+        now.num_passes += 1
+        for earlier in now.passes:
             earlier.expected = []  # who has not come by now never will
-        notes.passes = [*notes.passes[1 - _PASSES_KEPT :], begun]
-        notes.next_epoch = at.epoch + 1
-        notes.is_state_new = notes.is_epoch_new = False
+        now.passes = [*now.passes[1 - _PASSES_KEPT :], begun]
+        now.next_epoch = at.epoch + 1
+        now.is_state_new = now.is_epoch_new = False
         return begun
 
     @contextmanager
-    def _changed(self) -> Iterator[Notes]:
+    def _changed(self) -> Iterator[PassState]:
         with self._locked():
-            notes = self._load()
-            yield notes
-            self._write(notes)
+            now = self._load()
+            yield now
+            self._write(now)
 
-    def _write(self, notes: Notes) -> None:
+    def _write(self, now: PassState) -> None:
         # In one piece, blanks over what was longer before: whoever is killed here leaves the old or the new.
-        data = json.dumps(asdict(notes)).encode()
+        data = json.dumps(asdict(now)).encode()
         os.pwrite(self._descriptor, data.ljust(os.fstat(self._descriptor).st_size), 0)
-
-    def _keep_apart(self) -> None:
-        """Give a process that is nobody's worker, such as a rank that was started with this dataset, its own book."""
-        if self._owner != os.getpid() and not is_worker():
-            shared, notes = self._descriptor, self._load()
-            PassBook.__init__(self)
-            os.close(shared)
-            self._write(notes)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self._keep_apart()
-        # A lock of the process, not of the open file, which forked workers share with their parent; and since it
-        # does not keep threads apart, one for these.
-        here = self._locks.get(os.getpid())
-        if here is None:  # one that came over a fork may be held by a thread that did not
-            here = self._locks.setdefault(os.getpid(), _Nested())
+        here = self._in_process.get()
         with here.lock:
+            if not here.is_settled:
+                here.is_settled = True
+                if not is_worker():
+                    self._copy()
             here.depth += 1
+            # Of the process, not of the open file, which forked workers share with their parent.
             if here.depth == 1:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
             try:
@@ -176,27 +168,39 @@ class PassBook:
                 if here.depth == 0:
                     fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
-    def _load(self) -> Notes:
+    def _copy(self) -> None:
+        """Give a process that is nobody's worker, such as a rank that was started with this dataset, its own file."""
+        shared, state = self._descriptor, self._load()
+        self._descriptor = _nameless_file()
+        os.close(shared)
+        self._write(state)
+
+    def _load(self) -> PassState:
         data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
         if not data:
-            return Notes()
+            return PassState()
         fields = json.loads(data)
-        return Notes(**{**fields, "passes": [Pass(**begun) for begun in fields["passes"]]})
+        return PassState(**{**fields, "passes": [Pass(**begun) for begun in fields["passes"]]})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Share the file with a worker that is being spawned; any other copy gets a book of its own."""
+        """Share the file with a worker that is being spawned; any other copy gets one of its own."""
         if context.get_spawning_popen() is not None:
             return {"shared": reduction.DupFd(self._descriptor)}
-        return {"notes": asdict(self.read())}
+        return {"passes": asdict(self.read())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "shared" in state:
             self._descriptor = state["shared"].detach()
-            self._owner = 0  # another process
-            self._locks = {}
+            self._in_process = PerProcess(_ProcessLock)
             return
-        PassBook.__init__(self)
-        os.pwrite(self._descriptor, json.dumps(state["notes"]).encode(), 0)
+        SharedPasses.__init__(self)
+        os.pwrite(self._descriptor, json.dumps(state["passes"]).encode(), 0)
+
+
+def _nameless_file() -> int:
+    """Open a file for as long as the dataset lives."""
+    with tempfile.TemporaryFile(prefix="penstock-") as file:
+        return os.dup(file.fileno())
 
 
 def _find_pass(passes: list[Pass], worker: int, key: str | None, number: int | None) -> Pass | None:

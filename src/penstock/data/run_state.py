@@ -1,112 +1,185 @@
-"""Where the whole training job stands, seen from one rank: its world, its plan, its passes and its state."""
+"""Where the whole training job stands, seen from one rank: its seat, its plan, its passes and its state."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.data.passes import NO_WORKER, PassBook
-from penstock.data.seat import find_seat, is_worker
+from penstock.cache.once import keep_in_files
+from penstock.data.passes import NO_WORKER, SharedPasses
+from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
+from penstock.order.advice import check_cache, check_world
 from penstock.order.cursor import Cursor
-from penstock.order.run import MOSAIC, choose_order
-from penstock.order.world import replicate
+from penstock.order.make_plan import MOSAIC, choose_order, make_plan
+from penstock.order.native import StreamPlan
+from penstock.processes import abandon_in_children
+from penstock.reading.blocks import BatchSchedule
 
 if TYPE_CHECKING:
-    from penstock.data.passes import Notes, Pass
-    from penstock.data.run import Runs
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.data.passes import Pass, PassState
+    from penstock.data.seat import SeatSettings
+    from penstock.order.make_plan import RunSettings
+    from penstock.order.options import StreamShards
     from penstock.order.plan import Plan
-    from penstock.order.run import RunSettings
-    from penstock.order.world import Seat
+    from penstock.order.world import Seat, World
+    from penstock.reading.source import Source
 
 # Without a batch size, samples come one by one but are still read many at a time.
 _READ_AT_ONCE = 256
 
 
-class Job:
-    """Answers for the dataset who this rank is, what it gets, and what a state says."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A plan, and where the state that it was made from left off."""
+
+    plan: Plan
+    resumed_at: Cursor
+
+    def start_of(self, next_epoch: int, world: World, global_batch_size: int, *, is_state_new: bool) -> Cursor:
+        """Say where the next pass begins: at the state, unless a pass has begun there; after a finished epoch, anew.
+
+        An epoch may be finished before its last sample, where whole batches are made of several streams.
+        """
+        if not is_state_new:
+            return Cursor(next_epoch, 0)
+        at = self.resumed_at
+        if at.position >= self.plan.epoch_size(at.epoch) or (
+            at.position and not len(self.plan.global_batch(at, 0, world, global_batch_size))
+        ):
+            return Cursor(at.epoch + 1, 0)
+        return at
+
+
+class Planner:
+    """Makes the plan of the pass about to begin, again only when world, batch or state are others."""
 
     def __init__(
         self,
-        runs: Runs,
+        streams: Sequence[StreamShards],
         settings: RunSettings,
         *,
-        rank: int | None,
-        world_size: int | None,
-        num_nodes: int | None,
-        replication: int | None,
-        batch_size: int | None,
+        allow_mix_change: bool,
+        advise: Callable[[StreamPlan, World], None],
     ) -> None:
+        self._streams, self.settings = streams, settings
+        self._allow_mix_change, self._advise = allow_mix_change, advise
+        self._last: tuple[Any, PlannedRun] | None = None
+
+    def plan(self, world: World, global_batch_size: int, state: Mapping[str, Any] | None) -> PlannedRun:
+        """Give the plan of a world for global batches of a size, going on from a state if there is one."""
+        key = (world.num_nodes, world.ranks_per_node, global_batch_size, json.dumps(state, sort_keys=True))
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        plan, at = make_plan(
+            self._streams,
+            self.settings,
+            world=world,
+            global_batch_size=global_batch_size,
+            state=state,
+            allow_mix_change=self._allow_mix_change,
+            compute_once=keep_in_files,
+        )
+        if isinstance(plan, StreamPlan):
+            self._advise(plan, world)
+        planned = PlannedRun(plan=plan, resumed_at=at)
+        self._last = key, planned
+        return planned
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}  # quick to make again, and large
+
+
+class _Now(NamedTuple):
+    """Who this rank is at this moment, and what it reads by."""
+
+    seat: Seat
+    batch_size: int  # the samples of a rank that are dealt as one batch
+    run: PlannedRun
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batch_size * self.seat.world.num_ranks
+
+
+class RunState:
+    """Answers for the dataset who this rank is, what it gets, and what a state says."""
+
+    def __init__(self, planner: Planner, seat: SeatSettings, batch_size: int | None) -> None:
         self.batch_size = batch_size
-        self.book = PassBook()
-        self._runs, self._settings = runs, settings
-        self._rank, self._world_size, self._num_nodes = rank, world_size, num_nodes
-        self._replication = replication
-        self._carried_seat: Seat | None = None
-        self._carried_to = 0
+        self.passes = SharedPasses()
+        self._planner, self._seat = planner, seat
+        self._parents_seat: Seat | None = None
 
     # --- Who and how many -------------------------------------------------------------------------------------
 
     def seat(self) -> Seat:
         """Find this rank in its job, as it is now; a worker that was spawned is told by its parent."""
-        if is_worker() and self._carried_seat is not None and self._carried_to == os.getpid():
-            return self._carried_seat
-        seat = find_seat(rank=self._rank, world_size=self._world_size, num_nodes=self._num_nodes)
-        return seat if self._replication is None else replicate(seat, self._replication)
+        if self._parents_seat is not None and is_worker():
+            return self._parents_seat
+        return self._seat.find()
 
-    @property
-    def read_batch_size(self) -> int:
-        """The samples of a rank that are dealt as one batch; without a batch size, as many as are read at once."""
-        if self.batch_size is not None:
-            return self.batch_size
-        return 1 if choose_order(self._settings, self.book.read().state) == MOSAIC else _READ_AT_ONCE
-
-    def global_batch_size(self, seat: Seat) -> int:
-        """Count the samples of all ranks that are dealt as one batch."""
-        return self.read_batch_size * seat.world.num_ranks
-
-    def plan(self, seat: Seat) -> Plan:
-        """Give the plan of the pass that began last, or of the next one if none has begun."""
-        return self._runs.get(seat, self.global_batch_size(seat), self.book.read().state).plan
+    def _now(self, passes: PassState) -> _Now:
+        """Look at what is shared with other processes once, so that one answer is about one moment."""
+        seat, size = self.seat(), self.batch_size
+        if size is None:
+            size = 1 if choose_order(self._planner.settings, passes.state) == MOSAIC else _READ_AT_ONCE
+        return _Now(seat, size, self._planner.plan(seat.world, size * seat.world.num_ranks, passes.state))
 
     def num_samples(self, epoch_size: int) -> int:
         """Count the samples that this rank gets in an epoch."""
-        seat = self.seat()
-        if self._settings.epoch_end == "pad":
-            return -(-epoch_size // seat.world.num_ranks)
-        plan, size, at = self.plan(seat), self.global_batch_size(seat), Cursor()
-        num_batches = plan.num_batches(at, seat, size)
-        last = len(plan.batch(at, num_batches - 1, seat, size)) if num_batches else 0
-        return max(0, num_batches - 1) * self.read_batch_size + last
+        if self._planner.settings.epoch_end == "pad":
+            return -(-epoch_size // self.seat().world.num_ranks)
+        now, at = self._now(self.passes.read()), Cursor()
+        plan, size = now.run.plan, now.global_batch_size
+        num_batches = plan.num_batches(at, now.seat, size)
+        last = len(plan.batch(at, num_batches - 1, now.seat, size)) if num_batches else 0
+        return max(0, num_batches - 1) * now.batch_size + last
 
     def num_batches(self, epoch: int, *, drop_last: bool) -> int:
         """Count the batches that this rank gets in an epoch."""
-        seat = self.seat()
-        plan, size, at = self.plan(seat), self.global_batch_size(seat), Cursor(epoch, 0)
-        num_batches = plan.num_batches(at, seat, size)
+        now, at = self._now(self.passes.read()), Cursor(epoch, 0)
+        plan, size = now.run.plan, now.global_batch_size
+        num_batches = plan.num_batches(at, now.seat, size)
         if drop_last and num_batches:
-            num_batches -= len(plan.batch(at, num_batches - 1, seat, size)) < self.read_batch_size
+            num_batches -= len(plan.batch(at, num_batches - 1, now.seat, size)) < now.batch_size
         return num_batches
 
-    # --- Where it stands --------------------------------------------------------------------------------------
+    # --- Passes -----------------------------------------------------------------------------------------------
 
-    def start_of(self, notes: Notes) -> Cursor:
+    def schedule(self, begun: Pass, worker: int, num_workers: int) -> BatchSchedule:
+        """Say what one of so many workers reads in a pass that has begun."""
+        now = self._now(self.passes.read())
+        world = replace(now.seat.world, workers_per_rank=num_workers)
+        return BatchSchedule(
+            plan=now.run.plan,
+            at=begun.at,
+            seat=replace(now.seat, world=world, worker=worker),
+            global_batch_size=now.global_batch_size,
+        )
+
+    def start_of(self, passes: PassState) -> Cursor:
         """Say where the next pass begins."""
-        seat = self.seat()
-        size = self.global_batch_size(seat)
-        run = self._runs.get(seat, size, notes.state)
-        return run.start_of(notes.next_epoch, seat.world, size, is_state_new=notes.is_state_new)
+        now = self._now(passes)
+        return now.run.start_of(
+            passes.next_epoch, now.seat.world, now.global_batch_size, is_state_new=passes.is_state_new
+        )
+
+    # --- States -----------------------------------------------------------------------------------------------
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
         """Describe where the job stands, by what was delivered to all ranks or, failing that, by what this one yielded.
 
         `num_samples` counts from the beginning of the epoch, or of the pass.
         """
-        notes, seat = self.book.read(), self.seat()
-        if notes.is_between_passes:
-            at = self.start_of(notes)
-            return self._runs.get(seat, self.global_batch_size(seat), notes.state).plan.state_dict(at)
-        begun = notes.passes[-1]
+        passes = self.passes.read()
+        now = self._now(passes)
+        if passes.is_between_passes:
+            return now.run.plan.state_dict(self.start_of(passes))
+        begun = passes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
             raise ResumeError(
                 "this dataset was iterated by workers without knowing their batch size, so no state would be right:"
@@ -115,29 +188,39 @@ class Job:
         if num_samples is not None:
             position = num_samples if from_beginning else begun.position + num_samples
         elif yielded is not None and begun.workers == [NO_WORKER]:
-            position = begun.position + yielded * seat.world.num_ranks
+            position = begun.position + yielded * now.seat.world.num_ranks
         else:
             raise ResumeError(
                 "the workers of a loader read ahead of what it delivered: pass num_samples=, counted over all ranks, or"
                 " take the state of penstock's StreamingDataLoader"
             )
-        return self.plan(seat).state_dict(Cursor(begun.epoch, position))
+        return now.run.plan.state_dict(Cursor(begun.epoch, position))
 
     def state_after(self, begun: Pass, num_steps: int, *, is_over: bool) -> dict[str, Any]:
         """Describe where the job stands after so many global batches of a pass, or at its end."""
-        seat = self.seat()
-        plan, size = self.plan(seat), self.global_batch_size(seat)
+        now = self._now(self.passes.read())
+        plan, size = now.run.plan, now.global_batch_size
         epoch_size = plan.epoch_size(begun.epoch)
         position = begun.position + num_steps * size
         if num_steps and position > epoch_size:  # the last batch may be a short one
-            last = plan.global_batch(begun.at, num_steps - 1, seat.world, size)
+            last = plan.global_batch(begun.at, num_steps - 1, now.seat.world, size)
             position += len(last) - size
         return plan.state_dict(Cursor(begun.epoch, max(position, epoch_size) if is_over else position))
 
+    def abandon(self) -> None:
+        """Forget in a forked child what this process was told by its parent: that holds for this one alone."""
+        self._parents_seat = None
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_carried_seat": self.seat()}
+        return {**self.__dict__, "_parents_seat": self.seat()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # What the parent knew holds for the worker that it started, not for those that this process forks.
-        self._carried_to = os.getpid()
+        abandon_in_children(self)
+
+
+def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World) -> None:
+    """Say what the world and the limit of the cache mean for a plan."""
+    check_world(plan, world)
+    if cache_limit is not None and source.is_fetched:
+        check_cache(plan, world, cache_limit, source.sizes)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.order.world import Seat, World
+from penstock.order.world import Seat, World, replicate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,21 @@ LAUNCHERS = (
     Launcher("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", ranks_per_node="MV2_COMM_WORLD_LOCAL_SIZE"),
     Launcher("PMI_RANK", "PMI_SIZE", ranks_per_node="MPI_LOCALNRANKS"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSettings:
+    """What the user says of this process's place in the job; all of it may be left to the launcher."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    num_nodes: int | None = None
+    replication: int | None = None
+
+    def find(self) -> Seat:
+        """Find the seat as it is now."""
+        seat = find_seat(rank=self.rank, world_size=self.world_size, num_nodes=self.num_nodes)
+        return seat if self.replication is None else replicate(seat, self.replication)
 
 
 def find_seat(

@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
+from penstock.order.make_plan import count_epoch
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-streams: Registry[Any] = Registry("stream", group="penstock.streams", builtin={"stream": "penstock.data.stream:Stream"})
+    from penstock.order.make_plan import RunSettings
+    from penstock.order.options import StreamShards
+    from penstock.reading.source import Source
+    from penstock.reading.transforms import SampleTransform
 
-_SHARED = ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+stream_classes: Registry[Any] = Registry(
+    "stream", group="penstock.streams", builtin={"stream": "penstock.data.stream:Stream"}
+)
 
 
 class Stream:
@@ -42,6 +48,10 @@ class Stream:
         keep_zip: Keep the compressed form of shards beside the raw one.
         name: What states call the stream; by default its number. Name streams that may come or go during a run.
         storage_options: Credentials and settings of the store, as fsspec calls them.
+        sample_transform: A function of yours that is called on each sample of this stream as it is read, and gives what
+            takes its place. It runs in the loader's workers.
+        source: Where samples come from, if not from shards: a `Source` of your own, or the name of one that a package
+            registered, which is then called with this stream.
         samples: The old name of `choose`.
     """
 
@@ -60,11 +70,13 @@ class Stream:
         keep_zip: bool | None = None,
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        sample_transform: SampleTransform | None = None,
+        source: Source | str | None = None,
         samples: int | float | str | None = None,
     ) -> None:
         self.remote = None if remote is None else os.fspath(remote)
         self.local = None if local is None else os.fspath(local)
-        if not self.remote and not self.local:
+        if not self.remote and not self.local and source is None:
             raise ConfigError("a stream needs a remote, a local folder, or both")
         self.split = split
         self.weight = StreamWeight.of(proportion=proportion, repeat=repeat, choose=choose, samples=samples)
@@ -77,6 +89,8 @@ class Stream:
         self.keep_zip = keep_zip
         self.name = name
         self.storage_options = storage_options
+        self.sample_transform = sample_transform
+        self.source = source
 
     def __repr__(self) -> str:
         shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
@@ -86,9 +100,9 @@ class Stream:
 
     def apply_default(self, defaults: Mapping[str, Any]) -> None:
         """Take from the dataset what was left out here."""
-        for name in _SHARED:
+        for name, value in defaults.items():
             if getattr(self, name) is None:
-                setattr(self, name, defaults[name])
+                setattr(self, name, value)
 
     def fill_weight(self, count: int, num_samples: int, epoch_size: int) -> None:
         """Say in every way how much of the stream an epoch takes."""
@@ -133,3 +147,32 @@ def name_streams(given: list[Stream]) -> list[str]:
         if names.count(name) > 1:
             raise ConfigError(f"two streams are called {name!r}: give each a name of its own")
     return names
+
+
+def fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], settings: RunSettings) -> int:
+    """Tell each stream what it gives to an epoch, and say how many samples that is altogether."""
+    counts = count_epoch(shards, settings)
+    for stream, part, count in zip(streams, shards, counts, strict=True):
+        stream.fill_weight(count, part.num_samples, sum(counts))
+    return sum(counts)
+
+
+def gather_streams(
+    streams: Sequence[Stream] | None,
+    remote: str | os.PathLike[str] | None,
+    local: str | os.PathLike[str] | None,
+    split: str | None,
+    stream_name: str,
+    stream_config: Mapping[str, Any] | None,
+) -> list[Stream]:
+    """Give the streams of a dataset: those that were given, or the one that the other arguments describe."""
+    if streams is None:
+        if remote is None and local is None:
+            raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
+        make = stream_classes.get(stream_name)
+        return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
+    if remote is not None or local is not None:
+        raise ConfigError("streams name their own remote and local: give either streams, or remote and local")
+    if not streams:
+        raise ConfigError("streams is empty: give at least one")
+    return list(streams)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import release, unpack_to_memory
-from penstock.data.folder import read_local_index
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import load_file
 from penstock.index.paths import resolve_inside
+from penstock.reading.local_folder import read_local_index
 
 if TYPE_CHECKING:
     from pathlib import Path

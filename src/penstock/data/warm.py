@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.layout import place_of
+from penstock.data.open_streams import open_streams
 from penstock.data.stream import Stream
 from penstock.formats.base import ReadOptions
-from penstock.interrupts import cut_short
-from penstock.reading.shard_table import open_streams
+from penstock.interrupts import cuts_interrupts_short
 
 if TYPE_CHECKING:
     import os
@@ -27,6 +28,7 @@ class WarmedCache:
     fetched_bytes: int  # what was fetched just now: the rest was there already, or was unpacked
 
 
+@cuts_interrupts_short
 def warm_cache(
     url: str | os.PathLike[str],
     local: str | os.PathLike[str] | None = None,
@@ -56,16 +58,13 @@ def warm_cache(
         validate_hash=validate_hash,
         keep_zip=keep_zip,
     )
-    try:
-        return _warm(stream, on_progress)
-    except KeyboardInterrupt as interrupt:
-        raise cut_short(interrupt) from None
+    return _warm(stream, on_progress)
 
 
 def _warm(stream: Stream, on_progress: Callable[[int, int], None] | None) -> WarmedCache:
     # Nothing is read: no column is too dangerous, and none needs a library that decodes it.
-    table = open_streams([stream], ReadOptions(allow_unsafe_types=True, image_decoder="raw"), None)
-    with table.cache as cache:
+    opened = open_streams([stream], ReadOptions(allow_unsafe_types=True, image_decoder="raw"), None)
+    with closing(opened.source):
         num_shards = num_done = 0
 
         def note_shard() -> None:
@@ -75,14 +74,16 @@ def _warm(stream: Stream, on_progress: Callable[[int, int], None] | None) -> War
                 on_progress(num_done, num_shards)
 
         directory = None
-        for number, shards in table.cached_shards(None):
+        fetched_bytes = 0
+        for cache, number, shards in opened.cached_shards(None):
             num_shards = len(shards)
             directory = str(cache.streams[number].directory)
             cache.warm(number, shards, note_shard)
+            fetched_bytes = cache.stats().total.num_bytes
         return WarmedCache(
             source=place_of(str(stream.url)),
             directory=directory,
             num_shards=num_shards,
-            num_bytes=int(table.raw_bytes().sum()) if num_shards else 0,
-            fetched_bytes=cache.stats().total.num_bytes,
+            num_bytes=int(opened.source.sizes.sum()) if num_shards else 0,
+            fetched_bytes=fetched_bytes,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cachedir.boot import boot_id, is_doubtful
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name
-from penstock.cachedir.ledger import is_as_left, look
+from penstock.cachedir.presence import are_unchanged, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.cachedir.ledger import FileStamp, Record
+    from penstock.cachedir.ledger import Record
+    from penstock.cachedir.presence import FileStamp
     from penstock.fetcher.source import Source
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
@@ -144,7 +145,7 @@ class Copies:
         return answer
 
     def _is_trusted(self, folder: Folder, record: Record) -> bool:
-        return self._is_trusted_boot(record) and is_as_left(folder.directory, record)
+        return self._is_trusted_boot(record) and are_unchanged(folder.directory, record.files)
 
     def _is_trusted_boot(self, record: Record) -> bool:
         """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""

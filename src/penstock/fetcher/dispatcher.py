@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.budget import DiskBudget
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request
-    from penstock.fetcher.shares import ShareBoard
+    from penstock.fetcher.share_board import ShareBoard
     from penstock.wire.messages import Fetched
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import Edition, last_edition
 from penstock.cachedir.layout import new_part_path, stripe_of
-from penstock.cachedir.ledger import look
+from penstock.cachedir.presence import look
 from penstock.errors import AccessDeniedError, BadIndexError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
@@ -21,7 +21,7 @@ from penstock.fetcher.download import Beginning, Download
 from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
 from penstock.fetcher.source import reads_first
 from penstock.files import copy_file, make_folders, translated
-from penstock.index.mosaic_json import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.units import format_bytes
 from penstock.wire.messages import Fetched
 

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import About, Edition, editions_in
 from penstock.cachedir.layout import new_part_path, stripe_of
-from penstock.cachedir.ledger import Record, look, stamp_of
+from penstock.cachedir.ledger import Record
+from penstock.cachedir.presence import look, stamp_of
 from penstock.cachedir.versions import edition_of, fingerprint, is_young, lasting_tag, tag_of
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
 from penstock.files import copy_file
-from penstock.index.mosaic_json import INDEX_NAME
+from penstock.index.catalog import INDEX_NAME
 from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:

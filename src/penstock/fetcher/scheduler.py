@@ -22,7 +22,7 @@ from penstock.fetcher.downloader import Downloader
 from penstock.fetcher.pieces import PiecePool
 from penstock.fetcher.queue import ItemKey, ItemQueue, Plans, QueuedItem, Request, State, ahead_in
 from penstock.fetcher.reads import ObjectReader
-from penstock.fetcher.shares import ShareBoard
+from penstock.fetcher.share_board import ShareBoard
 from penstock.fetcher.source import Sources
 from penstock.storage.retry import RetryHooks
 from penstock.wire.messages import NodeStats, Progress

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from penstock.registry import Registry
+from penstock.index.entry import EntryFormat, formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.index.model import Column, ShardInfo, ShardLayout
-    from penstock.types import Columns, Int64Array, Sample
+    from penstock.types import Columns, Int64Array, Sample, Span
 
 # The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`.
 ShardBytes: TypeAlias = mmap.mmap | bytes
@@ -88,10 +88,26 @@ class ShardBuilder(Protocol):
         ...
 
 
-class ShardFormat(Protocol):
-    """How shards of one kind are laid out."""
+class RowRanges(Protocol):
+    """Reads a few rows of a shard that is far away: their bytes alone, in two steps. Spans are of the first part."""
 
-    part_suffixes: tuple[str, ...]  # of the files of a shard, the first naming the shard
+    def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
+        """Say what to read first, to learn where these rows are."""
+        ...
+
+    def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
+        """Say from what was read where the rows are; bytes that cannot be are a `CorruptShardError`."""
+        ...
+
+    def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
+        """Give a reader of these rows alone, numbered from 0, of the bytes of their spans."""
+        ...
+
+
+class ShardFormat(EntryFormat, Protocol):
+    """How shards of one kind are laid out. A format inherits this, and with it how its shards stand in an index."""
+
+    row_ranges: RowRanges | None = None  # None: shards are fetched whole
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Check the columns a user asked for and put them in stored order."""
@@ -112,19 +128,6 @@ class ShardFormat(Protocol):
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:
         """Begin a shard that takes its memory from the pool."""
         ...
-
-
-formats: Registry[Any] = Registry(
-    "shard format",
-    group="penstock.formats",
-    builtin={
-        "mds": "penstock.formats.mds:MDSFormat",
-        "json": "penstock.formats.jsonl:JSONFormat",
-        "csv": "penstock.formats.delimited:CSVFormat",
-        "tsv": "penstock.formats.delimited:TSVFormat",
-        "xsv": "penstock.formats.delimited:XSVFormat",
-    },
-)
 
 
 def get_format(name: str) -> ShardFormat:

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import ShardTooLargeError
 from penstock.index.model import MAX_SHARD_BYTES
-from penstock.memory import new_memory
+from penstock.large_pages import new_memory
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

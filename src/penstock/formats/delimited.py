@@ -20,6 +20,7 @@ class XSVFormat(TextFormat):
     """Opens and builds shards with any separator."""
 
     separator: str | None = None  # None: the layout tells
+    setting_fields: tuple[str, ...] = ("newline", "separator")
 
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
         """Open a shard."""
@@ -32,19 +33,21 @@ class XSVFormat(TextFormat):
         return DelimitedBuilder(layout, pool, self._separator(layout))
 
     def _separator(self, layout: ShardLayout) -> str:
-        return self.separator or layout.separator or ","
+        return self.separator or layout.settings.get("separator") or ","
 
 
 class CSVFormat(XSVFormat):
     """Opens and builds shards with commas."""
 
     separator = ","
+    setting_fields = ("newline",)
 
 
 class TSVFormat(XSVFormat):
     """Opens and builds shards with tabs."""
 
     separator = "\t"
+    setting_fields = ("newline",)
 
 
 class _LineParser:
@@ -53,7 +56,7 @@ class _LineParser:
     def __init__(self, info: ShardInfo, separator: str) -> None:
         self._shard = info.name
         self._separator = separator
-        self._newline = info.layout.newline or "\n"
+        self._newline = info.layout.settings.get("newline") or "\n"
         self._columns = [(column.name, ENCODINGS[column.encoding]) for column in info.layout.columns]
 
     def parse(self, lines: list[bytes], rows: list[int]) -> list[Sample]:
@@ -77,7 +80,7 @@ class DelimitedBuilder(TextBuilder):
 
     def __init__(self, layout: ShardLayout, pool: ChunkPool, separator: str) -> None:
         self._separator = separator
-        newline = layout.newline or "\n"
+        newline = layout.settings.get("newline") or "\n"
         names = [column.name for column in layout.columns]
         for name in names:
             if separator in name or newline in name:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import CorruptShardError
+from penstock.errors import CorruptShardError, IndexFieldError
 from penstock.formats.text import TextBuilder, TextFormat, TextReader
+from penstock.index.model import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.formats.base import ReadOptions, ShardBytes
     from penstock.formats.body import ChunkPool
@@ -20,10 +21,23 @@ if TYPE_CHECKING:
 class JSONFormat(TextFormat):
     """Opens and builds JSON shards."""
 
+    column_fields = ("columns",)
+
+    def dump_columns(self, columns: Sequence[Column]) -> dict[str, Any]:
+        """Give one object of names and encodings."""
+        return {"columns": {column.name: column.encoding for column in columns}}
+
+    def parse_columns(self, fields: Mapping[str, Any]) -> tuple[Column, ...]:
+        """Understand this object."""
+        columns = fields["columns"]
+        if not isinstance(columns, dict):
+            raise IndexFieldError("has 'columns' that is not an object")
+        return tuple(map(Column, columns, columns.values()))
+
     def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
         """Open a shard."""
         self.check(info.layout, options)
-        shard, newline = info.name, (info.layout.newline or "\n").encode()
+        shard, newline = info.name, (info.layout.settings.get("newline") or "\n").encode()
 
         def parse(lines: list[bytes], rows: list[int]) -> list[Sample]:
             return _parse_lines([line.removesuffix(newline) for line in lines], rows, shard)

@@ -13,6 +13,7 @@ from penstock.errors import (
     CorruptShardError,
     UnsafeTypeError,
 )
+from penstock.formats.base import ShardFormat
 from penstock.formats.blame import decode_error
 from penstock.formats.body import BodyBuilder
 from penstock.formats.encodings.base import FixedEncoding
@@ -20,7 +21,8 @@ from penstock.formats.encodings.infer import infer_encodings
 from penstock.formats.encodings.table import get_encoding, is_unsafe
 from penstock.formats.gather import ValueGatherer, as_list, view_items
 from penstock.formats.mds_encode import compile_encoder
-from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
+from penstock.formats.mds_ranges import MDSRowRanges
+from penstock.formats.offsets import max_samples, read_offsets, table_bytes, write_offsets
 from penstock.formats.rows import check_projection, check_rows, join_columns
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
@@ -35,16 +37,20 @@ if TYPE_CHECKING:
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import Encoding, VariableEncoding
     from penstock.formats.gather import Pieces
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import Part, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
 
 
-class MDSFormat:
+class MDSFormat(ShardFormat):
     """Opens and builds MDS shards."""
 
-    part_suffixes = ("",)
+    row_ranges = MDSRowRanges()
+
+    def max_samples(self, parts: Sequence[Part]) -> int:
+        """Each sample has an offset."""
+        return max_samples(parts[0].raw.num_bytes)
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Sort the columns by name, each with the size of its values if that is fixed."""

@@ -20,6 +20,11 @@ def table_bytes(num_samples: int) -> int:
     return 4 + 4 * (num_samples + 1)
 
 
+def max_samples(num_bytes: int) -> int:
+    """Say how many samples a file that holds the table can hold: the number of them is no more to be trusted."""
+    return num_bytes // 4 - 2
+
+
 def read_offsets(
     data: ShardBytes, num_samples: int, *, begin: int | None, end: int, shard: str
 ) -> npt.NDArray[np.uint32]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest
-from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, UnknownEncodingError
+from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, IndexFieldError, UnknownEncodingError
+from penstock.formats.base import ShardFormat
 from penstock.formats.blame import encode_error
 from penstock.formats.body import BodyBuilder
-from penstock.formats.offsets import read_offsets, write_offsets
+from penstock.formats.offsets import max_samples, read_offsets, write_offsets
 from penstock.formats.rows import check_projection, check_rows
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
@@ -23,17 +24,29 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.index.model import Part, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
 ENCODINGS: dict[str, type] = {"str": str, "int": int, "float": float}
 META_SUFFIX = ".meta"
 
 
-class TextFormat:
+class TextFormat(ShardFormat, Protocol):
     """The part of a text format that does not depend on how a line looks."""
 
-    part_suffixes = ("", META_SUFFIX)
+    part_suffixes: tuple[str, ...] = ("", META_SUFFIX)
+    column_fields: tuple[str, ...] = ("column_names", "column_encodings")
+    setting_fields: tuple[str, ...] = ("newline",)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Lines and values are told apart by some text."""
+        for name, value in settings.items():
+            if not (isinstance(value, str) and value):
+                raise IndexFieldError(f"lacks a '{name}' of at least one character")
+
+    def max_samples(self, parts: Sequence[Part]) -> int:
+        """Each sample has an offset in the meta file."""
+        return max_samples(parts[-1].raw.num_bytes)
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Sort the columns by name and refuse encodings that are not text's."""
@@ -152,7 +165,7 @@ class TextBuilder(BodyBuilder):
     def __init__(self, layout: ShardLayout, pool: ChunkPool, first_line: bytes = b"") -> None:
         self._header = dump_header(layout)
         self._columns = [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
-        self._newline = layout.newline or "\n"
+        self._newline = layout.settings.get("newline") or "\n"
         self._first_line = first_line
         super().__init__(pool, num_bytes=0, uncounted=len(first_line), front_bytes=len(first_line))
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import BadIndexError
-from penstock.index.model import Index
+from penstock.index.model import FileInfo, Index, ObjectSpan, Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.index.model import FileInfo, ShardInfo
+    from penstock.index.model import ShardInfo
+
+T = TypeVar("T", FileInfo, ObjectSpan)
 
 
 def merge_indexes(by_folder: Mapping[str, Index]) -> Index:
@@ -37,8 +39,10 @@ def _below(folder: str, shard: ShardInfo) -> ShardInfo:
     if not folder:
         return shard
 
-    def move(file: FileInfo) -> FileInfo:
+    def move(file: T) -> T:
         return replace(file, basename=f"{folder}/{file.basename}")
 
-    parts = (replace(part, raw=move(part.raw), packed=part.packed and move(part.packed)) for part in shard.parts)
+    parts = (
+        Part(move(part.raw), part.packed and move(part.packed), part.span and move(part.span)) for part in shard.parts
+    )
     return replace(shard, parts=tuple(parts))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +26,35 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectSpan:
+    """The bytes of a stored object, by its name below the dataset's folder, from `offset` on."""
+
+    basename: str
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a shard in its raw form and, if the dataset is compressed, as it is stored."""
+    """One file of a shard in its raw form and, if the dataset is compressed, as it is stored.
+
+    A part may be stored within a larger object, as a member of a tar file is: `span` says where. It is still a file of
+    its own wherever it is cached, under a name that no other part of the dataset has; size and digests are those of
+    the span.
+    """
 
     raw: FileInfo
     packed: FileInfo | None = None
+    span: ObjectSpan | None = None
+
+    def __post_init__(self) -> None:
+        span = self.span
+        if span is not None and not (span.offset >= 0 and span.num_bytes == self.stored.num_bytes):
+            raise BadIndexError(
+                f"{self.stored.basename} of {self.stored.num_bytes} bytes cannot be the {span.num_bytes} bytes of"
+                f" {span.basename} from {span.offset} on",
+                basename=self.stored.basename,
+            )
 
     @property
     def stored(self) -> FileInfo:
@@ -54,8 +80,7 @@ class ShardLayout:
     compression: str | None = None
     hashes: tuple[str, ...] = ()
     size_limit: int | None = None
-    newline: str | None = None
-    separator: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the format alone, such as a separator
 
 
 @dataclass(frozen=True, slots=True)

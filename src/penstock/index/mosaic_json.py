@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from operator import itemgetter
+from typing import Any, NoReturn
 
-from penstock.errors import BadIndexError, CorruptIndexError, IndexFieldError
-from penstock.index.model import MAX_SHARD_BYTES, Column, FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.errors import BadIndexError, IndexFieldError
+from penstock.index.catalog import INDEX_NAME
+from penstock.index.entry import formats, get_entry_format, part_fields
+from penstock.index.model import MAX_SHARD_BYTES, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
 from penstock.index.paths import is_plain_name, is_shard_name
 from penstock.units import parse_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-INDEX_NAME = "index.json"
-MAX_INDEX_BYTES = 1 << 30  # some millions of shards
 VERSION = 2
-TEXT_FORMATS = ("json", "csv", "tsv", "xsv")
-FORMATS = ("mds", *TEXT_FORMATS)
+_COMMON_FIELDS = ("compression", "hashes", "size_limit", "version")
 # Incompressible data grows a little when compressed; nothing honest doubles.
 _MAX_PACKED_BYTES = 2 * MAX_SHARD_BYTES
+_MAX_OFFSET = 2**63 - 1
 
 
 # --- Writing ------------------------------------------------------------------------------------------------
@@ -38,33 +34,26 @@ def dump_index(index: Index, *, is_merged: bool = False) -> bytes:
 def dump_shard(shard: ShardInfo) -> dict[str, Any]:
     """Give the entry of one shard, its keys sorted."""
     entry = dump_layout(shard.layout) | {"samples": shard.num_samples}
-    for part, kind in zip(shard.parts, ("data", "meta"), strict=False):
-        entry[f"raw_{kind}"] = _dump_file(part.raw)
-        entry[f"zip_{kind}"] = _dump_file(part.packed) if part.packed else None
+    for part, (raw, packed) in zip(shard.parts, part_fields(get_entry_format(shard.layout.format)), strict=True):
+        entry[raw] = _dump_file(part.raw)
+        entry[packed] = _dump_file(part.packed) if part.packed else None
+        if part.span is not None:
+            entry[packed if part.packed else raw] |= {"object": part.span.basename, "offset": part.span.offset}
     return dict(sorted(entry.items()))
 
 
 def dump_layout(layout: ShardLayout) -> dict[str, Any]:
     """Give the settings that an index entry and the header of a shard share, their keys sorted."""
-    columns = layout.columns
+    form = get_entry_format(layout.format)
     config: dict[str, Any] = {
         "compression": layout.compression,
         "format": layout.format,
         "hashes": list(layout.hashes),
         "size_limit": layout.size_limit,
         "version": VERSION,
+        **form.dump_columns(layout.columns),
+        **{name: layout.settings.get(name) for name in form.setting_fields},
     }
-    if layout.format == "json":
-        config["columns"] = {column.name: column.encoding for column in columns}
-    else:
-        config["column_names"] = [column.name for column in columns]
-        config["column_encodings"] = [column.encoding for column in columns]
-    if layout.format == "mds":
-        config["column_sizes"] = [column.num_bytes for column in columns]
-    if layout.format in TEXT_FORMATS:
-        config["newline"] = layout.newline
-    if layout.format == "xsv":
-        config["separator"] = layout.separator
     return dict(sorted(config.items()))
 
 
@@ -80,137 +69,122 @@ def _dump_file(info: FileInfo) -> dict[str, Any]:
 # --- Reading ------------------------------------------------------------------------------------------------
 
 
-def parse_index(data: bytes, where: str) -> Index:
-    """Read an index, checking all that later code relies on; `where` names it in errors. Extra fields are ignored."""
-    with _collector_paused():
-        return _parse_index(data, where)
+class MosaicCatalog:
+    """Reads indexes of version 2. Extra fields are ignored."""
+
+    def parse(self, document: dict[str, Any], where: str) -> Index:
+        """Check all that later code relies on."""
+        if "version" not in document:
+            raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
+        if document["version"] != VERSION:
+            raise BadIndexError(
+                f"Index file at {where} has version {document['version']!r}, and only version {VERSION} can be read"
+            )
+        entries = document.get("shards")
+        if not isinstance(entries, list):
+            raise IndexFieldError(f"Index file at {where} is empty or corrupted: 'shards' is not a list")
+        parser = _EntryParser(where)
+        return Index(tuple([parser.parse(number, entry) for number, entry in enumerate(entries)]))
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from walking over a growing index again and again, which doubles the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+class _KnownFormat:
+    """What has been found out of the shards of one format. Layouts repeat in every entry: equal ones are one object."""
 
-
-def _parse_index(data: bytes, where: str) -> Index:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptIndexError(
-            f"Index file at {where} is empty or corrupted: {error}. Write it again, or fetch it anew",
-            where=where,
-        ) from error
-    if not isinstance(document, dict) or "version" not in document:
-        raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
-    if document["version"] != VERSION:
-        raise BadIndexError(
-            f"Index file at {where} has version {document['version']!r}, and only version {VERSION} can be read"
-        )
-    entries = document.get("shards")
-    if not isinstance(entries, list):
-        raise IndexFieldError(f"Index file at {where} is empty or corrupted: 'shards' is not a list")
-    parser = _EntryParser(where)
-    return Index(tuple(parser.parse(number, entry) for number, entry in enumerate(entries)))
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.form = get_entry_format(name)
+        self.part_fields = part_fields(self.form)
+        self.max_samples = self.form.max_samples
+        self.fields = (*_COMMON_FIELDS, *self.form.column_fields, *self.form.setting_fields)
+        self.values_in = itemgetter(*self.fields)
+        # The values of the entry before, and their layout: most shards of a dataset are of one writer.
+        self.values: Any = None
+        self.layout: ShardLayout | None = None
+        self.layouts: dict[str, ShardLayout] = {}
 
 
 class _EntryParser:
-    """Turns entries into shards. Layouts repeat in every entry, so equal ones become one object."""
+    """Turns entries into shards."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._number = 0
-        self._layouts: dict[Any, ShardLayout] = {}
+        self._known: dict[str, _KnownFormat] = {}
 
     def parse(self, number: int, entry: Any) -> ShardInfo:
         self._number = number
         if not isinstance(entry, dict):
             self._refuse("is not an object")
         try:
-            layout = self._layout(entry)
-            kinds = ("data", "meta") if layout.format in TEXT_FORMATS else ("data",)
-            parts = tuple(self._part(entry, kind, layout.compression) for kind in kinds)
-            return ShardInfo(layout, self._num_samples(entry["samples"], parts[-1].raw), parts)
+            known = self._format(entry["format"])
+            values = known.values_in(entry)
+            layout = known.layout
+            if layout is None or values != known.values:
+                layout = self._layout(known, values)
+            parts = tuple([self._part(entry, raw, packed, layout.compression) for raw, packed in known.part_fields])
+            num_samples = self._count(entry["samples"], "samples")
+            if num_samples > known.max_samples(parts):
+                self._refuse(f"declares {num_samples} samples, more than its files can hold")
+            return ShardInfo(layout, num_samples, parts)
         except KeyError as error:
             self._refuse(f"lacks the field {error}")
 
-    def _layout(self, entry: dict[str, Any]) -> ShardLayout:
-        if entry["version"] != VERSION:
-            raise BadIndexError(f"{self._place()} has version {entry['version']!r}, not {VERSION}")
-        names, encodings, sizes = self._columns(entry)
-        key = (
-            entry["format"],
-            tuple(names),
-            tuple(encodings),
-            tuple(sizes),
-            entry["compression"],
-            tuple(self._list(entry, "hashes")),
-            entry["size_limit"],
-            entry.get("newline"),
-            entry.get("separator"),
-        )
+    def _format(self, name: Any) -> _KnownFormat:
+        if not isinstance(name, str):
+            self._refuse("has a 'format' that is not a string")
+        known = self._known.get(name)
+        if known is None:
+            if name not in formats:
+                raise BadIndexError(
+                    f"{self._shard()} has unknown format {name!r}: known are {', '.join(formats.names())}. Install or"
+                    " import the package that registers it"
+                )
+            known = self._known[name] = _KnownFormat(name)
+        return known
+
+    def _layout(self, known: _KnownFormat, values: tuple[Any, ...]) -> ShardLayout:
         try:
-            layout = self._layouts.get(key)
-        except TypeError:
-            self._refuse("has a list or an object where a plain value belongs")
+            key = repr(values)
+        except RecursionError:
+            self._refuse("has a field that is nested too deep")
+        layout = known.layouts.get(key)
         if layout is None:
-            layout = self._layouts[key] = self._check_layout(*key)
+            fields = dict(zip(known.fields, values, strict=True))
+            try:
+                layout = known.layouts[key] = self._parse_layout(known, fields)
+            except IndexFieldError as error:
+                if "shard" in error.facts:
+                    raise
+                self._refuse(error.message)
+        known.values, known.layout = values, layout
         return layout
 
-    def _columns(self, entry: dict[str, Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        if entry["format"] == "json":
-            columns = entry["columns"]
-            if not isinstance(columns, dict):
-                self._refuse("has 'columns' that is not an object")
-            names, encodings = list(columns), list(columns.values())
-        else:
-            names, encodings = self._list(entry, "column_names"), self._list(entry, "column_encodings")
-        sizes = self._list(entry, "column_sizes") if entry["format"] == "mds" else [None] * len(names)
-        if not len(names) == len(encodings) == len(sizes):
-            self._refuse("has column names, encodings and sizes of different number")
-        return names, encodings, sizes
-
-    def _check_layout(
-        self,
-        kind: Any,
-        names: tuple[Any, ...],
-        encodings: tuple[Any, ...],
-        sizes: tuple[Any, ...],
-        compression: Any,
-        hashes: tuple[Any, ...],
-        size_limit: Any,
-        newline: Any,
-        separator: Any,
-    ) -> ShardLayout:
-        if kind not in FORMATS:
-            raise BadIndexError(f"{self._place()} has unknown format {kind!r}: known are {', '.join(FORMATS)}")
-        if not all(isinstance(text, str) for text in (*names, *encodings, *hashes)):
+    def _parse_layout(self, known: _KnownFormat, fields: dict[str, Any]) -> ShardLayout:
+        if fields["version"] != VERSION:
+            raise BadIndexError(f"{self._shard()} has version {fields['version']!r}, not {VERSION}")
+        hashes, compression = fields["hashes"], fields["compression"]
+        if not isinstance(hashes, list):
+            self._refuse("has 'hashes' that is not a list")
+        columns = known.form.parse_columns(fields)
+        settings = {name: fields[name] for name in known.form.setting_fields}
+        names = [column.name for column in columns]
+        if not all(isinstance(text, str) for text in (*names, *(column.encoding for column in columns), *hashes)):
             self._refuse("has a column name, encoding or hash that is not a string")
         if len(set(names)) != len(names):
             self._refuse("names a column twice")
         if compression is not None and not isinstance(compression, str):
             self._refuse("has 'compression' that is neither null nor a string")
-        if kind in TEXT_FORMATS and not (isinstance(newline, str) and newline):
-            self._refuse("lacks a 'newline' of at least one character")
-        if kind == "xsv" and not (isinstance(separator, str) and separator):
-            self._refuse("lacks a 'separator' of at least one character")
-        for size in sizes:
-            if size is not None:
-                self._count(size, "column_sizes")
-        columns = tuple(map(Column, names, encodings, sizes))
+        for column in columns:
+            if column.num_bytes is not None:
+                self._count(column.num_bytes, "column_sizes")
+        known.form.check_settings(settings)
         return ShardLayout(
-            format=kind,
+            format=known.name,
             columns=columns,
             compression=compression,
-            hashes=hashes,
-            size_limit=self._size_limit(size_limit),
-            newline=newline if kind in TEXT_FORMATS else None,
-            separator=separator if kind == "xsv" else None,
+            hashes=tuple(hashes),
+            size_limit=self._size_limit(fields["size_limit"]),
+            settings=settings,
         )
 
     def _size_limit(self, value: Any) -> int | None:
@@ -221,55 +195,54 @@ class _EntryParser:
         except (ValueError, OverflowError) as error:
             self._refuse(f"has a bad 'size_limit': {error}")
 
-    def _part(self, entry: dict[str, Any], kind: str, compression: str | None) -> Part:
-        packed = entry[f"zip_{kind}"]
+    def _part(self, entry: dict[str, Any], raw_field: str, packed_field: str, compression: str | None) -> Part:
+        packed = entry[packed_field]
         if (packed is None) != (compression is None):
-            self._refuse(f"has 'compression' {compression!r} that does not fit its 'zip_{kind}'")
-        raw = self._file(entry[f"raw_{kind}"], f"raw_{kind}", MAX_SHARD_BYTES)
-        return Part(raw, None if packed is None else self._file(packed, f"zip_{kind}", _MAX_PACKED_BYTES))
+            self._refuse(f"has 'compression' {compression!r} that does not fit its '{packed_field}'")
+        raw = self._file(entry[raw_field], raw_field, MAX_SHARD_BYTES)
+        if packed is None:
+            if "object" in entry[raw_field]:
+                return Part(raw, span=self._span(entry[raw_field], raw_field, raw))
+            return Part(raw)
+        stored = self._file(packed, packed_field, _MAX_PACKED_BYTES)
+        return Part(raw, stored, self._span(packed, packed_field, stored) if "object" in packed else None)
 
-    def _num_samples(self, value: Any, table: FileInfo) -> int:
-        """Believe a number of samples only if the file that holds their offsets has room for them."""
-        num_samples = self._count(value, "samples")
-        if 4 * (num_samples + 2) > table.num_bytes:
-            self._refuse(f"declares {num_samples} samples, more than the {table.num_bytes} bytes of its table can hold")
-        return num_samples
+    def _span(self, value: dict[str, Any], field: str, info: FileInfo) -> ObjectSpan:
+        self._check_name(value["object"], "object", field)
+        return ObjectSpan(value["object"], self._count(value["offset"], f"{field}.offset", _MAX_OFFSET), info.num_bytes)
 
     def _file(self, value: Any, field: str, most: int) -> FileInfo:
         if not isinstance(value, dict):
             self._refuse(f"has '{field}' that is not an object")
         basename, digests = value["basename"], value["hashes"]
-        if not isinstance(basename, str):
-            self._refuse(f"has a 'basename' in '{field}' that is not a string")
         if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
             self._refuse(f"has 'hashes' in '{field}' that is not an object of strings")
         size = self._count(value["bytes"], f"{field}.bytes", most)
-        if not is_shard_name(basename):
-            raise BadIndexError(f"{self._place()} names the file {basename!r}, {_why_not(basename)}", basename=basename)
+        self._check_name(basename, "basename", field)
         return FileInfo(basename, size, digests)
 
-    def _list(self, entry: dict[str, Any], field: str) -> list[Any]:
-        value = entry[field]
-        if not isinstance(value, list):
-            self._refuse(f"has '{field}' that is not a list")
-        return value
+    def _check_name(self, name: Any, key: str, field: str) -> None:
+        if not isinstance(name, str):
+            self._refuse(f"has a '{key}' in '{field}' that is not a string")
+        if not is_shard_name(name):
+            raise BadIndexError(f"{self._shard()} names the file {name!r}, {_why_not(name)}", basename=name)
 
     def _count(self, value: Any, field: str, most: int = MAX_SHARD_BYTES) -> int:
         if type(value) is not int or not 0 <= value <= most:
             self._refuse(f"has {value!r} as '{field}', which must be a whole number from 0 to {most}")
         return value
 
-    def _place(self) -> str:
+    def _shard(self) -> str:
         return f"Index file at {self._where}: shard {self._number}"
 
     def _refuse(self, problem: str) -> NoReturn:
-        raise IndexFieldError(f"{self._place()} {problem}", where=self._where, shard=self._number)
+        raise IndexFieldError(f"{self._shard()} {problem}", where=self._where, shard=self._number)
 
 
-def _why_not(basename: str) -> str:
-    if not is_plain_name(basename):
+def _why_not(name: str) -> str:
+    if not is_plain_name(name):
         return "which is not a plain path below the dataset's folder"
     return (
-        "which no shard may be called: names that begin with a dot, index.json and control characters are refused,"
+        f"which no shard may be called: names that begin with a dot, {INDEX_NAME} and control characters are refused,"
         " because reading a dataset must not replace other files. Write the dataset under other names"
     )

@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import BadIndexError
+from penstock.index.catalog import INDEX_NAME
 
 _PLAIN = re.compile("[^\\\\\0\ud800-\udfff]+")  # no backslash, no NUL, nothing that UTF-8 cannot spell
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
 _CONTROL = "\0-\x1f\x7f-\x9f"
 # Parts that do not begin with a dot; also on disks where upper and lower case are one, none is an index.
-_SHARD_PART = f"(?!index\\.json(?:/|\\Z))[^./\\\\{_CONTROL}\ud800-\udfff][^/\\\\{_CONTROL}\ud800-\udfff]*"
+_SHARD_PART = f"(?!{re.escape(INDEX_NAME)}(?:/|\\Z))[^./\\\\{_CONTROL}\ud800-\udfff][^/\\\\{_CONTROL}\ud800-\udfff]*"
 _SHARD_NAME = f"{_SHARD_PART}(?:/{_SHARD_PART})*"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.data.dataset import StreamingDataset
 from penstock.errors import ConfigError
 from penstock.extras import require
-from penstock.interrupts import WaitingFor, cut_short
+from penstock.loaders.counting import DeliveredBatches
 from penstock.loaders.threads import in_threads
 
 if TYPE_CHECKING:
@@ -58,12 +57,9 @@ class StreamingDataLoader(DataLoader[Any]):
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
         self._drops_last = bool(options.get("drop_last"))
-        self._begun: Pass | None = None
-        self._num_steps = 0
-        self._is_over = False
-        self._num_batches = 0
-        self._seconds_waited = 0.0
+        self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
         if self._columnar:
+            dataset.check_columnar()
             if options.get("collate_fn") is not None:
                 raise ConfigError("columnar batches are not collated from samples: leave out collate_fn= or columnar=")
             self._num_threads = int(options.pop("num_workers", 0))
@@ -76,33 +72,29 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin the next pass."""
-        with self._streaming.beginning_pass(0 if self._columnar else self.num_workers) as begun:
+        with self._streaming.readers.announced(0 if self._columnar else self.num_workers) as begun:
             batches = self._columns(begun) if self._columnar else super().__iter__()
-        self._begun, self._num_steps, self._is_over = begun, 0, False
-        return self._count(begun, batches)
+        return self._delivered.count(begun, batches)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
-        return self._streaming.num_batches(drop_last=self._drops_last)
+        return self._delivered.num_batches()
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
-        if self._begun is None or self._streaming.is_between_passes:
-            return self._streaming.state_dict()
-        return self._streaming.state_after(self._begun, self._num_steps, is_over=self._is_over and self._drops_last)
+        return self._delivered.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass, on as many ranks and workers as there are now."""
         self._streaming.load_state_dict(state)
-        self._begun = None
+        self._delivered.forget()
 
     def stats(self) -> dict[str, Any]:
         """Count the batches delivered and the seconds the training loop waited for them, besides the dataset's counts.
 
         What workers count is in their processes; the fetcher of the node counts for all of them.
         """
-        own = {"batches": self._num_batches, "seconds_waited": self._seconds_waited}
-        return {"loader": own, **self._streaming.stats()}
+        return {"loader": self._delivered.stats(), **self._streaming.stats()}
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the one that the next pass goes through."""
@@ -113,31 +105,14 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset: StreamingDataset = self.dataset  # type: ignore[assignment]
         return dataset
 
-    def _count(self, begun: Pass, batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            asked = time.perf_counter()
-            try:
-                with WaitingFor("the next batch"):
-                    batch = next(batches, _END)
-            except KeyboardInterrupt as interrupt:
-                raise cut_short(interrupt) from None
-            self._seconds_waited += time.perf_counter() - asked
-            if batch is _END:
-                self._is_over = self._is_over or self._begun is begun
-                return
-            if self._begun is begun:  # a pass that was left for another one no longer counts
-                self._num_steps += 1
-            self._num_batches += 1
-            yield batch
-
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
         dataset = self._streaming
-        tours = dataset.tours(begun, self._num_threads)
+        readers = dataset.readers.for_threads(begun, self._num_threads, dataset.make_columns)
         if self._num_threads == 0:
-            batches: Iterator[Columns] = tours[0].columns()
+            batches: Iterator[Columns] = readers[0].columns()
         else:
-            sources = [tour.columns for tour in tours]
-            batches = in_threads(sources, ahead=self._threads_ahead, on_abandon=dataset.abandon_threads)
+            sources = [reader.columns for reader in readers]
+            batches = in_threads(sources, ahead=self._threads_ahead, on_abandon=dataset.readers.abandon_threads)
         for columns in batches:
             if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):
                 continue
@@ -158,7 +133,6 @@ _FOR_PROCESSES = {
     "drop_last",
 }
 _BATCHES_AHEAD = 4
-_END = object()
 
 
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import CacheTooSmallError
-from penstock.order.belt import Pace
+from penstock.order.conveyor import Pace
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.order.fronts import take_from_all
 from penstock.order.keys import fold
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 from penstock.order.mixed import EpochMix
+from penstock.order.rows_taken import take_from_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class UnitOrder:
         self._streams = {stream.name: stream for stream in streams}
         self._units, self._seed = units, seed
         self._versions_of, self._is_shuffled = versions_of, is_shuffled
-        self._epochs: Recent[EpochMix] = Recent(2)
+        self._epochs: LRU[EpochMix] = LRU(2)
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch: whole global batches only."""
@@ -110,23 +110,23 @@ class UnitOrder:
     def _read(self, epoch: int, unit: int) -> Int64Array:
         """List the ids of one unit of the epoch."""
         mix, num_lanes = self.mix(epoch), self._units.num_lanes
-        run = mix.runs[bisect_right(mix.runs, unit, key=lambda run: run.segment.start) - 1]
-        row, local_lane = divmod(unit - run.segment.start, num_lanes)
-        mixed = run.mixer.rows(local_lane, row)
+        phase = mix.phases[bisect_right(mix.phases, unit, key=lambda phase: phase.segment.start) - 1]
+        row, local_lane = divmod(unit - phase.segment.start, num_lanes)
+        mixed = phase.mixer.rows(local_lane, row)
         index = mixed.indexes[row - mixed.first_row :][:1]
         number = int(mixed.streams[row - mixed.first_row])
-        name = run.segment.names[number]
-        lane, fronts = unit % num_lanes, run.fronts[name]
-        if run.mixer.is_pooled[number]:
-            taken = take_from_all(fronts, index)
+        name = phase.segment.names[number]
+        lane, rows_taken = unit % num_lanes, phase.rows_taken[name]
+        if phase.mixer.is_small[number]:
+            taken = take_from_all(rows_taken, index)
         else:
-            taken = (fronts[lane] + index) * num_lanes + lane
+            taken = (rows_taken[lane] + index) * num_lanes + lane
         if name not in self._streams:  # it has left the mix, and only positions of the past ask for it
             return np.full(self._units.size, -1, dtype=np.int64)
         return self._read_from(epoch, self._streams[name], int(mix.exchanges[name].apply(taken)[0]))
 
     def _read_from(self, epoch: int, stream: StreamOrder, unit: int) -> Int64Array:
-        """List the ids of one unit of a stream: a run of places in one lane."""
+        """List the ids of one unit of a stream: a range of places in one lane."""
         units = self._units
         pass_id, unit = divmod(unit, units.per_pass(stream.order.num_samples))
         row, lane = divmod(unit, units.num_lanes)

@@ -12,11 +12,11 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.order.base import LooksAhead
-from penstock.order.fronts import Exchange, advance_all, take_from_all
 from penstock.order.keys import fold
 from penstock.order.lanes import Chunk, lane_length, read_lanes
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 from penstock.order.mix import Mixed, Mixer
+from penstock.order.rows_taken import Exchange, advance_all, take_from_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class StreamOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A run of positions with a fixed mix: exact counts of samples, stream by stream."""
+    """Positions side by side with a fixed mix: exact counts of samples, stream by stream."""
 
     start: int
     names: tuple[str, ...]
@@ -60,17 +60,17 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """A segment ready for use: where it ends or is cut short, and every stream's fronts where it begins."""
+class _Phase:
+    """A segment ready for use: where it ends or is cut short, and the rows taken of every stream where it begins."""
 
     segment: Segment
     stop: int
     mixer: Mixer
-    fronts: dict[str, Int64Array]
+    rows_taken: dict[str, Int64Array]
 
 
 class EpochMix:
-    """The mix of one epoch, as a list of runs."""
+    """The mix of one epoch, as a list of phases."""
 
     def __init__(
         self, versions: Sequence[Version], *, num_lanes: int, block_rows: int, key: int, is_shuffled: bool
@@ -78,46 +78,46 @@ class EpochMix:
         self._num_lanes, self._block_rows, self._key = num_lanes, block_rows, key
         self._is_shuffled = is_shuffled
         names = {name for version in versions for segment in version.segments for name in segment.names}
-        fronts = {name: np.zeros(num_lanes, dtype=np.int64) for name in sorted(names)}
-        self.exchanges = {name: Exchange() for name in fronts}
-        self.runs: list[_Run] = []
+        rows_taken = {name: np.zeros(num_lanes, dtype=np.int64) for name in sorted(names)}
+        self.exchanges = {name: Exchange() for name in rows_taken}
+        self.phases: list[_Phase] = []
         for version, following in zip(versions, [*versions[1:], None], strict=True):
-            runs, ends = self._plan(version, fronts)
-            closed = {name: self.exchanges[name].close(fronts[name], ends[name]) for name in fronts}
+            phases, ends = self._plan(version, rows_taken)
+            closed = {name: self.exchanges[name].close(rows_taken[name], ends[name]) for name in rows_taken}
             if following is not None:
-                runs = [
-                    replace(run, stop=min(run.stop, following.start))
-                    for run in runs
-                    if run.segment.start < following.start
+                phases = [
+                    replace(phase, stop=min(phase.stop, following.start))
+                    for phase in phases
+                    if phase.segment.start < following.start
                 ]
-                fronts = self.fronts_at(runs[-1], following.start) if runs else fronts
-                closed = {name: self.exchanges[name].cut(closed[name], fronts[name]) for name in fronts}
+                rows_taken = self.rows_taken_at(phases[-1], following.start) if phases else rows_taken
+                closed = {name: self.exchanges[name].cut(closed[name], rows_taken[name]) for name in rows_taken}
             self.exchanges = closed
-            self.runs += runs
-        self.size = self.runs[-1].stop if self.runs else 0
+            self.phases += phases
+        self.size = self.phases[-1].stop if self.phases else 0
 
-    def fronts_at(self, run: _Run, position: int) -> dict[str, Int64Array]:
-        """Give every stream's fronts at a position of a run."""
-        offset = min(position - run.segment.start, run.segment.size)
-        by_lane, pooled = run.mixer.taken_at(offset)
-        fronts = dict(run.fronts)
-        for stream, name in enumerate(run.segment.names):
-            if run.mixer.is_pooled[stream]:
-                fronts[name] = advance_all(fronts[name], int(pooled[stream]))
+    def rows_taken_at(self, phase: _Phase, position: int) -> dict[str, Int64Array]:
+        """Count the rows of every stream that its lanes have taken before a position of a phase."""
+        offset = min(position - phase.segment.start, phase.segment.size)
+        by_lane, small = phase.mixer.taken_at(offset)
+        rows_taken = dict(phase.rows_taken)
+        for stream, name in enumerate(phase.segment.names):
+            if phase.mixer.is_small[stream]:
+                rows_taken[name] = advance_all(rows_taken[name], int(small[stream]))
             else:
-                fronts[name] = fronts[name] + np.roll(by_lane[stream], run.segment.start % self._num_lanes)
-        return fronts
+                rows_taken[name] = rows_taken[name] + np.roll(by_lane[stream], phase.segment.start % self._num_lanes)
+        return rows_taken
 
     def taken(self, position: int) -> dict[str, int]:
         """Count the samples of each stream before a position."""
-        fronts = {}
-        for run in self.runs:
-            if run.segment.start < position:
-                fronts = self.fronts_at(run, min(position, run.stop))
-        return {name: int(front.sum()) for name, front in fronts.items()}
+        rows_taken = {}
+        for phase in self.phases:
+            if phase.segment.start < position:
+                rows_taken = self.rows_taken_at(phase, min(position, phase.stop))
+        return {name: int(rows.sum()) for name, rows in rows_taken.items()}
 
-    def _plan(self, version: Version, fronts: dict[str, Int64Array]) -> tuple[list[_Run], dict[str, Int64Array]]:
-        runs = []
+    def _plan(self, version: Version, rows_taken: dict[str, Int64Array]) -> tuple[list[_Phase], dict[str, Int64Array]]:
+        phases = []
         for segment in version.segments:
             mixer = Mixer(
                 segment.counts,
@@ -127,9 +127,9 @@ class EpochMix:
                 is_shuffled=self._is_shuffled,
             )
             stop = segment.start + segment.size
-            runs.append(_Run(segment=segment, stop=stop, mixer=mixer, fronts=fronts))
-            fronts = self.fronts_at(runs[-1], stop)
-        return runs, fronts
+            phases.append(_Phase(segment=segment, stop=stop, mixer=mixer, rows_taken=rows_taken))
+            rows_taken = self.rows_taken_at(phases[-1], stop)
+        return phases, rows_taken
 
 
 class MixedOrder:
@@ -148,8 +148,8 @@ class MixedOrder:
         self._streams = {stream.name: stream for stream in streams}
         self._num_lanes, self._block_rows, self._seed = num_lanes, block_rows, seed
         self._versions_of, self._is_shuffled = versions_of, is_shuffled
-        self._epochs: Recent[EpochMix] = Recent(2)
-        self._chunks: Recent[Chunk] = Recent(2 * num_lanes + 2)
+        self._epochs: LRU[EpochMix] = LRU(2)
+        self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
 
     @property
     def looks_ahead(self) -> bool:
@@ -167,17 +167,17 @@ class MixedOrder:
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Give the ids at evenly spaced positions of an epoch."""
         mix = self.mix(epoch)
-        segment = mix.runs[0].segment
-        if len(mix.runs) == 1 and len(segment.names) == 1:
+        segment = mix.phases[0].segment
+        if len(mix.phases) == 1 and len(segment.names) == 1:
             return self._read_alone(epoch, self._streams[segment.names[0]], positions)
 
         def chunk_at(lane: int, place: int) -> Chunk:
             position = place * self._num_lanes + lane
-            run = mix.runs[bisect_right(mix.runs, position, key=lambda run: run.segment.start) - 1]
-            row, local_lane = divmod(position - run.segment.start, self._num_lanes)
+            phase = mix.phases[bisect_right(mix.phases, position, key=lambda phase: phase.segment.start) - 1]
+            row, local_lane = divmod(position - phase.segment.start, self._num_lanes)
             return self._chunks(
-                (epoch, run.segment.start, local_lane, run.mixer.first_block(row)),
-                lambda: self._read(epoch, mix, run, lane, run.mixer.rows(local_lane, row)),
+                (epoch, phase.segment.start, local_lane, phase.mixer.first_block(row)),
+                lambda: self._read(epoch, mix, phase, lane, phase.mixer.rows(local_lane, row)),
             )
 
         return read_lanes(positions, self._num_lanes, chunk_at)
@@ -187,7 +187,7 @@ class MixedOrder:
         mix = self.mix(epoch)
         if not positions:
             return []
-        before, after = self._fronts(mix, positions.start), self._fronts(mix, min(positions[-1] + 1, mix.size))
+        before, after = self._rows_taken(mix, positions.start), self._rows_taken(mix, min(positions[-1] + 1, mix.size))
         step = math.gcd(self._num_lanes, positions.step)
         found = []
         for name, stream in self._streams.items():
@@ -200,9 +200,9 @@ class MixedOrder:
             found.append((name, shards, positions.start + ((firsts - numbers.start) * pace).astype(np.int64)))
         return found
 
-    def _fronts(self, mix: EpochMix, position: int) -> dict[str, Int64Array]:
-        run = mix.runs[max(0, bisect_right(mix.runs, position, key=lambda run: run.segment.start) - 1)]
-        return mix.fronts_at(run, min(position, run.stop))
+    def _rows_taken(self, mix: EpochMix, position: int) -> dict[str, Int64Array]:
+        phase = mix.phases[max(0, bisect_right(mix.phases, position, key=lambda phase: phase.segment.start) - 1)]
+        return mix.rows_taken_at(phase, min(position, phase.stop))
 
     def taken(self, epoch: int, versions: Sequence[Version], position: int) -> dict[str, int]:
         """Count the samples that each stream gives before a position, if an epoch is planned like this."""
@@ -231,29 +231,29 @@ class MixedOrder:
             return parts[0] + stream.first_id if stream.first_id else parts[0]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts]) + stream.first_id
 
-    def _read(self, epoch: int, mix: EpochMix, run: _Run, lane: int, mixed: Mixed) -> Chunk:
-        local_lane = (lane - run.segment.start) % self._num_lanes
-        first = run.segment.start + mixed.first_row * self._num_lanes + local_lane
-        streams = mixed.streams[: lane_length(run.stop - first, self._num_lanes, 0)]
+    def _read(self, epoch: int, mix: EpochMix, phase: _Phase, lane: int, mixed: Mixed) -> Chunk:
+        local_lane = (lane - phase.segment.start) % self._num_lanes
+        first = phase.segment.start + mixed.first_row * self._num_lanes + local_lane
+        streams = mixed.streams[: lane_length(phase.stop - first, self._num_lanes, 0)]
         ids = np.empty(len(streams), dtype=np.int64)
         for stream in np.flatnonzero(np.bincount(streams)):
-            name = run.segment.names[stream]
+            name = phase.segment.names[stream]
             is_here = np.flatnonzero(streams == stream)
-            fronts, indexes = run.fronts[name], mixed.indexes[is_here]
-            if run.mixer.is_pooled[stream]:
-                numbers, step = take_from_all(fronts, indexes), 1
+            rows_taken, indexes = phase.rows_taken[name], mixed.indexes[is_here]
+            if phase.mixer.is_small[stream]:
+                numbers, step = take_from_all(rows_taken, indexes), 1
             else:
-                numbers, step = (fronts[lane] + indexes) * self._num_lanes + lane, self._num_lanes
+                numbers, step = (rows_taken[lane] + indexes) * self._num_lanes + lane, self._num_lanes
             exchanged = mix.exchanges[name].apply(numbers)
-            if exchanged is numbers and name in self._streams and _is_run(numbers, step):
-                run_of_numbers = range(int(numbers[0]), int(numbers[-1]) + 1, step)
-                ids[is_here] = self._read_alone(epoch, self._streams[name], run_of_numbers)
+            if exchanged is numbers and name in self._streams and _is_evenly_spaced(numbers, step):
+                spaced = range(int(numbers[0]), int(numbers[-1]) + 1, step)
+                ids[is_here] = self._read_alone(epoch, self._streams[name], spaced)
             else:
                 ids[is_here] = self._name(epoch, name, exchanged, step)
         return first // self._num_lanes, ids
 
     def _name(self, epoch: int, name: str, numbers: Int64Array, step: int) -> Int64Array:
-        """Turn numbers of a stream's samples, mostly `step` apart, into ids: runs are read at once."""
+        """Turn numbers of a stream's samples, mostly `step` apart, into ids, evenly spaced ones at once."""
         stream = self._streams.get(name)
         if stream is None:  # it has left the mix, and only positions of the past ask for it
             return np.full(len(numbers), -1, dtype=np.int64)
@@ -264,13 +264,13 @@ class MixedOrder:
         for begin, end in pairwise(bounds):
             if begin < end:
                 first = int(places[begin])
-                places_of_run = range(first, first + (end - begin) * step, step)
-                ids[begin:end] = stream.order.ids(epoch, int(passes[begin]), places_of_run)
+                spaced = range(first, first + (end - begin) * step, step)
+                ids[begin:end] = stream.order.ids(epoch, int(passes[begin]), spaced)
         ids += stream.first_id
         return ids
 
 
-def _is_run(numbers: Int64Array, step: int) -> bool:
+def _is_evenly_spaced(numbers: Int64Array, step: int) -> bool:
     """Tell whether numbers that grow by at least `step` grow by no more."""
     return int(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)
 

@@ -11,11 +11,11 @@ import numpy as np
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.cursor import STATE_VERSION
 from penstock.order.defaults import default_lanes, default_window, window_of_block
+from penstock.order.epoch_order import EpochOrder, History, MixSpec, make_order, plan_versions, units_of
 from penstock.order.keys import fold
-from penstock.order.layout import EpochOrder, History, MixSpec, make_order, plan_versions, units_of
 from penstock.order.mixed import MixedOrder
 from penstock.order.plan import first_uses
-from penstock.order.reading import ReadAhead
+from penstock.order.read_ahead import ReadAhead
 from penstock.order.spans import Spans
 from penstock.order.weights import count_samples
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor, check_fingerprint, read_state
-from penstock.order.layout import History, MixSpec
+from penstock.order.epoch_order import History, MixSpec
 from penstock.order.native import StreamPlan
 
 if TYPE_CHECKING:

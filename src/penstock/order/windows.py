@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.order.belt import CHUNK_SIZE, Lane, Layout, Pace, Slices
+from penstock.order.conveyor import CHUNK_SIZE, Lane, Layout, Pace, Slices
 from penstock.order.keys import fold, sort_groups
 from penstock.order.lanes import Chunk, read_lanes
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 from penstock.order.spans import Spans
 from penstock.order.spread import rows_before, rows_of_part
 
@@ -61,8 +61,8 @@ class Conveyor:
         self.pace = Pace.fit(window, -(-num_shards // num_lanes) + 1, mean_length)
         window_size = mean_length * self.pace.bundle / self.pace.rate
         self._num_at_once = min(max(1, int(CHUNK_SIZE / max(window_size, 1))), _MAX_WINDOWS_AT_ONCE)
-        self._layouts: Recent[Layout] = Recent(2)
-        self._chunks: Recent[list[Shuffled]] = Recent(num_lanes + 2)
+        self._layouts: LRU[Layout] = LRU(2)
+        self._chunks: LRU[list[Shuffled]] = LRU(num_lanes + 2)
         self._chunks_per_lane = max(1, min(3, _REMEMBERED_IDS // (num_lanes * CHUNK_SIZE)))
 
     @property

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.data.getitem import group_by_shard, within_one_shard
 from penstock.errors import CorruptShardError
-from penstock.reading.collecting import ColumnCollector, SampleCollector
+from penstock.reading.collector import ColumnCollector, SampleCollector
+from penstock.reading.locate import group_by_shard, within_one_shard
 from penstock.reading.skip import SKIPPED, Gap
 
 if TYPE_CHECKING:
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
     from penstock.order.spans import Spans
     from penstock.reading.open_shards import OpenShards
-    from penstock.reading.ranged import RangedRows
+    from penstock.reading.source import RowReader
     from penstock.types import Columns, Int64Array, Sample
 
     _Part: TypeAlias = tuple[ShardReader, Int64Array, Int64Array]  # an open shard, rows of it, and their places
 
 
-class Feed:
+class BatchReader:
     """Reads samples by id, in the order asked for, from the shards that hold them."""
 
-    def __init__(self, spans: Spans, shards: OpenShards, ranged: RangedRows | None = None) -> None:
+    def __init__(self, spans: Spans, shards: OpenShards, rows: RowReader | None = None) -> None:
         self._spans = spans
         self._shards = shards
-        self._ranged = ranged
+        self._rows = rows
 
     def read_one(self, sample_id: int) -> Sample:
         """Give one sample, whose id is in range; from far away, maybe only its bytes are fetched."""
         shard = self._spans.shard_of(sample_id)
         row = sample_id - int(self._spans.starts[shard])
         with self._shards:
-            if self._ranged is not None and shard not in self._shards and self._ranged.is_worth_it(shard, 1):
+            if self._rows is not None and shard not in self._shards and self._rows.is_worth_it(shard, 1):
                 with self._shards.waiting():
-                    [reader] = self._ranged.open([(shard, np.array([row]))])
+                    [reader] = self._rows.open([(shard, np.array([row]))])
                 return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
 
@@ -48,7 +48,7 @@ class Feed:
 
         `before_shards` is called once those bytes are here, before whole shards are waited for.
         """
-        if self._ranged is None or not len(ids):
+        if self._rows is None or not len(ids):
             return self.read(ids)
         collector = SampleCollector(len(ids))
         self._fill(collector, self._readers_of_some(np.asarray(ids, np.int64), before_shards))
@@ -56,7 +56,7 @@ class Feed:
 
     def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
-        if self._ranged is None or not len(ids):
+        if self._rows is None or not len(ids):
             return self.collect(ids)
         collector = ColumnCollector(len(ids))
         self._fill(collector, self._readers_of_some(ids, before_shards))
@@ -65,15 +65,15 @@ class Feed:
     def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
         groups = list(group_by_shard(ids, self._spans))
-        ranged = self._ranged
+        few = self._rows
         far = [
             (shard, rows, places)
             for shard, rows, places in groups
-            if ranged is not None and shard not in self._shards and ranged.is_worth_it(shard, len(rows))
+            if few is not None and shard not in self._shards and few.is_worth_it(shard, len(rows))
         ]
-        if ranged is not None and far:
+        if few is not None and far:
             with self._shards.waiting():
-                readers = ranged.open([(shard, rows) for shard, rows, _ in far])
+                readers = few.open([(shard, rows) for shard, rows, _ in far])
             for reader, (_, rows, places) in zip(readers, far, strict=True):
                 yield reader, np.arange(len(rows)), places
         before_shards()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 import resource
 import threading
 import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
+
+from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from penstock.formats.base import ShardReader
+    from penstock.reading.source import OpenShard
 
 # A mapped file costs up to two descriptors, and address space, but hardly memory. All datasets of a process together
 # take no more than half of the descriptors that it may have.
@@ -28,20 +30,6 @@ _LARGE_SAMPLE_BYTES = 2048
 _MOST_MAPPED_BYTES = 2 << 30
 
 _all_open: weakref.WeakSet[OpenShards] = weakref.WeakSet()
-
-
-class Closable(Protocol):
-    """What is let go of."""
-
-    def close(self) -> None:
-        """Let go of it."""
-
-
-class OpenShard(NamedTuple):
-    """A reader, and what keeps its files where they are for as long as it is open."""
-
-    reader: ShardReader
-    lease: Closable | None = None
 
 
 class OpenShards:
@@ -61,19 +49,23 @@ class OpenShards:
         self._open = open_shard
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
-        self._used_bytes = 0
         self.max_open: int | None = None  # besides what the process as a whole may have open
         self._max_kept: int | None = None  # besides, what others who share the cache leave to this one
         self._keeps_none = False  # between uses, for as long as somebody waits for room in the cache
         self.max_mapped = _FEW_OPEN  # with more of them open, pages that were read are let go of
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Begin with nothing open, as in a forked child: what its parent has open, and maybe in use, is not its own."""
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
+        self._used_bytes = 0
         self._last: ShardReader | None = None
-        self._pid = os.getpid()
         self._in_use = threading.Lock()
         self._closing = threading.RLock()  # a signal handler may come back to it
         self._is_waiting = False
         self._closes_after_use = False
         _all_open.add(self)
+        abandon_in_children(self)
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -172,7 +164,7 @@ class OpenShards:
         ):
             self._close_oldest()
         most_open = _most_open()
-        others = [shelf for shelf in list(_all_open) if shelf is not self]
+        others = [other for other in list(_all_open) if other is not self]
         while len(self) + sum(map(len, others)) >= most_open:
             if len(self) > most_open // (len(others) + 1) or not _close_elsewhere(others):
                 if not self._readers:
@@ -198,14 +190,13 @@ def max_mapped(*, sample_bytes: float, shard_bytes: float) -> int:
 
 def _close_elsewhere(others: list[OpenShards]) -> bool:
     """Close a shard of whoever holds most and is not reading just now; tell whether there was one."""
-    for shelf in sorted(others, key=len, reverse=True):
-        if len(shelf) and shelf._in_use.acquire(blocking=False):
+    for other in sorted(others, key=len, reverse=True):
+        if len(other) and other._in_use.acquire(blocking=False):
             try:
-                shelf._close_oldest()
+                other._close_oldest()
             finally:
-                shelf._in_use.release()
-            if shelf._pid == os.getpid():  # of what came over a fork, threads that do not exist here may hold locks
-                shelf._settle()
+                other._in_use.release()
+            other._settle()
             return True
     return False
 

@@ -1,114 +1,37 @@
-"""One pass of one worker: its steps, read in blocks of several batches, with the shards of later steps on their way."""
+"""The shards of later batches are on their way while earlier ones are read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from penstock.order.plan import worker_batch
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from penstock.reading.blocks import BatchSchedule
+    from penstock.reading.source import Source
 
-    from penstock.order.cursor import Cursor
-    from penstock.order.plan import Plan
-    from penstock.order.world import Seat
-    from penstock.reading.shard_table import ShardTable
-    from penstock.types import Int64Array
-
-# Rows of one shard are decoded together, so a block should have some of each: as many as make the steps per shard cheap
-# beside those per row. More would be slower: samples that are still in the processor's cache are collated, and freed,
-# in half the time. Where rows lie in too many shards for that, the blocks end here, before they fill the memory.
-_ENOUGH_ROWS_PER_SHARD = 256
-_ENOUGH_ROWS_BY_COLUMN = 512  # which cost less each
-_ENOUGH_BYTES_PER_SHARD = 256 << 10
-_MAX_BLOCK_SAMPLES = 1 << 13
-_MAX_BLOCK_BYTES = 16 << 20
-# Large samples are often images, which grow tenfold when they are decoded: only few wait to be handed out at a time, or
-# a batch of them is far more than the processor's cache, and memory that the system has to find first.
-_LARGE_SAMPLE_BYTES = 16 << 10
-_PORTION_BYTES = 1 << 20
 # Shards that are fetched before they are needed, by default.
 _AHEAD_BYTES = 512 << 20
 _MIN_BATCHES_AHEAD = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """Where one worker of one rank goes in one pass: everything here is arithmetic."""
+class Prefetcher:
+    """Tells the source, every now and then, which shards the rank's next steps need."""
 
-    plan: Plan
-    at: Cursor
-    seat: Seat
-    global_batch_size: int
-
-    def ids(self, turn: int) -> Int64Array:
-        """Give the ids of the worker's batch number `turn`; empty past the end."""
-        return worker_batch(self.plan, self.at, turn, self.seat, self.global_batch_size)
-
-    def num_turns(self) -> int:
-        """Count the batches of this worker."""
-        num_steps = self.plan.num_batches(self.at, self.seat, self.global_batch_size)
-        workers = self.seat.world.workers_per_rank
-        return max(0, -(-(num_steps - self.seat.worker) // workers))
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of this rank in a whole batch."""
-        return max(1, self.global_batch_size // self.seat.world.num_ranks)
-
-    def blocks(
-        self, first_turn: int, sample_bytes: float, table: ShardTable, *, by_column: bool
-    ) -> Iterator[list[Int64Array]]:
-        """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
-        num_turns = self.num_turns()
-        most = max(1, min(_MAX_BLOCK_SAMPLES, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
-        turn, size, grows = first_turn, 1, True
-        while turn < num_turns:
-            block = [self.ids(number) for number in range(turn, min(turn + size, num_turns))]
-            turn += len(block)
-            grows = grows and size < most and not _is_enough(block, table, sample_bytes, by_column=by_column)
-            if grows:
-                size = min(2 * size, most)
-            yield block
-
-
-def _is_enough(block: list[Int64Array], table: ShardTable, sample_bytes: float, *, by_column: bool) -> bool:
-    """Tell whether a block has enough rows of each shard; or enough bytes, unless these are copied batch by batch."""
-    ids = np.concatenate(block)
-    shards, _ = table.spans.locate(ids)
-    rows_per_shard = len(ids) / max(1, len(set(shards.tolist())))
-    if by_column:
-        return rows_per_shard >= _ENOUGH_ROWS_BY_COLUMN
-    return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD
-
-
-def portion_size(sample_bytes: float) -> int | None:
-    """Say how many samples to read at a time out of a block, if they are large: `None` means all of them."""
-    return None if sample_bytes < _LARGE_SAMPLE_BYTES else max(1, int(_PORTION_BYTES / sample_bytes))
-
-
-class Outlook:
-    """Tells the cache, every now and then, which shards the rank's next steps need."""
-
-    def __init__(self, course: Course, table: ShardTable, batches_ahead: int) -> None:
-        self._course = course
-        self._table = table
+    def __init__(self, schedule: BatchSchedule, source: Source, batches_ahead: int) -> None:
+        self._schedule = schedule
+        self._source = source
         self._batches_ahead = max(1, batches_ahead)
         self._next_step = -1
 
-    def look(self, step: int) -> None:
+    def look_ahead(self, step: int) -> None:
         """Look ahead from a step of the rank, if the last look is not recent."""
         if step < self._next_step:
             return
         self._next_step = step + max(1, self._batches_ahead // 4)
-        course = self._course
-        shards, first_steps = course.plan.expected_shards(
-            course.at, step, self._batches_ahead, course.seat, course.global_batch_size
+        schedule = self._schedule
+        shards, first_steps = schedule.plan.expected_shards(
+            schedule.at, step, self._batches_ahead, schedule.seat, schedule.global_batch_size
         )
-        self._table.expect(shards, first_steps)
+        self._source.expect(shards, first_steps)
 
 
 def max_open_shards(*, limit_bytes: int | None, shard_bytes: float, num_readers: int) -> int | None:

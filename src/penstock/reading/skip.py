@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DataError, ObjectChangedError, ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 log = logging.getLogger("penstock.data")
 
@@ -23,6 +23,19 @@ class Gap:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def make_each(make: Callable[[int, Any], Any], ids: Sequence[int], samples: Sequence[Any], *, skips: bool) -> list[Any]:
+    """Make something of each sample that could be read; if bad ones are skipped, a gap where that fails."""
+    if not skips:
+        return [make(number, sample) for number, sample in zip(ids, samples, strict=True)]
+    made: list[Any] = []
+    for number, sample in zip(ids, samples, strict=True):
+        try:
+            made.append(sample if isinstance(sample, Gap) else make(number, sample))
+        except SKIPPED as error:
+            made.append(Gap(error))
+    return made
 
 
 def fill_gaps(batch: list[Any], ids: Sequence[int]) -> int:

@@ -58,12 +58,12 @@ def find_credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> 
     return {**profile.place(), **_from_boto3(profile)}
 
 
-def credential_provider(options: Mapping[str, Any]) -> Callable[[], dict[str, Any]] | None:
+def credential_provider(options: Mapping[str, Any]) -> Callable[[], Any] | None:
     """Give a function that the client asks for keys, also again when they expire; None: the client finds its role."""
     if "role" in options:
         return None
     if "boto3" in options:
-        return _Boto3Provider(_session(options["boto3"]))
+        return _boto3_provider(_session(options["boto3"]))
     return lambda: {
         "access_key_id": options["access_key_id"],
         "secret_access_key": options["secret_access_key"],
@@ -118,21 +118,15 @@ def _session(place: Mapping[str, Any]) -> Any:
     return session
 
 
-class _Boto3Provider:
-    """Asks botocore for keys, which renews them when they are about to expire."""
+def _boto3_provider(session: Any) -> Callable[[], Any]:
+    from datetime import timedelta
 
-    def __init__(self, session: Any) -> None:
-        self._credentials = session.get_credentials()
-        if self._credentials is None:
-            raise AccessDeniedError("boto3 no longer finds the AWS credentials that it found at first: log in again")
+    from obstore.auth.boto3 import Boto3CredentialProvider
 
-    def __call__(self) -> dict[str, Any]:
-        from datetime import datetime, timedelta, timezone
-
-        keys = self._credentials.get_frozen_credentials()
-        return {
-            "access_key_id": keys.access_key,
-            "secret_access_key": keys.secret_key,
-            "token": keys.token,
-            "expires_at": datetime.now(timezone.utc) + timedelta(minutes=5),
-        }
+    try:
+        # boto3 renews keys ten minutes before they expire: whoever kept them for longer would sign with dead ones.
+        return Boto3CredentialProvider(session, ttl=timedelta(minutes=5))
+    except ValueError as error:
+        raise AccessDeniedError(
+            "boto3 no longer finds the AWS credentials that it found at first: log in again"
+        ) from error

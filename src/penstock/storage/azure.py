@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError
 from penstock.storage.base import StoreFamily, shown_url
-from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
 from penstock.storage.options import first_set, is_true, take_options, without_none
 

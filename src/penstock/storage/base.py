@@ -111,6 +111,8 @@ class StoreFamily:
     resolve: Callable[[str, Mapping[str, Any], Mapping[str, str]], dict[str, Any]] = _as_given
 
 
+ANY_OTHER = "fsspec"  # not a scheme itself: what opens the URLs of schemes that have no family of their own
+
 stores: Registry[StoreFamily] = Registry(
     "URL scheme",
     group="penstock.stores",
@@ -132,6 +134,7 @@ stores: Registry[StoreFamily] = Registry(
         "oci": "penstock.storage.oci:family",
         "http": "penstock.storage.http:family",
         "https": "penstock.storage.http:family",
+        ANY_OTHER: "penstock.storage.fsspec:family",
     },
 )
 
@@ -209,15 +212,15 @@ def check_writable(store: Store) -> None:
 
 def _family(url: str) -> StoreFamily:
     scheme = url_scheme(url) or "file"
-    if scheme in stores:
-        return stores.get(scheme)
-    from penstock.storage import fsspec
+    return stores.get(scheme if scheme in stores else ANY_OTHER)
 
-    if fsspec.is_known(scheme):
-        return fsspec.family
-    raise UnknownSchemeError(
-        f"Invalid Cloud provider prefix: {scheme}. Known are {', '.join(stores.names())}, and plain paths; others need "
-        "fsspec and its package for them",
+
+def unknown_scheme(scheme: str) -> UnknownSchemeError:
+    """Make the error about a scheme that nothing here opens."""
+    known = ", ".join(name for name in stores.names() if name != ANY_OTHER)
+    return UnknownSchemeError(
+        f"Invalid Cloud provider prefix: {scheme}. Known are {known}, and plain paths; others need fsspec and its"
+        " package for them",
         scheme=scheme,
     )
 

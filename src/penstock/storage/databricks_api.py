@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import posixpath
 import re
 import secrets
@@ -25,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.extras import require
 from penstock.files import PART_SUFFIX
+from penstock.processes import PerProcess
 from penstock.storage.base import redacted, safe_cause
 
 if TYPE_CHECKING:
@@ -184,22 +184,23 @@ class _Clients:
     """Clients of this process; the SDK's is shared by threads, and not by processes."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)  # another thread may hold it while this process is forked
-
-    def _renew(self) -> None:
         self._lock = threading.Lock()
+        self._known: dict[Any, Any] = {}
 
     def get(self, login: Mapping[str, Any], patience_s: float) -> Any:
-        name = (os.getpid(), patience_s, *sorted(login.items()))
+        name = (patience_s, *sorted(login.items()))
         with self._lock:
             if name not in self._known:
                 self._known[name] = _connect(login, patience_s)
             return self._known[name]
 
 
-get_client = _Clients().get
+_clients = PerProcess(_Clients)
+
+
+def get_client(login: Mapping[str, Any], patience_s: float) -> Any:
+    """Give this process's client of a workspace."""
+    return _clients.get().get(login, patience_s)
 
 
 def _connect(login: Mapping[str, Any], patience_s: float) -> Any:

@@ -29,6 +29,7 @@ from penstock.storage.base import (
     redacted,
     safe_cause,
     shown_url,
+    unknown_scheme,
     url_scheme,
     whole_seconds,
 )
@@ -137,17 +138,20 @@ class FsspecStore(ReadsBodies):
             yield Body(after, iter((data,) if data else ()))
 
 
-def is_known(scheme: str) -> bool:
-    """Tell whether fsspec is installed and knows a protocol."""
+def _check_known(url: str) -> None:
+    """Raise if fsspec is not installed or does not know the protocol of a URL."""
+    scheme = url_scheme(url) or ""
     try:
         registry = require("fsspec.registry", extra="fsspec", purpose=f"opening {scheme}:// URLs")
     except MissingExtraError:
-        return False
-    return scheme in registry.known_implementations or scheme in registry.registry
+        raise unknown_scheme(scheme) from None
+    if scheme not in registry.known_implementations and scheme not in registry.registry:
+        raise unknown_scheme(scheme)
 
 
 def _resolve(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     """Take the options as they are: only that file system knows what they mean, and what the environment tells it."""
+    _check_known(url)
     try:
         json.dumps(dict(options))
     except (TypeError, ValueError) as error:
@@ -158,6 +162,7 @@ def _resolve(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -
 
 
 def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> FsspecStore:
+    _check_known(settings.url)
     return FsspecStore(settings.url, settings.options, retry, hooks)
 
 

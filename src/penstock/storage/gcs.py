@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.storage.base import StoreFamily
-from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.machine import firmware_says
 from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
 from penstock.storage.options import first_set, is_true, take_options, without_none

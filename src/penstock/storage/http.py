@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError
 from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
-from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, needs_open_eyes
+from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, ObjectStore
 from penstock.storage.options import take_options
 

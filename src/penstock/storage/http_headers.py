@@ -27,7 +27,7 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_url, whole_seconds
-from penstock.storage.connection import read_certificates
+from penstock.storage.http_options import read_certificates
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFoundError, RequestRefusedError, StoreError
 from penstock.extras import require
 from penstock.files import open_file
+from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
-from penstock.storage.hub_place import HubPlace, place_of, resolve_hub
+from penstock.storage.hub_location import HubLocation, location_of, resolve_hub
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import Body, ReadsBodies
 
@@ -33,22 +33,11 @@ T = TypeVar("T")
 _TOTAL = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 
 # Which commit a branch was when this process first asked, moved on by what this process itself commits.
-_commits: dict[HubPlace, str] = {}
+_commits: dict[HubLocation, str] = {}
 
 
-class _Locks:
-    """`commits` guards the table. `writing` puts commits in a row: the Hub would refuse the later of two at once."""
-
-    def __init__(self) -> None:
-        self.renew()
-        os.register_at_fork(after_in_child=self.renew)  # another thread may hold them while this process is forked
-
-    def renew(self) -> None:
-        self.commits = threading.Lock()
-        self.writing = threading.Lock()
-
-
-_locks = _Locks()
+_lock = PerProcess(threading.Lock)  # guards that table
+_writing = PerProcess(threading.Lock)  # puts commits in a row: the Hub would refuse the later of two at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +49,35 @@ class HubStore(ReadsBodies):
     none, and their tags are digests.
     """
 
-    place: HubPlace
+    location: HubLocation
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HubStore, (self.place, self.retry)
+        return HubStore, (self.location, self.retry)
 
     def commit(self) -> str:
         """Give the commit that this process reads; a bucket has none."""
-        if self.place.is_commit or self.place.is_bucket:
-            return self.place.revision
-        with _locks.commits:
+        if self.location.is_commit or self.location.is_bucket:
+            return self.location.revision
+        with _lock.get():
             if self._branch not in _commits:
                 _commits[self._branch] = self._ask("its revision", self._find_commit)
             return _commits[self._branch]
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
-        commit, path = self.commit(), self.place.path(check_key(key))
-        return self._ask(key, lambda: self._head(key, self.place.file_url(path, commit)))
+        commit, path = self.commit(), self.location.path(check_key(key))
+        return self._ask(key, lambda: self._head(key, self.location.file_url(path, commit)))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files whose paths below the folder begin with a prefix, sorted."""
-        folder = self.place.path(prefix.rpartition("/")[0]).strip("/")
+        folder = self.location.path(prefix.rpartition("/")[0]).strip("/")
         commit = self.commit()
 
         def ask() -> builtins.list[ObjectInfo]:
             try:
-                with translated_errors(f"{self.place}/{prefix}"):
+                with translated_errors(f"{self.location}/{prefix}"):
                     return [_describe(key, file) for key, file in self._files(folder, commit) if key.startswith(prefix)]
             except BucketNotFoundError:
                 raise
@@ -99,63 +88,63 @@ class HubStore(ReadsBodies):
 
     def upload(self, path: Path, key: str) -> None:
         """Put a file into the repository, as one commit."""
-        target = self.place.path(check_key(key))
+        target = self.location.path(check_key(key))
         open_file(path).close()  # whatever is wrong with it is told before the Hub is asked
-        if self.place.is_bucket:
+        if self.location.is_bucket:
             self._ask(key, lambda: self._change_bucket(key, add=[(str(path), target)]))
         else:
             self._ask(key, lambda: self._commit_file(key, path, target))
 
     def delete(self, key: str) -> None:
         """Remove a file, as one commit."""
-        target = self.place.path(check_key(key))
+        target = self.location.path(check_key(key))
         self.stat(key)
-        if self.place.is_bucket:
+        if self.location.is_bucket:
             self._ask(key, lambda: self._change_bucket(key, delete=[target]))
         else:
             operation = _hub().CommitOperationDelete(path_in_repo=target)
             self._ask(key, lambda: self._commit(key, operation, f"Delete {target}"))
 
     @property
-    def _branch(self) -> HubPlace:
-        return replace(self.place, root="", token=None)
+    def _branch(self) -> HubLocation:
+        return replace(self.location, root="", token=None)
 
     def _ask(self, what: str, action: Callable[[], T]) -> T:
-        return retrying(action, self.retry, self.hooks, f"{self.place}: {what}")
+        return retrying(action, self.retry, self.hooks, f"{self.location}: {what}")
 
     def _api(self) -> Any:
         _limit_silence(self.retry.stall_s)
-        return _hub().HfApi(endpoint=self.place.endpoint, token=self.place.token or False)
+        return _hub().HfApi(endpoint=self.location.endpoint, token=self.location.token or False)
 
     def _find_commit(self) -> str:
-        place = self.place
-        with translated_errors(str(place)):
+        location = self.location
+        with translated_errors(str(location)):
             info = self._api().repo_info(
-                place.repo, revision=place.revision, repo_type=place.kind, timeout=self.retry.stall_s
+                location.repo, revision=location.revision, repo_type=location.kind, timeout=self.retry.stall_s
             )
         return str(info.sha)
 
     def _files(self, folder: str, commit: str) -> Iterator[tuple[str, Any]]:
-        api, place = self._api(), self.place
-        if place.is_bucket:
-            entries = _buckets(api).list_bucket_tree(place.repo, folder or None, recursive=True)
+        api, location = self._api(), self.location
+        if location.is_bucket:
+            entries = _buckets(api).list_bucket_tree(location.repo, folder or None, recursive=True)
         else:
             entries = api.list_repo_tree(
-                place.repo, folder or None, recursive=True, revision=commit, repo_type=place.kind
+                location.repo, folder or None, recursive=True, revision=commit, repo_type=location.kind
             )
         for entry in entries:
-            key = place.key(entry.path)
+            key = location.key(entry.path)
             if key is not None and hasattr(entry, "size"):
                 yield key, entry
 
     def _head(self, key: str, url: str) -> ObjectInfo:
         """Ask what a file is; the Hub answers that itself, without sending us on to where the bytes are."""
-        with translated_errors(f"{self.place}/{key}"):
+        with translated_errors(f"{self.location}/{key}"):
             found = _hub().get_hf_file_metadata(
-                url, token=self.place.token or False, timeout=self.retry.stall_s, endpoint=self.place.endpoint
+                url, token=self.location.token or False, timeout=self.retry.stall_s, endpoint=self.location.endpoint
             )
         if found.size is None:
-            raise StoreError(f"{self.place}/{key}: the Hub did not say how long it is")
+            raise StoreError(f"{self.location}/{key}: the Hub did not say how long it is")
         return ObjectInfo(key, found.size, found.etag)
 
     def _opener(self) -> OpenBody:
@@ -163,11 +152,11 @@ class HubStore(ReadsBodies):
 
         @contextmanager
         def open_body(key: str, span: Span) -> Iterator[Body]:
-            url = self.place.file_url(self.place.path(key), commit)
+            url = self.location.file_url(self.location.path(key), commit)
             if len(span) == 0:
                 yield Body(self._head(key, url), iter(()))
                 return
-            with translated_errors(f"{self.place}/{key}"), self._get(url, span) as response:
+            with translated_errors(f"{self.location}/{key}"), self._get(url, span) as response:
                 if response.status_code == 416:  # the file ends before the range begins
                     yield Body(self._head(key, url), iter(()))
                     return
@@ -178,7 +167,7 @@ class HubStore(ReadsBodies):
 
     def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
         hub = _hub()
-        headers = hub.utils.build_hf_headers(token=self.place.token or False, library_name="penstock")
+        headers = hub.utils.build_hf_headers(token=self.location.token or False, library_name="penstock")
         headers |= {"Range": f"bytes={span.begin}-{span.end - 1}", "Accept-Encoding": "identity"}
         session: AbstractContextManager[Any] = hub.utils.get_session().stream(
             "GET", url, headers=headers, timeout=self.retry.stall_s, follow_redirects=True
@@ -187,32 +176,32 @@ class HubStore(ReadsBodies):
 
     def _commit_file(self, key: str, path: Path, target: str) -> None:
         """Send the bytes, many files at a time if many threads do so; then make the commit, one at a time."""
-        place = self.place
-        with translated_errors(f"{place}/{key}"):
+        location = self.location
+        with translated_errors(f"{location}/{key}"):
             operation = _hub().CommitOperationAdd(path_in_repo=target, path_or_fileobj=str(path))
             self._api().preupload_lfs_files(
-                place.repo, [operation], repo_type=place.kind, revision=place.revision, free_memory=False
+                location.repo, [operation], repo_type=location.kind, revision=location.revision, free_memory=False
             )
         self._commit(key, operation, f"Upload {target}")
 
     def _commit(self, key: str, operation: Any, message: str) -> None:
-        place = self.place
-        if place.is_commit:
-            raise RequestRefusedError(f"{place}/{key}: a commit cannot be changed: name a branch to write to")
-        with translated_errors(f"{place}/{key}"), _locks.writing:
+        location = self.location
+        if location.is_commit:
+            raise RequestRefusedError(f"{location}/{key}: a commit cannot be changed: name a branch to write to")
+        with translated_errors(f"{location}/{key}"), _writing.get():
             done = self._api().create_commit(
-                place.repo, [operation], commit_message=message, repo_type=place.kind, revision=place.revision
+                location.repo, [operation], commit_message=message, repo_type=location.kind, revision=location.revision
             )
-            with _locks.commits:
+            with _lock.get():
                 _commits[self._branch] = done.oid
 
     def _change_bucket(self, key: str, **changes: Any) -> None:
-        with translated_errors(f"{self.place}/{key}"):
-            _buckets(self._api()).batch_bucket_files(self.place.repo, **changes)
+        with translated_errors(f"{self.location}/{key}"):
+            _buckets(self._api()).batch_bucket_files(self.location.repo, **changes)
 
 
 def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> HubStore:
-    return HubStore(place_of(settings.url, settings.options), retry, hooks)
+    return HubStore(location_of(settings.url, settings.options), retry, hooks)
 
 
 family = StoreFamily(open=_open_store, resolve=resolve_hub)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import RequestRefusedError
+from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ _PART_RETRIES = 1000  # as many as the time allows
 _clients: dict[tuple[str, ClientTuning], Any] = {}
 _anonymous: set[str] = set()
 _lock = threading.Lock()
-_first_user: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +77,31 @@ def let_in(name: str) -> None:
     _anonymous.add(name)
 
 
+class _FirstUser:
+    """Which process used obstore first, of this one and those that it was forked from."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self.is_ancestor = False
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        self.is_ancestor = self.pid is not None
+        abandon_in_children(self)
+
+
+_first_user = _FirstUser()
+
+
 def check_process() -> None:
     """Raise in a process forked from one that has used obstore: any call there would wait for ever."""
-    global _first_user
-    if _first_user is None:
-        _first_user = os.getpid()
-    elif _first_user != os.getpid():
+    if _first_user.is_ancestor:
         raise RequestRefusedError(
-            f"process {os.getpid()} was forked from {_first_user}, which had already used a network store; its client"
-            " does not survive a fork. Start processes with spawn or forkserver, open stores in them only, or read"
-            " through a dataset, whose fetcher is a process of its own"
+            f"process {os.getpid()} was forked from {_first_user.pid}, which had already used a network store; its"
+            " client does not survive a fork. Start processes with spawn or forkserver, open stores in them only, or"
+            " read through a dataset, whose fetcher is a process of its own"
         )
+    _first_user.pid = os.getpid()
 
 
 def _duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.storage.base import StoreFamily, shown_url
-from penstock.storage.connection import CONNECTION_NAMES, resolve_connection
+from penstock.storage.http_options import CONNECTION_NAMES, resolve_connection
 from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
 from penstock.storage.options import first_set, is_true, take_options, without_none
 from penstock.storage.s3 import connect_s3

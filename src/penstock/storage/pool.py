@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError, StoreTimeoutError
+from penstock.processes import PerProcess, abandon_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-C = TypeVar("C", bound="Connection")
+C = TypeVar("C", bound="PooledConnection")
+
+_of_parents: list[object] = []  # connections that came over a fork
 
 
-class Connection(Protocol):
+class PooledConnection(Protocol):
     """Something that is open until it is closed, used by one thread at a time."""
 
     def is_open(self) -> bool:
@@ -31,14 +34,12 @@ class ConnectionPool(Generic[C]):
     """At most `limit` connections for each set of settings; a caller has one to itself while it leases it.
 
     A connection that a child inherits by fork would mix its bytes into its parent's, and closing it would end the
-    parent's. So connections are found by process id, and those of the parent are never looked at again.
+    parent's. So each process has its own, and those of its parent are never looked at again.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._shelves: dict[tuple[int, Hashable], _Shelf[C]] = {}
-        self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._forget_lock)
+        self._servers: PerProcess[_Servers[C]] = PerProcess(partial(_Servers[C], limit))
 
     @contextmanager
     def lease(self, settings: Hashable, connect: Callable[[], C], *, timeout_s: float) -> Iterator[C]:
@@ -46,42 +47,58 @@ class ConnectionPool(Generic[C]):
 
         Errors of ours are answers of a healthy server; whatever else comes out of the block closes the connection.
         """
-        shelf = self._shelf(settings)
-        if not shelf.places.acquire(timeout=timeout_s):
+        idle = self._servers.get().find(settings)
+        if not idle.permits.acquire(timeout=timeout_s):
             raise StoreTimeoutError(f"all {self._limit} connections to the store were in use for {timeout_s:g} s")
         try:
-            connection = shelf.take() or connect()
+            connection = idle.take() or connect()
             try:
                 yield connection
             except PenstockError:
-                shelf.put(connection)
+                idle.put(connection)
                 raise
             except BaseException:
                 connection.close()
                 raise
-            shelf.put(connection)
+            idle.put(connection)
         finally:
-            shelf.places.release()
+            idle.permits.release()
 
     def close(self) -> None:
         """Close every idle connection of this process; the next lease makes a new one."""
-        with self._lock:
-            mine = [shelf for (pid, _), shelf in self._shelves.items() if pid == os.getpid()]
-        for shelf in mine:
-            shelf.close()
-
-    def _shelf(self, settings: Hashable) -> _Shelf[C]:
-        with self._lock:
-            return self._shelves.setdefault((os.getpid(), settings), _Shelf(self._limit))
-
-    def _forget_lock(self) -> None:
-        self._lock = threading.Lock()  # another thread may have held it while this process was forked
+        self._servers.get().close()
 
 
-class _Shelf(Generic[C]):
+class _Servers(Generic[C]):
+    """What one process has with all servers."""
+
     def __init__(self, limit: int) -> None:
-        self.places = threading.BoundedSemaphore(limit)
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._idle: dict[Hashable, _IdleConnections[C]] = {}
+
+    def find(self, settings: Hashable) -> _IdleConnections[C]:
+        with self._lock:
+            return self._idle.setdefault(settings, _IdleConnections(self._limit))
+
+    def close(self) -> None:
+        with self._lock:
+            found = list(self._idle.values())
+        for idle in found:
+            idle.close()
+
+
+class _IdleConnections(Generic[C]):
+    """What is open to one server and not in use."""
+
+    def __init__(self, limit: int) -> None:
+        self.permits = threading.BoundedSemaphore(limit)
         self._idle: list[C] = []  # append and pop are atomic
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Keep them for ever, and untouched: to collect one would close it, some with a word over the parent's line."""
+        _of_parents.append(self._idle)
 
     def take(self) -> C | None:
         """Give the connection used last, which is the least likely to have been dropped for idleness."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.storage.aws_credentials import credential_provider, find_credentials
 from penstock.storage.base import StoreFamily
-from penstock.storage.connection import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
 from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
 from penstock.storage.options import first_set, is_true, take_options, without_none
 

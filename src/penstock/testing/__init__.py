@@ -8,12 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.formats import FormatContract
+from penstock.testing.sources import SourceContract
 from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
 
 if TYPE_CHECKING:
     from penstock.testing.orders import OrderContract
 
-__all__ = ["FormatContract", "LargeObjectContract", "OrderContract", "StoreContract", "StoreReadContract"]
+__all__ = [
+    "FormatContract",
+    "LargeObjectContract",
+    "OrderContract",
+    "SourceContract",
+    "StoreContract",
+    "StoreReadContract",
+]
 
 
 def __getattr__(name: str) -> Any:

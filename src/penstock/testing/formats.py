@@ -36,7 +36,7 @@ class FormatContract:
         format_name: The name of the format, as an index has it.
         samples: Samples that the format stores and gives back unchanged, types included.
         columns: Encoding of each column; inferred from the first sample if left out.
-        settings: Other fields of the layout, such as `newline`.
+        settings: The layout's settings, such as `newline`.
         bad_values: For columns that take anything, or for more cases: values of the wrong type. A column without
             an entry is tried with a bare `object()`; one with an empty list is not tried.
         read_options: Settings for reading, such as `allow_unsafe_types`.
@@ -224,7 +224,7 @@ class FormatContract:
         fmt = self._format
         encodings = fmt.infer(self.samples[0])
         assert encodings.keys() == self.samples[0].keys()
-        layout = ShardLayout(format=self.format_name, columns=fmt.columns(encodings), **self.settings)
+        layout = ShardLayout(format=self.format_name, columns=fmt.columns(encodings), settings=self.settings)
         builder = fmt.builder(layout, ChunkPool())
         builder.append(builder.encode(self.samples[0]))
         assert builder.num_samples == 1
@@ -238,7 +238,7 @@ class FormatContract:
     @property
     def _layout(self) -> ShardLayout:
         encodings = self.columns or self._format.infer(self.samples[0])
-        return ShardLayout(format=self.format_name, columns=self._format.columns(encodings), **self.settings)
+        return ShardLayout(format=self.format_name, columns=self._format.columns(encodings), settings=self.settings)
 
     def _builder(self, pool: ChunkPool | None = None) -> ShardBuilder:
         return self._format.builder(self._layout, pool or ChunkPool())

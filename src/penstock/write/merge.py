@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreTimeoutError
+from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.merge import merge_indexes
-from penstock.index.mosaic_json import INDEX_NAME, dump_index, parse_index
+from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import is_shard_name
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.cache.proxied import ProxiedStore, open_proxied
 from penstock.errors import AccessDeniedError, BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
 from penstock.files import flush_folder, sweep, translated
+from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index
-from penstock.index.mosaic_json import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore

@@ -1,14 +1,12 @@
-"""A line on the terminal that says how far a writer is."""
+"""How far a writer is, in words and on the terminal."""
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TextIO
 
+from penstock.status_line import StatusLine
 from penstock.units import format_bytes
-
-_INTERVAL_S = 0.2
 
 
 def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
@@ -19,26 +17,22 @@ def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
 
 
 class ProgressBar:
-    """Shows a line that is written over in place, a few times a second."""
+    """Shows how far a writer is."""
 
     def __init__(self, label: str, stream: TextIO | None = None) -> None:
         self._label = label
-        self._stream = stream or sys.stderr
+        self._line = StatusLine(stream)
         self._started = time.monotonic()
-        self._next = self._started + _INTERVAL_S
 
     def update(self, num_samples: int, num_bytes: int) -> None:
         """Show the state, unless it was shown a moment ago."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _INTERVAL_S
-            self._show(num_samples, num_bytes, now, end="")
+        if self._line.is_due():
+            self._show(num_samples, num_bytes)
 
     def close(self, num_samples: int, num_bytes: int) -> None:
         """Show the final state and end the line."""
-        self._show(num_samples, num_bytes, time.monotonic(), end="\n")
+        self._show(num_samples, num_bytes, end="\n")
 
-    def _show(self, num_samples: int, num_bytes: int, now: float, end: str) -> None:
-        line = progress_line(num_samples, num_bytes, now - self._started)
-        self._stream.write(f"\r{self._label}: {line}\x1b[K{end}")
-        self._stream.flush()
+    def _show(self, num_samples: int, num_bytes: int, end: str = "") -> None:
+        words = progress_line(num_samples, num_bytes, time.monotonic() - self._started)
+        self._line.show(f"{self._label}: {words}", end)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.files import appearing, translated
+from penstock.index.catalog import INDEX_NAME
 from penstock.index.model import FileInfo, Part, ShardInfo
-from penstock.index.mosaic_json import INDEX_NAME
-from penstock.memory import new_memory
+from penstock.large_pages import new_memory
 
 if TYPE_CHECKING:
     import mmap

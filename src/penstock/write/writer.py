@@ -77,7 +77,7 @@ class Writer:
         exist_ok: bool = False,
         append: bool = False,
         storage_options: Mapping[str, Any] | None = None,
-        **of_format: str,
+        **of_format: Any,
     ) -> None:
         unknown = of_format.keys() - self.format_arguments
         if unknown:
@@ -92,7 +92,7 @@ class Writer:
             "compression": compression,
             "hashes": check_hashes(hashes),
             "size_limit": check_size_limit(size_limit),
-            **of_format,
+            "settings": of_format,
         }
         layout = None if columns is None else self._layout(columns)
         self._pool = ChunkPool(self._settings["size_limit"])

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.order.cursor import Cursor
+from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions
-from penstock.order.mosaic.runs import ShuffleRule
 from penstock.order.mosaic.sampling import choose_per_shard
 from penstock.order.mosaic.shuffle import shuffle_algorithm
 from penstock.order.mosaic.state import MosaicState, resume_at

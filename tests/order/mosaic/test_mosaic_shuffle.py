@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock.errors import ConfigError
+from penstock.order.mosaic.intervals import ShuffleRule, divide, lay_end_to_end, shuffle_and_divide
 from penstock.order.mosaic.py1e import shuffle_py1e
-from penstock.order.mosaic.runs import ShuffleRule, divide, lay_end_to_end, shuffle_and_divide
 from penstock.order.mosaic.shuffle import shuffle_algorithm
 from penstock.order.mosaic.wordsort import WordSorter
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from penstock.errors import ColumnValueError
+from penstock.processes import abandon_in_children
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ class WorkingMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.renew()
+        self.abandon()
 
-    def renew(self) -> None:
+    def abandon(self) -> None:
         """Begin anew: threads that were at work when this process was forked stayed behind with what they use."""
         self._used_bytes = 0
         self._changed = threading.Condition()
+        abandon_in_children(self)
 
     @contextmanager
     def use(self, num_bytes: int) -> Iterator[None]:
@@ -79,5 +80,4 @@ class DecodeRoom:
 
 
 _working = WorkingMemory(MAX_WORKING_BYTES)
-os.register_at_fork(after_in_child=_working.renew)
 _nothing_to_wait_for = nullcontext()

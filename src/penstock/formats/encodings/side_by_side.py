@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+
+from penstock.processes import PerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,8 +18,8 @@ R = TypeVar("R")
 
 _MOST_THREADS = 8
 
-# By process: threads do not survive a fork, and what is left of the parent's in a child must not be touched.
-_pools: dict[int, ThreadPoolExecutor] = {}
+# Threads do not survive a fork.
+_pool = PerProcess(partial(ThreadPoolExecutor, _MOST_THREADS, thread_name_prefix="penstock-decode"))
 
 
 def map_side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -25,7 +28,7 @@ def map_side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     if count < 2:
         return [function(item) for item in items]
     # Each thread takes every count-th item: a switch between threads costs as much as a small image.
-    others = [_pool().submit(_map, function, items[first::count]) for first in range(1, count)]
+    others = [_pool.get().submit(_map, function, items[first::count]) for first in range(1, count)]
     shares: list[list[R]] = []
     try:
         shares.append(_map(function, items[::count]))
@@ -50,10 +53,3 @@ def num_threads() -> int:
 
 def _map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     return [function(item) for item in items]
-
-
-def _pool() -> ThreadPoolExecutor:
-    pid = os.getpid()
-    if pid not in _pools:
-        _pools[pid] = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="penstock-decode")
-    return _pools[pid]

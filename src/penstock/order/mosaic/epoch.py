@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.order.mosaic.ids import IdArray, look_up
+from penstock.order.mosaic.intervals import ShuffleRule
 from penstock.order.mosaic.partition import list_positions
-from penstock.order.mosaic.runs import ShuffleRule
 from penstock.order.mosaic.sampling import SamplingRule, Shards, resample
 from penstock.order.mosaic.shuffle import shuffle_algorithm
 

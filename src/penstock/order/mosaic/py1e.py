@@ -1,9 +1,9 @@
-"""The py1e shuffle: every sample of a shuffled run moves a random way, so that neighbouring runs mix.
+"""The py1e shuffle: every sample of a shuffled interval moves a random way, so that neighbouring intervals mix.
 
 The definition sorts a whole canonical node by moved places. No sample moves further than some half block, so
-the sort can follow the runs: once they have passed, the places behind them are final. That keeps the memory
+the sort can follow the intervals: once they have passed, the places behind them are final. That keeps the memory
 at one permutation plus a few blocks, and every sort within reach of the cache. Equal places keep the sequence
-of their runs; the original leaves it to the processor, but at 10⁸ samples one such pair is to be expected.
+of their intervals; the original leaves it to the processor, but at 10⁸ samples one such pair is to be expected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.order.mosaic.ids import PIECE, IdArray, dtype_for
-from penstock.order.mosaic.runs import Runs, ShuffleRule, fill_shuffled, shuffle_and_divide
+from penstock.order.mosaic.intervals import Intervals, ShuffleRule, fill_shuffled, shuffle_and_divide
 from penstock.order.mosaic.wordsort import WordSorter
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _FEWEST_PER_SORT = 1 << 17
 
 
 def shuffle_py1e(units: Int64Array, rule: ShuffleRule) -> IdArray:
-    """Shuffle runs, then the positions of each run, then move each position up to about half a block away."""
+    """Shuffle intervals, then the positions of each interval, then move each position up to about half a block away."""
     reach = _Reach(shortest=int(0.75 * rule.block_size), longest=int(1.25 * rule.block_size))
     parts, draws = shuffle_and_divide(units, rule)
     num_samples = int(units.sum())
@@ -56,7 +56,7 @@ def shuffle_py1e(units: Int64Array, rule: ShuffleRule) -> IdArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reach:
-    """The range of block sizes, drawn for each run anew, that bounds how far its samples move."""
+    """The range of block sizes, drawn for each interval anew, that bounds how far its samples move."""
 
     shortest: int
     longest: int
@@ -71,8 +71,8 @@ class _Reach:
         return (self.longest - 1) / 2
 
 
-def _shuffle_part(order: IdArray, part: Runs, reach: _Reach, draws: np.random.Generator) -> int:
-    """Fill the order of one canonical node; return how many runs were too long to be moved."""
+def _shuffle_part(order: IdArray, part: Intervals, reach: _Reach, draws: np.random.Generator) -> int:
+    """Fill the order of one canonical node; return how many intervals were too long to be moved."""
     fill_shuffled(order, part, draws)
     sorter = _FollowingSorter(order, reach.furthest)
     num_unmoved = 0
@@ -90,7 +90,7 @@ def _shuffle_part(order: IdArray, part: Runs, reach: _Reach, draws: np.random.Ge
 class _FollowingSorter:
     """Sorts an array by moved places while they are being drawn, in place.
 
-    Places are drawn for one run after the other; a sample is put where it belongs as soon as no later run can
+    Places are drawn for one interval after the other; a sample is put where it belongs as soon as no later interval can
     reach its place. What is written never overtakes what has been read. All working memory is taken once,
     because fresh pages cost more than the work done in them.
     """
@@ -128,7 +128,7 @@ class _FollowingSorter:
         self._write_below(math.inf)
 
     def _write_below(self, horizon: float) -> None:
-        """Write the samples whose place is below the horizon, the nearest one that a later run can reach."""
+        """Write the samples whose place is below the horizon, the nearest one that a later interval can reach."""
         places, values = self._places[: self._num_held], self._values[: self._num_held]
         sequence = self._argsort(places)
         num_final = int(np.count_nonzero(places < horizon))

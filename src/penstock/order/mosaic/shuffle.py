@@ -8,15 +8,15 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.order.mosaic.ids import IdArray, dtype_for
-from penstock.order.mosaic.py1e import shuffle_py1e
-from penstock.order.mosaic.runs import (
-    Runs,
+from penstock.order.mosaic.intervals import (
+    Intervals,
     ShuffleRule,
     divide,
     fill_shuffled,
     lay_end_to_end,
     shuffle_and_divide,
 )
+from penstock.order.mosaic.py1e import shuffle_py1e
 
 if TYPE_CHECKING:
     from penstock.types import Int64Array
@@ -44,7 +44,7 @@ def shuffle_naive(units: Int64Array, rule: ShuffleRule) -> IdArray:
 
 
 def shuffle_py1s(units: Int64Array, rule: ShuffleRule) -> IdArray:
-    """Shuffle runs, then the positions of each run."""
+    """Shuffle intervals, then the positions of each interval."""
     parts, draws = shuffle_and_divide(units, rule)
     order = _empty_order(units)
     begin = 0
@@ -56,7 +56,7 @@ def shuffle_py1s(units: Int64Array, rule: ShuffleRule) -> IdArray:
 
 
 def shuffle_py1b(units: Int64Array, rule: ShuffleRule) -> IdArray:
-    """Shuffle runs, then the positions in blocks of fixed size."""
+    """Shuffle intervals, then the positions in blocks of fixed size."""
     if rule.block_size < 1:
         raise ConfigError(f"shuffle_block_size is {rule.block_size}: py1b needs at least 1")
     parts, draws = shuffle_and_divide(units, rule)
@@ -71,7 +71,7 @@ def shuffle_py1b(units: Int64Array, rule: ShuffleRule) -> IdArray:
 
 
 def shuffle_py1br(units: Int64Array, rule: ShuffleRule) -> IdArray:
-    """Shuffle runs, then the positions in staggered blocks of random size, which overlap their neighbours."""
+    """Shuffle intervals, then the positions in staggered blocks of random size, which overlap their neighbours."""
     shortest, longest = int(0.75 * rule.block_size), int(1.25 * rule.block_size)
     if shortest < 1:
         raise ConfigError(
@@ -97,15 +97,15 @@ def shuffle_py1br(units: Int64Array, rule: ShuffleRule) -> IdArray:
 
 
 def shuffle_py2s(units: Int64Array, rule: ShuffleRule) -> IdArray:
-    """Shuffle runs and their positions once for all epochs, divide, and shuffle both again for this epoch."""
+    """Shuffle intervals and their positions once for all epochs, divide, and shuffle both again for this epoch."""
     fixed = np.random.default_rng(rule.seed)
-    runs = lay_end_to_end(units).take(fixed.permutation(len(units)))
+    intervals = lay_end_to_end(units).take(fixed.permutation(len(units)))
     fixed_order = _empty_order(units)
-    fill_shuffled(fixed_order, runs, fixed)
+    fill_shuffled(fixed_order, intervals, fixed)
     order = _empty_order(units)
     draws = np.random.default_rng(rule.seed + rule.epoch)
     begin = 0
-    for part in divide(lay_end_to_end(runs.sizes), rule.num_canonical_nodes):
+    for part in divide(lay_end_to_end(intervals.sizes), rule.num_canonical_nodes):
         pieces = part.take(draws.permutation(len(part)))
         for first, size in zip(pieces.begins.tolist(), pieces.sizes.tolist(), strict=True):
             positions = fixed_order[first : first + size].astype(np.int64)
@@ -130,7 +130,7 @@ def _empty_order(units: Int64Array) -> IdArray:
     return np.empty(num_samples, dtype_for(num_samples))
 
 
-def _fill_ascending(order: IdArray, begin: int, part: Runs) -> int:
+def _fill_ascending(order: IdArray, begin: int, part: Intervals) -> int:
     for first, size in zip(part.begins.tolist(), part.sizes.tolist(), strict=True):
         order[begin : begin + size] = np.arange(first, first + size)
         begin += size

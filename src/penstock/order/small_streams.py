@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.order.keys import fold, permutation
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ class _Era:
     before: Int64Array  # [block][stream]: samples dealt to earlier blocks, in this era and before
 
 
-class Pool:
+class SmallStreams:
     """Small streams that share some slots of each block; slot numbers count over the whole segment."""
 
     def __init__(self, counts: Sequence[int], num_blocks: int, slots_before: Callable[[int], int], key: int) -> None:
@@ -74,8 +74,8 @@ class Pool:
             slots_per_era = slots_before(_BLOCKS_PER_ERA)
             self._num_rare = sum(count * slots_per_era < sum(counts) for count in counts)
         self._key = key
-        self._eras: Recent[_Era] = Recent(2)
-        self._blocks: Recent[tuple[Int64Array, Int64Array]] = Recent(4)
+        self._eras: LRU[_Era] = LRU(2)
+        self._blocks: LRU[tuple[Int64Array, Int64Array]] = LRU(4)
 
     def blocks(self, block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
         """Give stream and index within the stream for each slot of some blocks in a row."""

@@ -1,10 +1,11 @@
-"""What a process has handed out, and what it waited for."""
+"""What a process has read and handed out, and how long that took."""
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,21 +17,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Progress:
+class ReadCounts:
     """Counts of one process, or thread, since the dataset was opened in it."""
 
+    first_ids: Int64Array  # of each stream, and the end of the last
     samples: int = 0
     samples_per_stream: list[int] = field(default_factory=list)  # empty as long as there are none
     skipped: int = 0
     seconds_reading: float = 0.0
 
     @contextmanager
-    def reading(self, ids: Int64Array, first_ids: Int64Array) -> Iterator[None]:
+    def reading(self, ids: Int64Array) -> Iterator[None]:
         """Count samples that are read, by stream, and the time it takes."""
         with self.timed():
             yield
-        streams = np.searchsorted(first_ids, ids, side="right") - 1
-        counts = np.bincount(streams, minlength=len(first_ids) - 1)
+        streams = np.searchsorted(self.first_ids, ids, side="right") - 1
+        counts = np.bincount(streams, minlength=len(self.first_ids) - 1)
         self.samples_per_stream = (np.array(self.samples_per_stream or [0] * len(counts)) + counts).tolist()
         self.samples += len(ids)
 
@@ -53,9 +55,10 @@ class Progress:
         }
 
 
-def total_progress(parts: Sequence[Progress]) -> Progress:
+def total_counts(parts: Sequence[ReadCounts]) -> ReadCounts:
     """Add up what several threads have counted."""
-    return Progress(
+    return ReadCounts(
+        first_ids=parts[0].first_ids,
         samples=sum(part.samples for part in parts),
         samples_per_stream=[
             sum(counts) for counts in zip(*(part.samples_per_stream for part in parts if part.samples), strict=True)
@@ -63,3 +66,29 @@ def total_progress(parts: Sequence[Progress]) -> Progress:
         skipped=sum(part.skipped for part in parts),
         seconds_reading=sum(part.seconds_reading for part in parts),
     )
+
+
+class TakenSamples:
+    """Counts the samples of a pass that were taken: those handed over, but for what is left of the last piece."""
+
+    __slots__ = ("_handed_over", "_left")
+
+    def __init__(self, before: int = 0) -> None:
+        self._handed_over = before
+        self._left: Iterator[Any] = iter(())
+
+    @property
+    def count(self) -> int:
+        """The samples that were taken since the pass began."""
+        return self._handed_over - length_hint(self._left)
+
+    def hand_over(self, samples: list[Any]) -> Iterator[Any]:
+        """Give an iterator over samples, each of which counts when it is taken."""
+        # No Python code runs between two samples: what is left of them tells how many were taken.
+        self._handed_over += len(samples)
+        self._left = iter(samples)
+        return self._left
+
+    def add(self, num_samples: int) -> None:
+        """Count samples that are handed over together."""
+        self._handed_over += num_samples

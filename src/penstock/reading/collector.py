@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.formats.rows import join_columns
-from penstock.reading.gathered import Gathering, in_order
+from penstock.reading.stored_columns import Gathering, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.base import ShardReader
-    from penstock.reading.gathered import GathersColumns
+    from penstock.reading.stored_columns import GathersColumns
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
-    from penstock.order.layout import EpochOrder
+    from penstock.order.epoch_order import EpochOrder
     from penstock.types import Int64Array
 
 _FIRST_IDS_AT_ONCE = 1 << 11
@@ -22,7 +22,7 @@ class ReadAhead:
 
     def __init__(self, order: EpochOrder) -> None:
         self._order = order
-        self._kept: Recent[list[tuple[range, Int64Array]]] = Recent(4)
+        self._kept: LRU[list[tuple[range, Int64Array]]] = LRU(4)
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Give the ids at evenly spaced positions of an epoch; the caller may change the array."""

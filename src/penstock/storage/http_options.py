@@ -1,4 +1,4 @@
-"""Options of the connection itself, the same for every store that speaks HTTP: proxy and certificates."""
+"""Options of every store that speaks HTTP: proxy and certificates."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
 from penstock.files import read_file, translated
 from penstock.formats.parts import open_shard
-from penstock.index.mosaic_json import INDEX_NAME, parse_index
+from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ with FaultProxy("http://127.0.0.1:5000", Faults(rate=0.2, kinds=("reset", "stall
     print(proxy.counts)
 ```
 
-`python -m penstock.testing.faults URL --rate 0.2` runs one as a process of its own and prints its address.
+`python -m tests.servers.faults URL --rate 0.2` runs one as a process of its own and prints its address.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 import random
 import socket
 import struct
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -28,13 +29,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
-from typing_extensions import Self
-
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
 Fault = Literal["drop", "reset", "busy", "burst", "stall", "slow", "flip", "cut", "short"]
@@ -78,7 +75,7 @@ class Faults:
 
     def choose(self, request: str, count: int) -> tuple[Fault | None, random.Random]:
         """Say what befalls the `count`-th request of this kind, and give the source of its details."""
-        draw = random.Random(f"{self.seed}|{request}|{count}")  # noqa: S311
+        draw = random.Random(f"{self.seed}|{request}|{count}")
         return (draw.choice(self.kinds) if draw.random() < self.rate else None), draw
 
 
@@ -374,7 +371,7 @@ def _as_reader(body: bytes) -> tuple[asyncio.StreamReader, int]:
     return reader, len(body)
 
 
-def main(arguments: list[str] | None = None, show: Callable[[str], object] = print) -> None:
+def main() -> None:
     """Run a proxy until its input ends; the first line of output is its address, the last what it did."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("target", help="URL of the server")
@@ -383,7 +380,7 @@ def main(arguments: list[str] | None = None, show: Callable[[str], object] = pri
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.0, help="seconds, of every request")
     parser.add_argument("--bandwidth", type=float, default=None, help="bytes per second, of all connections together")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args()
     faults = Faults(
         rate=chosen.rate,
         kinds=tuple(chosen.kinds),
@@ -391,13 +388,10 @@ def main(arguments: list[str] | None = None, show: Callable[[str], object] = pri
         latency_s=chosen.latency,
         bytes_per_s=chosen.bandwidth,
     )
-    import sys
-
     with FaultProxy(chosen.target, faults) as proxy:
-        show(proxy.url)
-        sys.stdout.flush()
+        print(proxy.url, flush=True)
         sys.stdin.read()
-        show(json.dumps(proxy.counts))
+    print(json.dumps(proxy.counts))  # every connection has ended: nothing is counted any more
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.cursor import Cursor
+from penstock.order.make_plan import RunSettings, choose_order, make_plan
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions
 from penstock.order.native import StreamPlan
 from penstock.order.options import StreamShards
-from penstock.order.run import RunSettings, choose_order, make_plan
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight
 from penstock.order.world import World

@@ -1,4 +1,4 @@
-"""A small memory of what was computed last, bounded in size."""
+"""What was computed last, kept up to a total weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
+class LRU(Generic[T]):
     """Keeps the values used last, up to a total weight. Losing one costs time only: it is computed again.
 
     Threads may share it without a lock, which a fork could leave locked: at worst a value is computed twice.
@@ -23,7 +23,7 @@ class Recent(Generic[T]):
         self._limit = limit
         self._kept: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
 
-    def __reduce__(self) -> tuple[type[Recent[T]], tuple[int]]:
+    def __reduce__(self) -> tuple[type[LRU[T]], tuple[int]]:
         return type(self), (self._limit,)
 
     def __call__(self, key: Hashable, compute: Callable[[], T], weight: int = 1) -> T:

@@ -25,7 +25,7 @@ _OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubPlace:
+class HubLocation:
     """A folder of a repository of the Hub, or of a bucket, which has no revisions."""
 
     kind: str  # dataset, model, space or bucket
@@ -66,12 +66,12 @@ class HubPlace:
         return "/".join(filter(None, (f"hf://{self.kind}s", self.repo + revision, self.root)))
 
 
-def place_of(url: str, options: Mapping[str, Any]) -> HubPlace:
+def location_of(url: str, options: Mapping[str, Any]) -> HubLocation:
     """Understand a URL, with what `resolve_hub` said."""
     kind, repo, revision, root = parse_hub_url(url)
     if revision is not None and options.get("revision") not in (None, revision):
         raise ConfigError(f"{shown_url(url)} names one revision, and the option another: {options['revision']}")
-    return HubPlace(
+    return HubLocation(
         kind=kind,
         repo=repo,
         revision=revision or options.get("revision") or DEFAULT_REVISION,
@@ -112,7 +112,7 @@ def resolve_hub(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
     if token is True:  # as Hugging Face's own functions understand it: the user's
         token = first_set(environ, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") or _token_in_file(environ)
     resolved["token"] = token or None
-    place_of(url, resolved)
+    location_of(url, resolved)
     return resolved
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pickle
 
-from penstock.order.memory import Recent
+from penstock.order.lru import LRU
 
 
 def test_the_values_used_last_are_kept() -> None:
-    recent: Recent[str] = Recent(3)
+    recent: LRU[str] = LRU(3)
     computed = []
 
     def get(key: str, weight: int = 1) -> str:
@@ -28,6 +28,6 @@ def test_the_values_used_last_are_kept() -> None:
 
 
 def test_values_stay_behind_when_it_travels() -> None:
-    recent: Recent[bytes] = Recent(3)
+    recent: LRU[bytes] = LRU(3)
     recent("a", lambda: bytes(10**6))
     assert len(pickle.dumps(recent)) < 1000

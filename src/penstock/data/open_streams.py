@@ -1,0 +1,145 @@
+"""From streams to the source that their samples are read from: indexes are read, no shard is touched."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.cache.cache import Cache, CachedStream
+from penstock.cachedir.layout import default_directory
+from penstock.errors import ConfigError, EmptyDatasetError
+from penstock.files import check_path
+from penstock.reading.joined import JoinedSources, Segment
+from penstock.reading.local_folder import LocalFolder
+from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
+from penstock.reading.source import Source, sources
+from penstock.storage.base import StoreSettings, resolve_store, shown_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.data.stream import Stream
+    from penstock.formats.base import ReadOptions
+    from penstock.types import Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedStreams:
+    """The source of all samples, and which of them belong to each stream."""
+
+    source: Source
+    lengths: tuple[Int64Array, ...]  # the samples of each shard, by stream
+    table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
+    files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
+
+    @property
+    def first_ids(self) -> Int64Array:
+        """The first id of each stream, and the end of the last."""
+        return np.cumsum([0, *(int(each.sum()) for each in self.lengths)])
+
+    def cache_counts(self) -> dict[str, Any]:
+        """Count what this process leased, waited for and caused to be fetched, in all and by stream."""
+        if self.table is None:
+            return {}
+        counts = self.table.cache.stats()
+        by_stream = [
+            {} if files is None or files.cached is None else asdict(counts.streams[files.cached])
+            for files in self.files
+        ]
+        return {**asdict(counts.total), "streams": by_stream}
+
+    def node_counts(self) -> dict[str, Any]:
+        """Give the counts of the node's fetcher, if there is one."""
+        return {} if self.table is None else self.table.cache.node_stats()
+
+    def cached_shards(self, shards: Int64Array | None) -> Iterator[tuple[Cache, int, list[int]]]:
+        """Number some shards, or all, that are kept in the cache: the cache, the stream in it, the shards of that."""
+        if self.table is None:
+            return
+        if shards is not None and isinstance(self.source, JoinedSources):
+            _, shards = self.source.numbers_in(self.table, shards)
+        for stream, numbers in self.table.cached_shards(shards):
+            yield self.table.cache, stream, numbers
+
+
+def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None) -> OpenedStreams:
+    """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
+    own = [_own_source(stream) for stream in streams]
+    stored = [stream for stream, source in zip(streams, own, strict=True) if source is None]
+    table = _open_stored(stored, options, limit_bytes) if stored else None
+    segments: list[Segment] = []
+    files: list[StreamFiles | None] = []
+    first_shard = 0
+    left = iter(table.streams if table is not None else ())
+    for source in own:
+        if source is not None:
+            segments.append(Segment(source, 0, len(source.spans)))
+            files.append(None)
+        elif table is not None:
+            files.append(next(left))
+            segments.append(Segment(table, first_shard, len(files[-1].index.shards)))  # type: ignore[union-attr]
+            first_shard += segments[-1].num_shards
+    whole: Source = (
+        segments[0].source if len({id(segment.source) for segment in segments}) == 1 else JoinedSources(segments)
+    )
+    if not whole.spans.num_samples and len(streams) == 1:
+        where = shown_url(streams[0].url or str(streams[0].folder))
+        raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
+    lengths = tuple(
+        np.diff(segment.source.spans.starts)[segment.first_shard : segment.first_shard + segment.num_shards]
+        for segment in segments
+    )
+    return OpenedStreams(source=whole, lengths=lengths, table=table, files=tuple(files))
+
+
+def _own_source(stream: Stream) -> Source | None:
+    given = stream.source
+    if given is None:
+        return None
+    return sources.get(given)(stream) if isinstance(given, str) else given
+
+
+def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None) -> ShardTable:
+    cached: list[CachedStream] = []
+    folders: list[LocalFolder | None] = []
+    numbers: list[int | None] = []
+    for stream in streams:
+        folder = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
+        folders.append(folder)
+        if folder is not None and not folder.is_compressed:
+            numbers.append(None)
+        else:
+            numbers.append(len(cached))
+            cached.append(_cached_stream(stream))
+    cache = Cache(cached, limit_bytes=limit_bytes)
+    found = []
+    for stream, folder, number in zip(streams, folders, numbers, strict=True):
+        if number is not None:
+            index = cache.open_index(number)
+        elif folder is not None:
+            index = folder.index
+        else:
+            raise ConfigError(f"{stream!r} has neither a folder nor a store")
+        check_layouts(index, options)
+        where = shown_url(stream.url or str(stream.folder))
+        validates = stream.validate_hash is not None
+        found.append(StreamFiles(where=where, index=index, in_place=folder, cached=number, validates=validates))
+    return ShardTable(found, cache, options)
+
+
+def _cached_stream(stream: Stream) -> CachedStream:
+    in_place = stream.in_place
+    url = str(stream.url if in_place is None else in_place.absolute())
+    settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
+    directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+    check_path(directory)
+    return CachedStream(
+        directory=directory.absolute(),
+        store=settings,
+        keep_zip=bool(stream.keep_zip),
+        validate_hash=stream.validate_hash,
+        retry=2 if stream.download_retry is None else stream.download_retry,
+        timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
+    )

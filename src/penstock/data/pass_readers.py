@@ -1,0 +1,123 @@
+"""Begins passes of a dataset, and gives each worker or thread that takes part its reader."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.data.passes import NO_WORKER
+from penstock.data.seat import is_worker, pass_key, worker_of
+from penstock.data.worker_state import WorkerState
+from penstock.errors import ResumeError
+from penstock.processes import PerProcess
+from penstock.reading.pass_reader import PassReader
+from penstock.reading.process_readers import PassUnderWay, ProcessReaders
+from penstock.reading.read_counts import TakenSamples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.data.passes import Pass
+    from penstock.data.run_state import RunState
+    from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions
+    from penstock.reading.process_readers import ThreadReader
+    from penstock.reading.source import Source
+    from penstock.types import Columns, Int64Array
+
+
+class PassReaders:
+    """What a dataset, or a loader for it, reads with. Each process has its own open shards and counts."""
+
+    def __init__(self, run: RunState, source: Source, first_ids: Int64Array, options: PassOptions) -> None:
+        self._run, self._source, self._options = run, source, options
+        self._in_process = PerProcess(partial(_readers_here, source, first_ids))
+        self._worker_state: WorkerState | None = None
+        self._announced: int | None = None
+
+    @property
+    def here(self) -> ProcessReaders:
+        """The readers of this process; a forked one begins with nothing."""
+        return self._in_process.get()
+
+    # --- Beginning --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def announced(self, num_workers: int) -> Iterator[Pass]:
+        """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
+        begun = self._run.passes.announce(num_workers, self._run.start_of)
+        self._announced = begun.number
+        try:
+            yield begun
+        finally:
+            self._announced = None
+
+    def take_announced(self) -> int | None:
+        """Give the number of the pass that was announced for whoever asks now, once."""
+        number, self._announced = self._announced, None
+        return number
+
+    def samples(self, number: int | None, make: MakeSamples | None) -> Iterator[Iterator[Any]]:
+        """Take part in a pass and give its samples, in pieces to be laid end to end."""
+        return self._join(number, make=make).samples()
+
+    def columns(self, number: int | None, make_columns: MakeColumns | None) -> Iterator[Columns]:
+        """Take part in a pass and give its batches by column."""
+        return self._join(number, make_columns=make_columns).columns()
+
+    def _join(self, number: int | None, **makes: Any) -> PassReader:
+        worker, num_workers = worker_of()
+        begun = self._run.passes.join(worker if is_worker() else NO_WORKER, pass_key(), self._run.start_of, number)
+        return self._reader(begun, worker, num_workers, self.here.main, **makes)
+
+    def for_threads(self, begun: Pass, num_threads: int, make_columns: MakeColumns | None) -> list[PassReader]:
+        """Give the readers by column of several threads, or of this one, in a pass that was announced for none."""
+        self._run.passes.join(NO_WORKER, None, self._run.start_of, begun.number)
+        here = self.here
+        if num_threads == 0:
+            return [self._reader(begun, 0, 1, here.main, make_columns=make_columns)]
+        readers = [
+            self._reader(begun, thread, num_threads, reader, make_columns=make_columns)
+            for thread, reader in enumerate(here.of_threads(num_threads))
+        ]
+        here.under_way = None  # threads read ahead of what is taken, which only their loader counts
+        return readers
+
+    def abandon_threads(self) -> None:
+        """Leave the threads of now alone, which may still wait for a store."""
+        self.here.abandon_threads()
+
+    def _reader(self, begun: Pass, worker: int, num_workers: int, reader: ThreadReader, **makes: Any) -> PassReader:
+        before = 0
+        if self._worker_state is not None:
+            before, self._worker_state = self._worker_state.yielded, None
+        schedule, taken = self._run.schedule(begun, worker, num_workers), TakenSamples(before)
+        self.here.under_way = PassUnderWay(schedule, taken)
+        return PassReader(schedule, self._source, reader, self._options, taken=taken, **makes)
+
+    # --- How far it has come ----------------------------------------------------------------------------------
+
+    def num_yielded(self) -> int | None:
+        """Count the samples that this process has yielded in its pass, if it reads one."""
+        under_way = self.here.under_way
+        return None if under_way is None else under_way.taken.count
+
+    def worker_state(self) -> dict[str, Any]:
+        """Describe how far this worker has come."""
+        under_way = self.here.under_way
+        if under_way is None:
+            raise ResumeError("this worker has not begun a pass: there is no state to take")
+        worker, num_workers = worker_of()
+        begun = under_way.schedule.plan.state_dict(under_way.schedule.at)
+        yielded = under_way.taken.count
+        return WorkerState(worker=worker, num_workers=num_workers, yielded=yielded, begun=begun).to_dict()
+
+    def load_worker_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on from the state of this worker with its next pass; gives the state of the job where that pass began."""
+        worker, num_workers = worker_of()
+        self._worker_state = WorkerState.from_dict(state, worker=worker, num_workers=num_workers)
+        return self._worker_state.begun
+
+
+def _readers_here(source: Source, first_ids: Int64Array) -> ProcessReaders:
+    return ProcessReaders(source, first_ids, is_worker=is_worker())

@@ -1,0 +1,58 @@
+"""The arguments of a dataset behind its door: each setting has one home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.codecs.digest import check_hashes
+from penstock.data.seat import SeatSettings
+from penstock.errors import ConfigError
+from penstock.formats.base import ReadOptions
+from penstock.order.make_plan import RunSettings
+from penstock.reading.pass_reader import PassOptions
+from penstock.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+# What streams take from their dataset where they leave it out.
+STREAM_DEFAULTS = ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSettings:
+    """How a dataset orders, reads, decodes and shares out its samples."""
+
+    order: RunSettings
+    reading: PassOptions
+    decoding: ReadOptions
+    seat: SeatSettings
+    stream_defaults: dict[str, Any]
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> DatasetSettings:
+        """Sort the arguments of a dataset, given by name; those that are not settings are left alone."""
+        given = dict(arguments)
+        columns, cache_limit, hash_name = given["columns"], given["cache_limit"], given["validate_hash"]
+        if isinstance(columns, str):
+            raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
+        if given["batch_size"] is not None and given["batch_size"] < 1:
+            raise ConfigError(f"batch_size={given['batch_size']} is no batch: give 1 or more")
+        given["columns"] = None if columns is None else tuple(columns)
+        given["cache_limit"] = None if cache_limit is None else parse_bytes(cache_limit)
+        given["validate_hash"] = None if hash_name is None else check_hashes(hash_name)[0]
+        return cls(
+            order=_take(RunSettings, given),
+            reading=_take(PassOptions, given),
+            decoding=_take(ReadOptions, given),
+            seat=_take(SeatSettings, given),
+            stream_defaults={name: given[name] for name in STREAM_DEFAULTS},
+        )
+
+
+def _take(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Make options of a kind from the arguments that bear the names of its fields."""
+    return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""Which batches were delivered to the training loop, and the state of the job that follows from it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.interrupts import WaitingFor, cut_short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.data.dataset import StreamingDataset
+    from penstock.data.passes import Pass
+
+T = TypeVar("T")
+
+_END = object()
+
+
+class DeliveredBatches:
+    """Counts what a loader gives out, whatever its workers or threads have read ahead. For any kind of loader."""
+
+    def __init__(self, dataset: StreamingDataset, *, drops_last: bool) -> None:
+        self._dataset, self._drops_last = dataset, drops_last
+        self._begun: Pass | None = None
+        self._num_steps = 0
+        self._is_over = False
+        self._num_batches = 0
+        self._seconds_waited = 0.0
+
+    def count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
+        """Give the batches of a pass that begins now, each counted as it is taken."""
+        self._begun, self._num_steps, self._is_over = begun, 0, False
+        return self._count(begun, batches)
+
+    def _count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
+        while True:
+            asked = time.perf_counter()
+            try:
+                with WaitingFor("the next batch"):
+                    batch: Any = next(batches, _END)
+            except KeyboardInterrupt as interrupt:
+                raise cut_short(interrupt) from None
+            self._seconds_waited += time.perf_counter() - asked
+            if batch is _END:
+                self._is_over = self._is_over or self._begun is begun
+                return
+            if self._begun is begun:  # a pass that was left for another one no longer counts
+                self._num_steps += 1
+            self._num_batches += 1
+            yield batch
+
+    def num_batches(self) -> int:
+        """Count the batches of an epoch."""
+        return self._dataset.run.num_batches(0, drop_last=self._drops_last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
+        run = self._dataset.run
+        if self._begun is None or run.passes.read().is_between_passes:
+            return self._dataset.state_dict()
+        return run.state_after(self._begun, self._num_steps, is_over=self._is_over and self._drops_last)
+
+    def forget(self) -> None:
+        """A state was loaded: what was delivered before it no longer counts."""
+        self._begun = None
+
+    def stats(self) -> dict[str, Any]:
+        """Count the batches delivered and the seconds that the training loop waited for them."""
+        return {"batches": self._num_batches, "seconds_waited": self._seconds_waited}

@@ -1,0 +1,119 @@
+"""Streams of several sources laid end to end as one source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from penstock.order.spans import Spans
+from penstock.reading.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.formats.base import ShardReader
+    from penstock.reading.source import LimitsOpenShards, OpenShard, RowReader
+    from penstock.types import Int64Array
+
+
+class Segment(NamedTuple):
+    """Some shards of a source in a row: those of one stream."""
+
+    source: Source
+    first_shard: int
+    num_shards: int
+
+
+class JoinedSources(Source):
+    """Numbers the shards of all segments in their order."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = tuple(segments)
+        self._starts = np.cumsum([0, *(segment.num_shards for segment in segments)])
+        lengths = [np.diff(segment.source.spans.starts)[_part(segment)] for segment in segments]
+        self.spans = Spans(np.concatenate(lengths))
+        self._sources = list({id(segment.source): segment.source for segment in segments}.values())
+
+    def open(self, shard: int) -> OpenShard:
+        """Open a shard of the source that it belongs to."""
+        source, number = self.find(shard)
+        return source.open(number)
+
+    @property
+    def sizes(self) -> Int64Array:
+        """The bytes of each shard."""
+        return np.concatenate([segment.source.sizes[_part(segment)] for segment in self._segments])
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether any source fetches its shards."""
+        return any(source.is_fetched for source in self._sources)
+
+    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
+        """Tell each source what is expected of it, which may be nothing."""
+        for source in self._sources:
+            if source.is_fetched:
+                at, numbers = self.numbers_in(source, shards)
+                source.expect(numbers, batches_ahead[at])
+
+    def row_reader(self) -> RowReader | None:
+        """Give what reads rows of the sources that can."""
+        readers = {id(source): source.row_reader() for source in self._sources}
+        return _JoinedRows(self, readers) if any(readers.values()) else None
+
+    def share_limit(self, holder: LimitsOpenShards) -> None:
+        """Let every source limit the holder."""
+        for source in self._sources:
+            source.share_limit(holder)
+
+    def describe_shard(self, shard: int) -> str:
+        """Say where a shard is."""
+        source, number = self.find(shard)
+        return source.describe_shard(number)
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self._sources:
+            source.close()
+
+    def find(self, shard: int) -> tuple[Source, int]:
+        """Give the source of a shard and its number there."""
+        number = int(self._starts.searchsorted(shard, side="right")) - 1
+        segment = self._segments[number]
+        return segment.source, shard - int(self._starts[number]) + segment.first_shard
+
+    def numbers_in(self, source: Source, shards: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Of some shards, say which belong to a source, by their places in the list, and what number each has there."""
+        owners = self._starts.searchsorted(shards, side="right") - 1
+        is_in = np.array([segment.source is source for segment in self._segments])
+        shifts = np.array([segment.first_shard for segment in self._segments]) - self._starts[:-1]
+        (at,) = np.nonzero(is_in[owners])
+        return at, shards[at] + shifts[owners[at]]
+
+
+class _JoinedRows:
+    def __init__(self, joined: JoinedSources, readers: dict[int, RowReader | None]) -> None:
+        self._joined, self._readers = joined, readers
+
+    def is_worth_it(self, shard: int, num_rows: int) -> bool:
+        source, number = self._joined.find(shard)
+        reader = self._readers[id(source)]
+        return reader is not None and reader.is_worth_it(number, num_rows)
+
+    def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
+        asked: dict[int, list[tuple[int, Int64Array]]] = {}
+        owners = []
+        for shard, rows in wanted:
+            source, number = self._joined.find(shard)
+            owners.append(id(source))
+            asked.setdefault(id(source), []).append((number, rows))
+        opened = {}
+        for owner, each in asked.items():
+            reader = self._readers[owner]
+            opened[owner] = iter(reader.open(each) if reader is not None else ())
+        return [next(opened[owner]) for owner in owners]
+
+
+def _part(segment: Segment) -> slice:
+    return slice(segment.first_shard, segment.first_shard + segment.num_shards)

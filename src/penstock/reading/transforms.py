@@ -1,0 +1,85 @@
+"""Functions of the user's on samples, or on columns, called in the process that reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.errors import ConfigError, TransformError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.reading.source import Source
+    from penstock.types import Columns, Int64Array
+
+    SampleTransform: TypeAlias = Callable[[Any], Any]
+    BatchTransform: TypeAlias = Callable[[Columns], Columns]
+
+
+class SampleTransforms:
+    """The transform of each stream, and then the one of the dataset."""
+
+    def __init__(
+        self,
+        source: Source,
+        first_ids: Int64Array,
+        of_streams: Sequence[SampleTransform | None],
+        of_dataset: SampleTransform | None,
+    ) -> None:
+        for transform in (*of_streams, of_dataset):
+            _check(transform, "sample_transform")
+        self._source, self._first_ids = source, first_ids
+        self._chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]
+
+    def __bool__(self) -> bool:
+        return any(self._chains)
+
+    def apply(self, sample_id: int, sample: Any) -> Any:
+        """Give what the transforms make of a sample; an error says which sample it was."""
+        stream = 0
+        if len(self._chains) > 1:
+            stream = int(self._first_ids.searchsorted(sample_id, side="right")) - 1
+        try:
+            for transform in self._chains[stream]:
+                sample = transform(sample)
+        except Exception as error:
+            raise self._failure(sample_id, stream, error) from error
+        return sample
+
+    def _failure(self, sample_id: int, stream: int, error: Exception) -> TransformError:
+        spans = self._source.spans
+        shard = spans.shard_of(sample_id)
+        where, row = self._source.describe_shard(shard), sample_id - int(spans.starts[shard])
+        return TransformError(
+            f"sample_transform failed on sample {sample_id} (stream {stream}, {where}, row {row}):"
+            f" {type(error).__name__}: {error}",
+            sample=sample_id,
+            stream=stream,
+            shard=where,
+            row=row,
+        )
+
+
+class CheckedBatchTransform:
+    """The transform of whole batches by column."""
+
+    def __init__(self, transform: BatchTransform) -> None:
+        _check(transform, "batch_transform")
+        self._transform = transform
+
+    def apply(self, ids: Sequence[int] | Int64Array, columns: Columns) -> Columns:
+        """Give what the transform makes of a batch; an error says which samples were in it."""
+        try:
+            return self._transform(columns)
+        except Exception as error:
+            first = int(ids[0]) if len(ids) else None
+            raise TransformError(
+                f"batch_transform failed on the batch of {len(ids)} samples that begins with sample {first}:"
+                f" {type(error).__name__}: {error}",
+                sample=first,
+            ) from error
+
+
+def _check(transform: Any, name: str) -> None:
+    if transform is not None and not callable(transform):
+        raise ConfigError(f"{name}={transform!r:.100} cannot be called: give a function that takes one value")

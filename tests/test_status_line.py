@@ -1,0 +1,35 @@
+"""The line on the terminal: written over in place, silent at first, gone when it is cleared."""
+
+from __future__ import annotations
+
+import io
+
+from penstock.status_line import StatusLine
+
+
+def test_a_text_is_written_over_the_one_before() -> None:
+    stream = io.StringIO()
+    line = StatusLine(stream)
+    line.show("a longer text")
+    line.show("done", end="\n")
+    assert stream.getvalue() == "\ra longer text\x1b[K\rdone\x1b[K\n"
+    line.clear()  # what has ended stays
+    assert stream.getvalue().endswith("\n")
+
+
+def test_clearing_erases_what_is_shown_once() -> None:
+    stream = io.StringIO()
+    line = StatusLine(stream)
+    line.clear()
+    assert not stream.getvalue()
+    line.show("waiting")
+    line.clear()
+    line.clear()
+    assert stream.getvalue() == "\rwaiting\x1b[K\r\x1b[K"
+
+
+def test_it_is_silent_at_first_and_no_terminal_is_seen_in_a_file() -> None:
+    line = StatusLine(io.StringIO(), silent_for_s=3600)
+    assert not line.is_due()
+    assert not line.is_terminal
+    assert StatusLine(io.StringIO(), silent_for_s=0).is_due()
