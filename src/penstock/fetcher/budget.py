@@ -101,7 +101,7 @@ class DiskBudget:
         with self._books:
             too_full = list(self._too_full)
         for limit in too_full:
-            with self._folders.trying_to_hold(limit.directories) as is_held:
+            with self._folders.holding(limit.directories, wait=False) as is_held:
                 if is_held:
                     self._trim(limit)
         with self._books:

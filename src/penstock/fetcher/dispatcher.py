@@ -60,7 +60,14 @@ class Dispatcher:
         # Where room is being made: one item at a time, so that what is needed later never takes the room of the sooner.
         self._admitting: set[str] = set()
         self._is_closed = False
-        self.workers = Workers(lock, count=queue.__len__, take=self._take, work=self._fetch, most=_MOST_URGENT_WORKERS)
+        self.workers = Workers(
+            lock,
+            count=queue.__len__,
+            is_any_left=queue.is_any_waiting,
+            take=self._take,
+            work=self._fetch,
+            most=_MOST_URGENT_WORKERS,
+        )
         self._clock = Clock(
             lock,
             is_needed=self._is_anybody_short_of_room,
@@ -103,7 +110,7 @@ class Dispatcher:
 
     # --- Fetching one item after the other ------------------------------------------------------------------
 
-    def _take(self, num_busy: int) -> tuple[QueuedItem, Transfer] | None:
+    def _take(self, num_busy: int) -> tuple[QueuedItem, Transfer, bool] | None:
         """Give an item that may be admitted now; where it competes for room, nobody else is admitted meanwhile."""
         known: dict[str, frozenset[str]] = {}
 
@@ -122,15 +129,14 @@ class Dispatcher:
         transfer = Transfer(queued.directory, queued.item, queued.stream, partial(self._demand, queued))
         transfer.current_rank = queued.rank()
         queued.transfer = transfer
-        return queued, transfer
+        return queued, transfer, queued.is_urgent
 
     def _demand(self, queued: QueuedItem) -> Demand:
         with self._lock:
             return queued.demand()
 
-    def _fetch(self, work: tuple[QueuedItem, Transfer]) -> None:
-        queued, transfer = work
-        was_urgent = transfer.demand().is_urgent
+    def _fetch(self, work: tuple[QueuedItem, Transfer, bool]) -> None:
+        queued, transfer, was_urgent = work
         admission: Admission | Exception | None = None
         result: Fetched | Exception | None
         try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.pieces import PiecePool
     from penstock.fetcher.source import Source, Sources
-    from penstock.fetcher.transfer import Demand, Transfer
+    from penstock.fetcher.transfer import Transfer
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item
 
@@ -86,7 +86,7 @@ class Downloader:
         Of those that compete for room one is admitted after the other, so that what is needed later never takes the
         room of what is needed sooner.
         """
-        item, demand = transfer.item, transfer.demand()
+        item = transfer.item
         if transfer.is_cancelled:
             raise NoLongerWanted
         if item.is_index:
@@ -97,7 +97,7 @@ class Downloader:
             return Admission(item, copy=copy)
         if item.parts[0].stored.num_bytes is None or os.path.lexists(transfer.directory / item.name):
             return Admission(item)
-        reservation = self._reserve(transfer, item, demand)
+        reservation = self._reserve(transfer, item)
         return None if reservation is None else Admission(item, reservation)
 
     def fetch(self, transfer: Transfer, admission: Admission) -> Fetched | None:
@@ -115,8 +115,8 @@ class Downloader:
         finally:
             room.end(hand_over=transfer.demand().is_requested)
 
-    def _reserve(self, transfer: Transfer, item: Item, demand: Demand | None = None) -> Reservation | None:
-        demand = demand or transfer.demand()
+    def _reserve(self, transfer: Transfer, item: Item) -> Reservation | None:
+        demand = transfer.demand()
         return self._budget.reserve(
             transfer.directory,
             item,

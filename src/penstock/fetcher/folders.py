@@ -73,30 +73,21 @@ class Folders:
     # --- Holding --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def holding(self, names: Collection[str]) -> Iterator[None]:
-        """Have directories to oneself, to scan them or to evict from them. Who holds some takes no others."""
+    def holding(self, names: Collection[str], *, wait: bool = True) -> Iterator[bool]:
+        """Have directories to oneself, to scan them or to evict from them. Who holds some takes no others.
+
+        Tells whether that is so: without `wait`, it is not if anybody else holds any of them.
+        """
         with ExitStack() as stack:
             for name in sorted(names):  # everybody in the same order, so that no two wait for each other
-                stack.enter_context(self._noted[name].lock)
-            self._take_notes(names)
-            yield
-
-    @contextmanager
-    def trying_to_hold(self, names: Collection[str]) -> Iterator[bool]:
-        """The same without waiting; tells whether nobody else held any of them."""
-        with ExitStack() as stack:
-            for name in sorted(names):
-                if not self._noted[name].lock.acquire(blocking=False):
+                if not self._noted[name].lock.acquire(blocking=wait):
                     yield False
                     return
                 stack.callback(self._noted[name].lock.release)
-            self._take_notes(names)
+            with self.books:
+                for name in names:
+                    self._noted[name].take_notes()
             yield True
-
-    def _take_notes(self, names: Iterable[str]) -> None:
-        with self.books:
-            for name in names:
-                self._noted[name].take_notes()
 
     # --- Noting (with the books) ----------------------------------------------------------------------------
 

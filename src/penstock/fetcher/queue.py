@@ -75,11 +75,10 @@ class QueuedItem:
     competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
     has_room: bool = False  # it is on its way, and will give its room back or keep what came
     transfer: Transfer | None = None  # while it is running
+    key: ItemKey = field(init=False)  # what makes two wishes the same
 
-    @property
-    def key(self) -> ItemKey:
-        """What makes two wishes the same."""
-        return str(self.directory), self.item.identity
+    def __post_init__(self) -> None:
+        self.key = str(self.directory), self.item.identity
 
     @property
     def is_urgent(self) -> bool:
@@ -139,6 +138,10 @@ class ItemQueue:
     def is_short_of_room(self) -> bool:
         """Whether anything waits for room, or stays back for somebody who does."""
         return bool(self._parked or self._refused or self.stalled)
+
+    def is_any_waiting(self) -> bool:
+        """Tell whether any item may wait for its turn: in doubt, yes."""
+        return bool(self._urgent) or any(self._later.values())
 
     def get(self, key: ItemKey, make: Callable[[], QueuedItem]) -> QueuedItem:
         """Give the item of a wish, a new one if it is the first."""

@@ -12,7 +12,6 @@ import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError, PenstockError
@@ -37,7 +36,7 @@ PROGRESS_S = 1.0
 FIRST_CLIENT_S = 5.0
 GRACE_S = 0.5
 _MOST_STORE_CALLS = 16  # uploads of several writers side by side; each one is itself sent in parts
-_LARGE_BYTES = 64 << 10  # of a message that takes long to decode
+_LARGE_BYTES = 16 << 10  # of a message that takes long to decode
 
 
 class Server:
@@ -133,6 +132,7 @@ class ClientSession:
         self._reader = reader
         self._writer = writer
         self._store_threads = store_threads
+        self._loop = asyncio.get_running_loop()
         # Its own, so that a directory on a slow disk holds up nobody but those who use it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-client")
         self._sending = asyncio.Lock()
@@ -146,10 +146,10 @@ class ClientSession:
         while (received := await self._receive()) is not None:
             message, number = received
             if isinstance(message, FetcherError):
-                await self._send(says.dump_failure(number or 0, message))
+                await self._send(says.reply(number or 0, error=message))
                 continue
             how, act = _HANDLERS[type(message)]
-            answering = self._answer(number, partial(act, self, message, number))
+            answering = self._answer(how, act, message, number)
             if how is Handled.ASIDE:
                 self._start_request(number, answering)
             else:
@@ -166,10 +166,10 @@ class ClientSession:
             self._thread.shutdown(wait=False)
 
     def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, action, *arguments)
+        return self._loop.run_in_executor(self._thread, action, *arguments)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -203,22 +203,29 @@ class ClientSession:
                 await self._writer.drain()
             await self._writer.drain()
 
-    async def _answer(self, number: int | None, act: Callable[[], Awaitable[Any]]) -> None:
+    async def _answer(
+        self, how: Handled, act: Callable[..., Any], message: says.Message[Any], number: int | None
+    ) -> None:
         """Do one thing and reply, if the client waits for a reply."""
         try:
-            answer = await act()
             payload: Sequence[Buffer] = ()
+            if how is Handled.AT_ONCE:
+                answer = act(self, message)
+            elif how is Handled.IN_TURN:
+                answer = await self._in_turn(act, self, message)
+            else:
+                answer = await act(self, message, number)
             if isinstance(answer, tuple):
                 answer, payload = answer
             if number is not None:
-                await self._send(says.dump_answer(number, answer), payload)
+                await self._send(says.reply(number, ok=says.Done() if answer is None else answer), payload)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001  it goes to whoever asked
             if not isinstance(error, PenstockError):
                 _log.exception("a request failed")
             if number is not None:
-                await self._send(says.dump_failure(number, error))
+                await self._send(says.reply(number, error=error))
 
     async def _report(
         self, number: int | None, future: asyncio.Future[Any], progress: Callable[[], says.Progress] = says.Progress
@@ -226,7 +233,7 @@ class ClientSession:
         """Wait for something, and say every second that the fetcher is alive."""
         while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
             if number is not None:
-                await self._send(says.dump_progress(number, progress()))
+                await self._send(says.reply(number, progress=progress()))
 
     # --- Unasked --------------------------------------------------------------------------------------------
 
@@ -249,54 +256,45 @@ class ClientSession:
 
     # --- At once --------------------------------------------------------------------------------------------
 
-    async def _hello(self, hello: says.Hello, _: object) -> says.Welcome:
+    def _hello(self, hello: says.Hello) -> None:
         if hello.protocol != PROTOCOL:
             raise FetcherError(f"the fetcher speaks protocol {PROTOCOL}, not {hello.protocol}")
-        return says.Welcome(PROTOCOL)
 
-    async def _released(self, _: says.Released, __: object) -> says.Done:
+    def _released(self, _: says.Released) -> None:
         self._scheduler.released()
-        return says.Done()
 
-    async def _taken(self, taken: says.Taken, _: object) -> says.Done:
+    def _taken(self, taken: says.Taken) -> None:
         self._scheduler.taken((self._client, taken.group), taken.stream, taken.identity)
-        return says.Done()
 
-    async def _withdraw(self, withdraw: says.Withdraw, _: object) -> says.Done:
+    def _withdraw(self, withdraw: says.Withdraw) -> None:
         task = self._requests.get(withdraw.request)
         if task is not None:
             task.cancel()
-        return says.Done()
 
-    async def _stats(self, _: says.GetStats, __: object) -> says.NodeStats:
+    def _stats(self, _: says.GetStats) -> says.NodeStats:
         return self._scheduler.stats()
 
-    async def _caused(self, caused: says.GetCaused, _: object) -> says.Caused:
+    def _caused(self, caused: says.GetCaused) -> says.Caused:
         return says.Caused(self._scheduler.caused((self._client, caused.group)))
 
     # --- In turn --------------------------------------------------------------------------------------------
 
-    async def _register(self, register: says.Register, _: object) -> says.Registered:
+    def _register(self, register: says.Register) -> says.Registered:
         reach("register.before")
-        loop = asyncio.get_running_loop()
 
         def on_share(share: Share) -> None:
             with suppress(RuntimeError):  # the loop has ended, and with it all clients
-                loop.call_soon_threadsafe(self._tell_share, register.group, share)
+                self._loop.call_soon_threadsafe(self._tell_share, register.group, share)
 
         group = self._client, register.group
-        warnings = await self._in_turn(
-            self._scheduler.register, group, register.streams, register.limit_bytes, on_share
-        )
+        warnings = self._scheduler.register(group, register.streams, register.limit_bytes, on_share)
         return says.Registered(tuple(warnings))
 
-    async def _unregister(self, unregister: says.Unregister, _: object) -> says.Done:
-        await self._in_turn(self._scheduler.unregister, (self._client, unregister.group))
-        return says.Done()
+    def _unregister(self, unregister: says.Unregister) -> None:
+        self._scheduler.unregister((self._client, unregister.group))
 
-    async def _expect(self, expect: says.Expect, _: object) -> says.Done:
-        await self._in_turn(self._scheduler.expect, (self._client, expect.group), expect.wants)
-        return says.Done()
+    def _expect(self, expect: says.Expect) -> None:
+        self._scheduler.expect((self._client, expect.group), expect.wants)
 
     # --- Aside ----------------------------------------------------------------------------------------------
 
@@ -325,7 +323,7 @@ class ClientSession:
 
     async def _store(self, call: says.CallStore, number: int | None) -> tuple[says.StoreAnswer, list[Buffer]]:
         is_over = threading.Event()
-        future = asyncio.get_running_loop().run_in_executor(self._store_threads, call_store, call, is_over)
+        future = self._loop.run_in_executor(self._store_threads, call_store, call, is_over)
         try:
             await self._report(number, future)
             answer, data = future.result()
@@ -334,7 +332,7 @@ class ClientSession:
         return answer, [data] if data else []
 
 
-_HANDLERS: dict[type[says.Message[Any]], tuple[Handled, Callable[..., Awaitable[Any]]]] = {
+_HANDLERS: dict[type[says.Message[Any]], tuple[Handled, Callable[..., Any]]] = {
     says.Hello: (Handled.AT_ONCE, ClientSession._hello),
     says.Released: (Handled.AT_ONCE, ClientSession._released),
     says.Taken: (Handled.AT_ONCE, ClientSession._taken),

@@ -23,6 +23,7 @@ class Workers(Generic[T]):
         lock: Any,
         *,
         count: Callable[[], int],  # how much there is to do, begun or not
+        is_any_left: Callable[[], bool],  # whether some of it may not have begun
         take: Callable[[int], T | None],  # given how many threads are busy
         work: Callable[[T], None],
         most: int,
@@ -30,6 +31,7 @@ class Workers(Generic[T]):
         self.num_idle = 0
         self._changed = threading.Condition(lock)
         self._count = count
+        self._is_any_left = is_any_left
         self._take = take
         self._work = work
         self._most = most
@@ -37,8 +39,8 @@ class Workers(Generic[T]):
         self._is_closed = False
 
     def call(self) -> None:
-        """With the lock: see to it that somebody looks for work."""
-        if self._is_closed:
+        """With the lock: see to it that somebody looks for work, if there is any."""
+        if self._is_closed or not self._is_any_left():
             return
         if self.num_idle == 0 and len(self._threads) < min(self._most, self._count()):
             thread = threading.Thread(target=self._run, name="penstock-download", daemon=True)

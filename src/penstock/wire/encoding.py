@@ -126,19 +126,23 @@ def _object_loader(kind: Any) -> Load:
 def _list_loader(kind: Any) -> Load:
     hints = typing.get_type_hints(kind)
     parts = [hints[field.name] for field in dataclasses.fields(kind)]
-    converted = [(place, _loader(hint)) for place, hint in enumerate(parts) if _plain_kinds(hint) is None]
     allowed = [_plain_kinds(hint) for hint in parts]
+    converted = [(place, _loader(hint)) for place, hint in enumerate(parts) if allowed[place] is None]
     fitting: set[tuple[type, ...]] = set()  # the few combinations that were found right: looked up, not checked again
 
-    def load_list(value: Any) -> Any:
-        if type(value) is not list:
+    def check(value: Any, kinds: tuple[type, ...]) -> None:
+        is_fitting = type(value) is list and len(kinds) == len(allowed)
+        if not is_fitting or not all(of is None or found in of for found, of in zip(kinds, allowed, strict=True)):
             raise _misfit(kind.__name__, value)
-        kinds = tuple(map(type, value))
+        fitting.add(kinds)
+
+    def load_list(value: Any) -> Any:
+        try:
+            kinds = tuple(map(type, value))
+        except TypeError as error:
+            raise _misfit(kind.__name__, value) from error
         if kinds not in fitting:
-            fits = len(kinds) == len(allowed)
-            if not fits or not all(of is None or found in of for found, of in zip(kinds, allowed, strict=True)):
-                raise _misfit(kind.__name__, value)
-            fitting.add(kinds)
+            check(value, kinds)
         for place, convert in converted:
             value[place] = convert(value[place])
         return kind(*value)

@@ -35,13 +35,6 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """The fetcher speaks the client's protocol."""
-
-    protocol: int
-
-
-@dataclass(frozen=True, slots=True)
 class Registered:
     """A group is known."""
 
@@ -132,7 +125,7 @@ class ShareNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello(Message[Welcome]):
+class Hello(Message[Done]):
     """The first word of a client."""
 
     protocol: int
@@ -231,7 +224,7 @@ class CallStore(Message[StoreAnswer]):
 
 # By the name of the operation: what is said, and what is answered.
 OPERATIONS: dict[str, tuple[type[Message[Any]], type]] = {
-    "hello": (Hello, Welcome),
+    "hello": (Hello, Done),
     "register": (Register, Registered),
     "unregister": (Unregister, Done),
     "expect": (Expect, Done),
@@ -263,19 +256,13 @@ def load_message(header: Header) -> tuple[Message[Any], int | None]:
     return load(OPERATIONS[name][0], header.get("is")), number
 
 
-def dump_answer(number: int, answer: object) -> Header:
-    """Give the header of the answer to a request."""
-    return {"id": number, "ok": answer}
-
-
-def dump_progress(number: int, progress: Progress) -> Header:
-    """Give the header of a word about a request that is not answered yet."""
-    return {"id": number, "progress": progress}
-
-
-def dump_failure(number: int, error: BaseException) -> Header:
-    """Give the header of the answer to a request that failed."""
-    return {"id": number, "error": dump_error(error)}
+def reply(
+    number: int, *, ok: object = None, progress: Progress | None = None, error: Exception | None = None
+) -> Header:
+    """Give the header of what is said to a request: its answer, how far it is, or that it failed."""
+    if progress is not None:
+        return {"id": number, "progress": progress}
+    return {"id": number, "ok": ok} if error is None else {"id": number, "error": dump_error(error)}
 
 
 def dump_news(news: ShareNews) -> Header:
