@@ -95,11 +95,6 @@ class Dispatcher:
         self.workers.close()
         self._clock.wake()
 
-    def join(self, timeout_s: float) -> bool:
-        """Without the lock: wait until the threads have ended, and tell whether they have."""
-        deadline = time.monotonic() + timeout_s
-        return self.workers.join(timeout_s) and self._clock.join(max(0.0, deadline - time.monotonic()))
-
     def _requeue(self, queued: QueuedItem) -> None:
         """Queue an item anew. This thread may be the last to look: whoever waits for work has to hear of it."""
         queued.state = State.QUEUED

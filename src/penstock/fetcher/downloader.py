@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import Edition, last_edition
 from penstock.cachedir.layout import new_part_path, stripe_of
-from penstock.cachedir.presence import look
+from penstock.cachedir.presence import is_name_taken, look
 from penstock.errors import AccessDeniedError, BadIndexError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
@@ -95,7 +95,7 @@ class Downloader:
         if copy is not None:
             self._found(transfer, copy)
             return Admission(item, copy=copy)
-        if item.parts[0].stored.num_bytes is None or os.path.lexists(transfer.directory / item.name):
+        if item.parts[0].stored.num_bytes is None or is_name_taken(transfer.directory, item.name):
             return Admission(item)
         reservation = self._reserve(transfer, item)
         return None if reservation is None else Admission(item, reservation)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.editions import About, Edition, editions_in
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record
-from penstock.cachedir.presence import look, stamp_of
+from penstock.cachedir.presence import is_name_taken, look, stamp_of
 from penstock.cachedir.versions import edition_of, fingerprint, is_young, lasting_tag, tag_of
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
@@ -136,7 +136,7 @@ def _publish_index(folder: Folder, edition: Edition, source: Source, info: Objec
     directory = folder.directory
     record = folder.ledger.get(INDEX_NAME)
     stamp = look(directory, INDEX_NAME)
-    if os.path.lexists(directory / INDEX_NAME) and (record is None or stamp is None or record.files != (stamp,)):
+    if is_name_taken(directory, INDEX_NAME) and (record is None or stamp is None or record.files != (stamp,)):
         return
     part = new_part_path(directory, stripe_of(INDEX_NAME))
     try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
 from penstock.fetcher.store_calls import call_store
-from penstock.wire import messages as says
+from penstock.wire import messages
 from penstock.wire.address import check_peer
 from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, pack_message, unpack_header, unpack_prefix
 
@@ -94,7 +94,7 @@ class Handled(enum.Enum):
     ASIDE = enum.auto()  # in a task of its own, while further messages are taken
 
 
-_Received = tuple["says.Message[Any] | FetcherError", "int | None"]
+_Received = tuple["messages.Message[Any] | FetcherError", "int | None"]
 
 
 def _understand(data: bytes) -> _Received:
@@ -106,7 +106,7 @@ def _understand(data: bytes) -> _Received:
     try:
         header = unpack_header(data)
         try:
-            return says.load_message(header)
+            return messages.load_message(header)
         except FetcherError as error:
             if type(header.get("id")) is not int:
                 raise
@@ -146,7 +146,7 @@ class ClientSession:
         while (received := await self._receive()) is not None:
             message, number = received
             if isinstance(message, FetcherError):
-                await self._send(says.reply(number or 0, error=message))
+                await self._send(messages.reply(number or 0, error=message))
                 continue
             how, act = _HANDLERS[type(message)]
             answering = self._answer(how, act, message, number)
@@ -204,7 +204,7 @@ class ClientSession:
             await self._writer.drain()
 
     async def _answer(
-        self, how: Handled, act: Callable[..., Any], message: says.Message[Any], number: int | None
+        self, how: Handled, act: Callable[..., Any], message: messages.Message[Any], number: int | None
     ) -> None:
         """Do one thing and reply, if the client waits for a reply."""
         try:
@@ -218,22 +218,25 @@ class ClientSession:
             if isinstance(answer, tuple):
                 answer, payload = answer
             if number is not None:
-                await self._send(says.reply(number, ok=says.Done() if answer is None else answer), payload)
+                await self._send(messages.reply(number, ok=messages.Done() if answer is None else answer), payload)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001  it goes to whoever asked
             if not isinstance(error, PenstockError):
                 _log.exception("a request failed")
             if number is not None:
-                await self._send(says.reply(number, error=error))
+                await self._send(messages.reply(number, error=error))
 
     async def _report(
-        self, number: int | None, future: asyncio.Future[Any], progress: Callable[[], says.Progress] = says.Progress
+        self,
+        number: int | None,
+        future: asyncio.Future[Any],
+        progress: Callable[[], messages.Progress] = messages.Progress,
     ) -> None:
         """Wait for something, and say every second that the fetcher is alive."""
         while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
             if number is not None:
-                await self._send(says.reply(number, progress=progress()))
+                await self._send(messages.reply(number, progress=progress()))
 
     # --- Unasked --------------------------------------------------------------------------------------------
 
@@ -248,7 +251,7 @@ class ClientSession:
         try:
             while self._shares:
                 group = next(iter(self._shares))
-                await self._send(says.dump_news(says.ShareNews(group, self._shares.pop(group))))
+                await self._send(messages.dump_news(messages.ShareNews(group, self._shares.pop(group))))
         except ConnectionError as error:
             _log.info("a client left before it was told its share: %s", error)
         finally:
@@ -256,30 +259,30 @@ class ClientSession:
 
     # --- At once --------------------------------------------------------------------------------------------
 
-    def _hello(self, hello: says.Hello) -> None:
+    def _hello(self, hello: messages.Hello) -> None:
         if hello.protocol != PROTOCOL:
             raise FetcherError(f"the fetcher speaks protocol {PROTOCOL}, not {hello.protocol}")
 
-    def _released(self, _: says.Released) -> None:
+    def _released(self, _: messages.Released) -> None:
         self._scheduler.released()
 
-    def _taken(self, taken: says.Taken) -> None:
+    def _taken(self, taken: messages.Taken) -> None:
         self._scheduler.taken((self._client, taken.group), taken.stream, taken.identity)
 
-    def _withdraw(self, withdraw: says.Withdraw) -> None:
+    def _withdraw(self, withdraw: messages.Withdraw) -> None:
         task = self._requests.get(withdraw.request)
         if task is not None:
             task.cancel()
 
-    def _stats(self, _: says.GetStats) -> says.NodeStats:
+    def _stats(self, _: messages.GetStats) -> messages.NodeStats:
         return self._scheduler.stats()
 
-    def _caused(self, caused: says.GetCaused) -> says.Caused:
-        return says.Caused(self._scheduler.caused((self._client, caused.group)))
+    def _caused(self, caused: messages.GetCaused) -> messages.Caused:
+        return messages.Caused(self._scheduler.caused((self._client, caused.group)))
 
     # --- In turn --------------------------------------------------------------------------------------------
 
-    def _register(self, register: says.Register) -> says.Registered:
+    def _register(self, register: messages.Register) -> messages.Registered:
         reach("register.before")
 
         def on_share(share: Share) -> None:
@@ -288,17 +291,17 @@ class ClientSession:
 
         group = self._client, register.group
         warnings = self._scheduler.register(group, register.streams, register.limit_bytes, on_share)
-        return says.Registered(tuple(warnings))
+        return messages.Registered(tuple(warnings))
 
-    def _unregister(self, unregister: says.Unregister) -> None:
+    def _unregister(self, unregister: messages.Unregister) -> None:
         self._scheduler.unregister((self._client, unregister.group))
 
-    def _expect(self, expect: says.Expect) -> None:
+    def _expect(self, expect: messages.Expect) -> None:
         self._scheduler.expect((self._client, expect.group), expect.wants)
 
     # --- Aside ----------------------------------------------------------------------------------------------
 
-    async def _fetch(self, fetch: says.Fetch, number: int | None) -> says.Fetched:
+    async def _fetch(self, fetch: messages.Fetch, number: int | None) -> messages.Fetched:
         group = self._client, fetch.group
         request = self._scheduler.ask(group, fetch.stream, fetch.item, is_urgent=fetch.is_urgent)
         future = asyncio.wrap_future(request.future)
@@ -310,7 +313,7 @@ class ClientSession:
         finally:
             self._scheduler.withdraw(request)
 
-    async def _read(self, read: says.Read, number: int | None) -> tuple[says.Found, list[Buffer]]:
+    async def _read(self, read: messages.Read, number: int | None) -> tuple[messages.Found, list[Buffer]]:
         group = self._client, read.group
         reading: Future[list[list[Buffer]]] = self._scheduler.read(
             group, read.stream, read.places, read.edition, read.shards
@@ -319,9 +322,9 @@ class ClientSession:
         await self._report(number, future)
         found = future.result()
         sizes = tuple(sum(memoryview(piece).nbytes for piece in pieces) for pieces in found)
-        return says.Found(sizes), [piece for pieces in found for piece in pieces]
+        return messages.Found(sizes), [piece for pieces in found for piece in pieces]
 
-    async def _store(self, call: says.CallStore, number: int | None) -> tuple[says.StoreAnswer, list[Buffer]]:
+    async def _store(self, call: messages.CallStore, number: int | None) -> tuple[messages.StoreAnswer, list[Buffer]]:
         is_over = threading.Event()
         future = self._loop.run_in_executor(self._store_threads, call_store, call, is_over)
         try:
@@ -332,17 +335,17 @@ class ClientSession:
         return answer, [data] if data else []
 
 
-_HANDLERS: dict[type[says.Message[Any]], tuple[Handled, Callable[..., Any]]] = {
-    says.Hello: (Handled.AT_ONCE, ClientSession._hello),
-    says.Released: (Handled.AT_ONCE, ClientSession._released),
-    says.Taken: (Handled.AT_ONCE, ClientSession._taken),
-    says.Withdraw: (Handled.AT_ONCE, ClientSession._withdraw),
-    says.GetStats: (Handled.AT_ONCE, ClientSession._stats),
-    says.GetCaused: (Handled.AT_ONCE, ClientSession._caused),
-    says.Register: (Handled.IN_TURN, ClientSession._register),
-    says.Unregister: (Handled.IN_TURN, ClientSession._unregister),
-    says.Expect: (Handled.IN_TURN, ClientSession._expect),
-    says.Fetch: (Handled.ASIDE, ClientSession._fetch),
-    says.Read: (Handled.ASIDE, ClientSession._read),
-    says.CallStore: (Handled.ASIDE, ClientSession._store),
+_HANDLERS: dict[type[messages.Message[Any]], tuple[Handled, Callable[..., Any]]] = {
+    messages.Hello: (Handled.AT_ONCE, ClientSession._hello),
+    messages.Released: (Handled.AT_ONCE, ClientSession._released),
+    messages.Taken: (Handled.AT_ONCE, ClientSession._taken),
+    messages.Withdraw: (Handled.AT_ONCE, ClientSession._withdraw),
+    messages.GetStats: (Handled.AT_ONCE, ClientSession._stats),
+    messages.GetCaused: (Handled.AT_ONCE, ClientSession._caused),
+    messages.Register: (Handled.IN_TURN, ClientSession._register),
+    messages.Unregister: (Handled.IN_TURN, ClientSession._unregister),
+    messages.Expect: (Handled.IN_TURN, ClientSession._expect),
+    messages.Fetch: (Handled.ASIDE, ClientSession._fetch),
+    messages.Read: (Handled.ASIDE, ClientSession._read),
+    messages.CallStore: (Handled.ASIDE, ClientSession._store),
 }

@@ -112,15 +112,7 @@ class Clock:
         if self._thread is None and self._is_needed():
             self._thread = threading.Thread(target=self._run, name="penstock-clock", daemon=True)
             self._thread.start()
-        self._changed.notify_all()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended, and tell whether it has."""
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while self._thread is not None and (left_s := deadline - time.monotonic()) > 0:
-                self._changed.wait(left_s)
-            return self._thread is None
+        self._changed.notify()
 
     def _run(self) -> None:
         period_ends = time.monotonic() + self._period_s
@@ -138,4 +130,3 @@ class Clock:
                 is_over = not self._is_needed()
                 if is_over:
                     self._thread = None
-                    self._changed.notify_all()

@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from penstock.errors import FetcherError
+from penstock.errors import FetcherError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     Load = Callable[[Any], Any]
 
@@ -62,32 +62,44 @@ _dumpers = _Dumpers()
 
 
 def load(kind: type[T], value: Any) -> T:
-    """Rebuild a dataclass from plain values; a FetcherError says what does not fit."""
+    """Rebuild a dataclass from plain values; a FetcherError says that they do not fit."""
     hint: Any = kind
-    loaded: T = _loader(hint)(value)
+    try:
+        loaded: T = _loader(hint)(value)
+    except PenstockError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        # What did not fit is not told: settings of stores may hold secrets.
+        raise FetcherError(
+            f"what came over the fetcher's socket is no {kind.__name__} as this version knows it"
+        ) from error
     return loaded
 
 
 @cache
 def _loader(hint: Any) -> Load:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    """Make what rebuilds a value of a type; it raises one of several errors if that is impossible."""
+    arguments = typing.get_args(hint)
     if hint is Any:
         return lambda value: value
     if (kinds := _plain_kinds(hint)) is not None:
-        return _plain_loader(hint, kinds)
+        return partial(_as_it_is, kinds)
     if hint is Path:
-        text = _loader(str)
-        return lambda value: Path(text(value))
+        return lambda value: Path(value)
     if dataclasses.is_dataclass(hint):
         return _list_loader(hint) if hint in _compact else _object_loader(hint)
-    if origin in (types.UnionType, Union):
-        (other,) = (_loader(argument) for argument in arguments if argument is not type(None))
-        return lambda value: None if value is None else other(value)
-    if origin is tuple:
-        return _tuple_loader(arguments)
+    origin = typing.get_origin(hint)
     if origin is dict:
-        return _dict_loader(*arguments)
-    raise TypeError(f"{hint} cannot travel over the fetcher's socket")
+        key, one = arguments[0], _loader(arguments[1])
+        return lambda value: {key(name): one(part) for name, part in value.items()}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        one = _loader(arguments[0])
+        return lambda value: tuple(map(one, _as_it_is((list,), value)))
+    each = [_loader(argument) for argument in arguments if argument is not type(None)]
+    if origin is tuple:
+        return lambda value: tuple(one(part) for one, part in zip(each, value, strict=True))
+    (one,) = each  # a value, or none
+    return lambda value: None if value is None else one(value)
 
 
 def _plain_kinds(hint: Any) -> frozenset[type] | None:
@@ -99,28 +111,16 @@ def _plain_kinds(hint: Any) -> frozenset[type] | None:
     return frozenset(found for kind in kinds for found in _PLAIN[kind])
 
 
-def _plain_loader(hint: Any, kinds: frozenset[type]) -> Load:
-    def load_plain(value: Any) -> Any:
-        if type(value) not in kinds:
-            raise _misfit(hint, value)
-        return value
-
-    return load_plain
+def _as_it_is(kinds: Collection[type], value: Any) -> Any:
+    if type(value) not in kinds:
+        raise TypeError
+    return value
 
 
 def _object_loader(kind: Any) -> Load:
     hints = typing.get_type_hints(kind)
     fields = {field.name: _loader(hints[field.name]) for field in dataclasses.fields(kind)}
-
-    def load_object(value: Any) -> Any:
-        if type(value) is not dict or not value.keys() <= fields.keys():
-            raise _misfit(kind.__name__, value)
-        try:
-            return kind(**{name: fields[name](part) for name, part in value.items()})
-        except TypeError as error:
-            raise _misfit(kind.__name__, value) from error
-
-    return load_object
+    return lambda value: kind(**{name: fields[name](part) for name, part in value.items()})
 
 
 def _list_loader(kind: Any) -> Load:
@@ -130,63 +130,14 @@ def _list_loader(kind: Any) -> Load:
     converted = [(place, _loader(hint)) for place, hint in enumerate(parts) if allowed[place] is None]
     fitting: set[tuple[type, ...]] = set()  # the few combinations that were found right: looked up, not checked again
 
-    def check(value: Any, kinds: tuple[type, ...]) -> None:
-        is_fitting = type(value) is list and len(kinds) == len(allowed)
-        if not is_fitting or not all(of is None or found in of for found, of in zip(kinds, allowed, strict=True)):
-            raise _misfit(kind.__name__, value)
-        fitting.add(kinds)
-
     def load_list(value: Any) -> Any:
-        try:
-            kinds = tuple(map(type, value))
-        except TypeError as error:
-            raise _misfit(kind.__name__, value) from error
+        kinds = tuple(map(type, value))
         if kinds not in fitting:
-            check(value, kinds)
+            if not all(of is None or found in of for found, of in zip(kinds, allowed, strict=True)):
+                raise TypeError
+            fitting.add(kinds)
         for place, convert in converted:
             value[place] = convert(value[place])
         return kind(*value)
 
     return load_list
-
-
-def _tuple_loader(arguments: tuple[Any, ...]) -> Load:
-    if arguments[-1] is Ellipsis:
-        one = _loader(arguments[0])
-
-        def load_many(value: Any) -> Any:
-            if type(value) is not list:
-                raise _misfit("a list", value)
-            return tuple(map(one, value))
-
-        return load_many
-    each = tuple(map(_loader, arguments))
-
-    def load_few(value: Any) -> Any:
-        if type(value) is not list or len(value) != len(each):
-            raise _misfit(f"a list of {len(each)}", value)
-        return tuple(one(part) for one, part in zip(each, value, strict=True))
-
-    return load_few
-
-
-def _dict_loader(key: Any, hint: Any) -> Load:
-    one = _loader(hint)
-
-    def load_dict(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _misfit("an object", value)
-        try:
-            return {key(name): one(part) for name, part in value.items()}
-        except ValueError as error:
-            raise _misfit(f"an object with {key.__name__} keys", value) from error
-
-    return load_dict
-
-
-def _misfit(wanted: Any, value: Any) -> FetcherError:
-    # Only its type is told: settings of stores may hold secrets.
-    name = getattr(wanted, "__name__", wanted)
-    return FetcherError(
-        f"a message that does not fit came over the fetcher's socket: {type(value).__name__} for {name}"
-    )
