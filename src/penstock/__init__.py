@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from penstock._version import __version__
 
 if TYPE_CHECKING:
-    from penstock.cache.clear import clear_cache
+    from penstock.cache.cleanup import clear_cache, prune_cache
     from penstock.cache.contents import list_cache
-    from penstock.cache.prune import prune_cache
     from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.errors import PenstockError, TransformError
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.encodings.table import encodings
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.reading.function_reader import FunctionReader
     from penstock.reading.source import OpenShard, Source
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CSVWriter": "penstock.write.writer",
+    "Encoding": "penstock.formats.encodings.base",
     "FunctionReader": "penstock.reading.function_reader",
     "JSONWriter": "penstock.write.writer",
     "LocalDataset": "penstock.data.local",
@@ -40,15 +42,17 @@ _HOMES = {
     "TSVWriter": "penstock.write.writer",
     "TransformError": "penstock.errors",
     "XSVWriter": "penstock.write.writer",
-    "clear_cache": "penstock.cache.clear",
+    "clear_cache": "penstock.cache.cleanup",
+    "encodings": "penstock.formats.encodings.table",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge",
-    "prune_cache": "penstock.cache.prune",
+    "prune_cache": "penstock.cache.cleanup",
     "warm_cache": "penstock.data.warm",
 }
 
 __all__ = [
     "CSVWriter",
+    "Encoding",
     "FunctionReader",
     "JSONWriter",
     "LocalDataset",
@@ -64,6 +68,7 @@ __all__ = [
     "XSVWriter",
     "__version__",
     "clear_cache",
+    "encodings",
     "list_cache",
     "merge_index",
     "prune_cache",

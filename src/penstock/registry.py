@@ -6,12 +6,13 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Registry(Generic[T]):
@@ -20,20 +21,25 @@ class Registry(Generic[T]):
     Outside packages add to it through entry points of the given group; a name of our own cannot be taken over.
     """
 
-    def __init__(self, kind: str, *, group: str, builtin: dict[str, str]) -> None:
+    def __init__(self, kind: str, *, group: str, builtin: Mapping[str, str | T]) -> None:
         self._kind = kind
         self._group = group
-        self._paths = dict(builtin)
-        self._loaded: dict[str, T] = {}
+        self._paths = {name: path for name, path in builtin.items() if isinstance(path, str)}
+        self._loaded: dict[str, T] = {name: item for name, item in builtin.items() if not isinstance(item, str)}
         self._has_scanned = False
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorate the class or function that `name` shall stand for."""
+    def register(self, name: str) -> Callable[[U], U]:
+        """Decorate the class or function that `name` shall stand for, in this process.
 
-        def add(target: T) -> T:
-            if name in self._loaded or name in self._paths:
+        Processes that are started afresh know it once they import the module; an entry point spares them that.
+        """
+
+        def add(target: U) -> U:
+            own_path = f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}"
+            # An entry point may lead to a decorated class: it is the same one.
+            if name in self._loaded or self._paths.get(name, own_path) != own_path:
                 raise ConfigError(f"{self._kind} {name!r} is already registered")
-            self._loaded[name] = target
+            self._loaded[name] = cast("T", target)
             return target
 
         return add
@@ -50,12 +56,20 @@ class Registry(Generic[T]):
                 self._scan()
             if name not in self._paths:
                 raise self._unknown(name)
-            module, _, attributes = self._paths[name].partition(":")
-            self._loaded[name] = cast("T", attrgetter(attributes)(import_module(module)))
+            self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._loaded or name in self._paths or name in self.names()
+
+    def _load(self, name: str) -> T:
+        module, _, attributes = self._paths[name].partition(":")
+        try:
+            return cast("T", attrgetter(attributes)(import_module(module)))
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{self._kind} {name!r} cannot be loaded from {self._paths[name]}: {error!r}") from error
 
     def _scan(self) -> None:
         if not self._has_scanned:
@@ -63,7 +77,8 @@ class Registry(Generic[T]):
 
             self._has_scanned = True
             for point in entry_points(group=self._group):
-                self._paths.setdefault(point.name, point.value)
+                if point.name not in self._loaded:
+                    self._paths.setdefault(point.name, point.value)
 
     def _unknown(self, name: str) -> ConfigError:
         names = self.names()

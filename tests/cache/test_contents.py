@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import list_cache
-from penstock.cache.contents import Contents, Standing, describe, mark_newest, standings
-from penstock.cache.directories import is_at
+from penstock.cache.contents import Contents, Standing, describe, is_at, mark_newest, standings
 from penstock.cachedir.layout import apart_name
 from penstock.errors import CacheError, ObjectNotFoundError
 from tests.cache.found import FOLDER, make_copy, make_edition

@@ -30,8 +30,8 @@ from penstock.errors import (
 )
 from penstock.formats.unpacked import note_path
 from penstock.order.spans import Spans
+from penstock.reading.batch_reader import group_by_shard
 from penstock.reading.collector import join_batches
-from penstock.reading.locate import group_by_shard
 
 if TYPE_CHECKING:
     from pathlib import Path

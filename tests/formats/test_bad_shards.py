@@ -25,7 +25,7 @@ from penstock.errors import (
     UnsafeTypeError,
 )
 from penstock.formats.base import ReadOptions, get_format
-from penstock.formats.encodings.table import known_encodings
+from penstock.formats.encodings.table import encodings
 from penstock.index.model import Column, ShardLayout
 from tests.formats.making import attempt, build, edit_index, make_layout, mds_shard, open_parts
 
@@ -362,7 +362,7 @@ def check_layout(columns: list[Column], **settings: Any) -> None:
 def test_unknown_encodings_are_refused_on_opening() -> None:
     with pytest.raises(UnknownEncodingError) as caught:
         check_layout([Column("x", "int128")])
-    assert str(caught.value) == f"unknown column encoding 'int128': known are {', '.join(known_encodings())}"
+    assert str(caught.value) == f"unknown column encoding 'int128': known are {', '.join(encodings.names())}"
     text = make_layout({"x": "int"}, "csv")
     layout = ShardLayout(format="csv", columns=(Column("x", "bytes"),), settings={"newline": "\n"})
     with pytest.raises(

@@ -25,7 +25,7 @@ from penstock.errors import (
     EncodingConfigError,
     UnknownEncodingError,
 )
-from penstock.formats.encodings.table import get_encoding, known_encodings
+from penstock.formats.encodings.table import encodings, get_encoding
 from penstock.testing.formats import is_same
 from tests.formats.making import build, make_layout, open_parts, read_stored, round_trip, store_and_read
 
@@ -203,7 +203,7 @@ def test_pkl(value: Any) -> None:
     assert is_same(store_and_read("pkl", value, allow_unsafe_types=True), value)
 
 
-@pytest.mark.parametrize("encoding", [name for name in known_encodings() if get_encoding(name).num_bytes is None])
+@pytest.mark.parametrize("encoding", [name for name in encodings.names() if get_encoding(name).num_bytes is None])
 @given(stored=st.binary())
 @settings(max_examples=10)
 def test_bytes_pass_through_every_variable_encoding(encoding: str, stored: bytes) -> None:
@@ -552,7 +552,7 @@ def test_a_pickle_that_breaks_is_a_corrupt_shard() -> None:
 def test_unknown_encodings_list_the_known_ones(encoding: str) -> None:
     with pytest.raises(UnknownEncodingError) as caught:
         make_layout({"x": encoding})
-    assert str(caught.value) == f"unknown column encoding {encoding!r}: known are {', '.join(known_encodings())}"
+    assert str(caught.value) == f"unknown column encoding {encoding!r}: known are {', '.join(encodings.names())}"
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, KeyError)
     assert isinstance(caught.value, ValueError)

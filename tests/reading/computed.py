@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock import FunctionReader, OpenShard, Source
-from penstock.order.spans import Spans
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FIRST_ID = 1000  # no sample of a dataset that tests write has such a number
 
 
 class Squares(Source):
     """Shards of so many numbers and their squares each."""
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self.spans = Spans(lengths)
 
     def open(self, shard: int) -> OpenShard:
         begin, end = self.spans.starts[shard : shard + 2].tolist()

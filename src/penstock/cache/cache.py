@@ -35,7 +35,6 @@ from penstock.wire.share import UNHEARD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -152,12 +151,13 @@ class Cache:
 
     def is_present(self, stream: int, shard: int) -> bool:
         """Tell whether a shard is here now. Only a lease keeps it here."""
-        opened, index = self._opened(stream)
+        state = self._process.get()
+        opened, index = state.opened[stream] or self._opened(stream)
         entry = opened.entry(shard)
         if entry is None:
             return False
         first = index.shards[shard].parts[0].raw
-        path = self._process.get().paths[stream](opened.edition.name_of(first.basename, entry))
+        path = state.paths[stream](opened.edition.name_of(first.basename, entry))
         return entry.is_first_at(path, first.num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
@@ -290,9 +290,7 @@ class Cache:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -314,12 +312,13 @@ class Cache:
         return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream].validate_hash)
 
     def _try_lease(self, stream: int, shard: int) -> Lease | None:
-        opened, index = self._opened(stream)
+        state = self._process.get()
+        opened, index = state.opened[stream] or self._opened(stream)
         entry = opened.entry(shard)
         if entry is None:
             return None
         raw = [part.raw for part in index.shards[shard].parts]
-        path_of, name_of = self._process.get().paths[stream], opened.edition.name_of
+        path_of, name_of = state.paths[stream], opened.edition.name_of
         paths = [path_of(name_of(file.basename, entry)) for file in raw]
         return try_lease(paths, [file.num_bytes for file in raw], entry, self._released)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.boot import boot_id
 from penstock.cachedir.layout import apart_name, editions_folder
 from penstock.cachedir.lock import open_locked, wait_for_lock
-from penstock.cachedir.presence import ShardStamp
+from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import appearing, make_folders
 from penstock.index.catalog import INDEX_NAME
@@ -132,7 +132,7 @@ class Edition:
 
     def name_of(self, name: str, entry: ShardStamp) -> str:
         """Give the name under which a file of a shard lies."""
-        return apart_name(self.name, name) if entry.is_apart else name
+        return apart_name(self.name, name) if entry.place == APART else name
 
     def confirm(self, number: int, files: Sequence[FileStamp], *, is_apart: bool) -> None:
         """Say which files are a shard."""

@@ -24,7 +24,7 @@ _HAND_OVER_S = 5.0
 
 
 class Folder:
-    """Not safe for threads by itself, all but its ledger: `Room` calls it under its lock."""
+    """Not safe for threads by itself, all but its ledger: whoever budgets the disk guards it."""
 
     def __init__(self, directory: Path, stripes: Stripes) -> None:
         self.directory = directory

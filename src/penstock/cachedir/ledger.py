@@ -143,6 +143,11 @@ class Ledger:
         """Write down that files are gone, or are no longer ours."""
         self._append(json.dumps({"gone": name}).encode() + b"\n")
 
+    def close(self) -> None:
+        """Close the file; whoever asks again opens it anew."""
+        with self._lock:
+            self._forget()
+
     # --- The file -------------------------------------------------------------------------------------------
 
     def _refresh(self) -> None:

@@ -63,12 +63,16 @@ class Descriptor:
             self.close()
 
 
-def try_lock(number: int, path: Path | str, *, is_shared: bool = False) -> bool:
-    """Lock an open file at once, alone or with others who share it; False: somebody else is in the way."""
+def open_locked(path: Path | str, flags: int = _READING, *, is_shared: bool = False) -> Descriptor | None:
+    """Open a file and lock it at once, alone or with others who share it; None: somebody else is in the way."""
+    descriptor = Descriptor(os.open(path, flags, 0o600))
+    is_locked = False
     try:
-        fcntl.flock(number, _TRY_SHARED if is_shared else _TRY_ALONE)
+        fcntl.flock(descriptor.number, _TRY_SHARED if is_shared else _TRY_ALONE)
+        is_locked = True
+        return descriptor
     except BlockingIOError:
-        return False
+        return None
     except OSError as error:
         if error.errno in _NOT_ON_THIS_DISK:
             raise CacheError(
@@ -76,26 +80,9 @@ def try_lock(number: int, path: Path | str, *, is_shared: bool = False) -> bool:
                 path=str(path),
             ) from error
         raise
-    return True
-
-
-def open_locked(path: Path | str, *, is_shared: bool = False) -> Descriptor | None:
-    """Open a file that is there and lock it at once; None: somebody else is in the way."""
-    descriptor = Descriptor(os.open(path, _READING))
-    try:
-        if try_lock(descriptor.number, path, is_shared=is_shared):
-            return descriptor
-    except BaseException:
-        descriptor.close()
-        raise
-    descriptor.close()
-    return None
-
-
-def try_hold(path: Path) -> Descriptor | None:
-    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return try_hold_file(path, os.O_RDWR | os.O_CREAT)
+    finally:
+        if not is_locked:
+            descriptor.close()
 
 
 def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descriptor | None:
@@ -103,14 +90,17 @@ def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descrip
 
     A lock counts only if its file still has its name: it may have been replaced, or its folder deleted and made anew.
     """
-    holder = Descriptor(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    is_held = False
-    try:
-        is_held = try_lock(holder.number, path, is_shared=is_shared) and is_still_at(path, os.fstat(holder.number))
-        return holder if is_held else None
-    finally:
-        if not is_held:
-            holder.close()
+    holder = open_locked(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, is_shared=is_shared)
+    if holder is None or is_still_at(path, os.fstat(holder.number)):
+        return holder
+    holder.close()
+    return None
+
+
+def try_hold(path: Path) -> Descriptor | None:
+    """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return try_hold_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def lock_within(path: Path, timeout_s: float) -> Descriptor:

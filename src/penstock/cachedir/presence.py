@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-_NOWHERE, _PLAIN, _APART = range(3)
+_NOWHERE, _PLAIN, APART = range(3)
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -95,28 +95,23 @@ class ShardStamp(NamedTuple):
     inode: int
     mtime_ns: int
     others: int
-    place: int  # whether they lie under their plain names or apart from these; 0: none were found yet
+    place: int  # nowhere, under their plain names, or apart from these, in the folder of their edition
 
     @classmethod
     def of(cls, files: Sequence[FileStamp], *, is_apart: bool) -> ShardStamp:
         """Stamp files that are right."""
         first, *others = files
         mixed = _mix((file.inode, file.mtime_ns) for file in others)
-        return cls(first.inode, first.mtime_ns, mixed, _APART if is_apart else _PLAIN)
+        return cls(first.inode, first.mtime_ns, mixed, APART if is_apart else _PLAIN)
 
     @property
     def is_known(self) -> bool:
         """Whether any files were found to be right."""
         return self.place != _NOWHERE
 
-    @property
-    def is_apart(self) -> bool:
-        """Whether they lie in the folder of their edition, because their plain names are taken."""
-        return self.place == _APART
-
     def is_of(self, files: Sequence[FileStamp]) -> bool:
         """Tell whether these are the files."""
-        return self == ShardStamp.of(files, is_apart=self.is_apart)
+        return self[:3] == ShardStamp.of(files, is_apart=False)[:3]
 
     def is_first(self, status: os.stat_result, num_bytes: int) -> bool:
         """Tell whether this is the first file, in the size that the index says."""
@@ -125,9 +120,10 @@ class ShardStamp(NamedTuple):
     def is_first_at(self, path: str, num_bytes: int) -> bool:
         """Tell whether the first file is there, which stands for all: it comes last and goes first."""
         try:
-            return self.is_first(os.lstat(path), num_bytes)
+            status = os.lstat(path)
         except OSError:
             return False
+        return self.is_first(status, num_bytes)
 
     def are_others_at(self, paths: Sequence[str], sizes: Sequence[int]) -> bool:
         """Tell whether the further files are there."""

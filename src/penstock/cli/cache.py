@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.cache.contents import CachedDataset
-    from penstock.cache.removing import CacheRemoval, RemovedDataset
+    from penstock.cache.removal import CacheRemoval, RemovedDataset
     from penstock.data.warm import WarmedCache
 
 _SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"))
@@ -78,7 +78,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_clear(options: argparse.Namespace) -> int:
     """Remove datasets, and print what was done."""
-    from penstock.cache.clear import clear_cache
+    from penstock.cache.cleanup import clear_cache
 
     removal = clear_cache(options.url, options.folders or None)
     print(json.dumps(asdict(removal)) if options.json else render_removal(removal))
@@ -87,7 +87,7 @@ def run_clear(options: argparse.Namespace) -> int:
 
 def run_prune(options: argparse.Namespace) -> int:
     """Remove what was used longest ago, print what was done, and give 1 if that was not enough."""
-    from penstock.cache.prune import prune_cache
+    from penstock.cache.cleanup import prune_cache
     from penstock.units import parse_bytes
 
     removal = prune_cache(options.to, options.folders or None)

@@ -12,14 +12,13 @@ from penstock.data.getitem import resolve_ids
 from penstock.data.open_streams import open_streams
 from penstock.data.opened_dataset import OpenedDataset
 from penstock.data.orphans import end_with_parent
-from penstock.data.pass_readers import PassReaders
+from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.resharding import refuse_resharding
 from penstock.data.run_state import Planner, RunState, advise
 from penstock.data.seat import is_worker, worker_of
 from penstock.data.settings import DatasetSettings
 from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
-from penstock.data.worker_state import is_worker_state
 from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
@@ -29,7 +28,6 @@ from penstock.reading.transforms import CheckedBatchTransform, SampleTransforms
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
     import numpy as np
     from typing_extensions import Self
@@ -357,7 +355,5 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

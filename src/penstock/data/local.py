@@ -9,7 +9,6 @@ from penstock.codecs.digest import check_hashes
 from penstock.data.getitem import resolve_ids
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError, SampleKeyError
 from penstock.formats.base import ReadOptions
-from penstock.order.spans import Spans
 from penstock.reading.batch_reader import BatchReader
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.open_shards import OpenShards
@@ -20,7 +19,6 @@ from penstock.units import parse_bytes
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     import numpy as np
     from typing_extensions import Self
@@ -131,9 +129,7 @@ class LocalDataset:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -163,7 +159,7 @@ class _LocalShards(Source):
         unpack_dir: Path | None,
         memory_limit: int,
     ) -> None:
-        self.spans = Spans(folder.index.lengths)
+        super().__init__(folder.index.lengths)
         self.memory_limit = memory_limit
         self._folder, self._options, self._shards = folder, options, folder.index.shards
         self._validate_hash, self._unpack_dir = validate_hash, unpack_dir

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.data.getitem import resolve_ids
-from penstock.data.objects import fetch_object
+from penstock.data.open_streams import fetch_object
 from penstock.interrupts import cuts_interrupts_short
 
 if TYPE_CHECKING:

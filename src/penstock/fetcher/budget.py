@@ -93,6 +93,11 @@ class DiskBudget:
             self._limits.pop(group, None)
             self._too_full &= set(self._limits.values())
 
+    def close_folders(self) -> None:
+        """Let go of what is open of the directories."""
+        for folder in self._folders.all().values():
+            folder.ledger.close()
+
     def trim(self) -> frozenset[str]:
         """Evict what is above a limit that came later, expected or not; give the directories where it is in use.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.items import names_of
 from penstock.cachedir.lock import Stripes
-from penstock.cachedir.owner import prepare_folder
+from penstock.cachedir.ownership import prepare_folder
 from penstock.errors import CacheError
 from penstock.fetcher.budget import DiskBudget
 from penstock.fetcher.counts import Counts
@@ -239,6 +239,7 @@ class Scheduler:
         self._pool.close()
         self._reader.close()
         self._downloader.close()
+        self._budget.close_folders()
 
     def join(self, timeout_s: float) -> bool:
         """Wait until the threads have ended that work on items, and tell whether they have."""

@@ -18,7 +18,7 @@ from penstock.formats.blame import decode_error
 from penstock.formats.body import BodyBuilder
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.infer import infer_encodings
-from penstock.formats.encodings.table import get_encoding, is_unsafe
+from penstock.formats.encodings.table import get_encoding
 from penstock.formats.gather import ValueGatherer, as_list, view_items
 from penstock.formats.mds_encode import compile_encoder
 from penstock.formats.mds_ranges import MDSRowRanges
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
-    from penstock.formats.encodings.base import Encoding, VariableEncoding
+    from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
     from penstock.index.model import Part, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
@@ -63,16 +63,16 @@ class MDSFormat(ShardFormat):
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:
         """Refuse unknown and unsafe encodings, sizes that do not fit them, and columns that are not there."""
         for column in layout.columns:
-            if is_unsafe(column.encoding) and not options.allow_unsafe_types:
+            encoding = get_encoding(column.encoding, options.image_decoder)
+            if encoding.is_unsafe and not options.allow_unsafe_types:
                 raise UnsafeTypeError(
                     f"column {column.name!r} has the encoding {column.encoding!r}, which can run code when it is"
                     " read: pass allow_unsafe_types=True if you trust whoever wrote it"
                 )
-            size = get_encoding(column.encoding, options.image_decoder).num_bytes
-            if size != column.num_bytes:
+            if encoding.num_bytes != column.num_bytes:
                 raise BadIndexError(
                     f"the index gives column {column.name!r} of encoding {column.encoding!r} the size"
-                    f" {column.num_bytes}, but it is {size}"
+                    f" {column.num_bytes}, but it is {encoding.num_bytes}"
                 )
         check_projection(layout, options)
 
@@ -113,7 +113,7 @@ class _VariableColumn:
     """Value i is the bytes from `bases[i] + offset` to `ends[i]`."""
 
     name: str
-    encoding: VariableEncoding
+    encoding: Encoding
     bases: npt.NDArray[np.uint32]
     offset: int
     ends: npt.NDArray[np.uint32]
@@ -190,7 +190,7 @@ class MDSReader:
     def _values(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> list[Any]:
         if isinstance(column, _FixedColumn):
             return column.encoding.to_values(column.gather(rows))
-        return self._decode(column, rows, column.encoding.decode)
+        return self._decode(column, rows, column.encoding.decode_many)
 
     def _column(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
         if isinstance(column, _FixedColumn):
@@ -229,11 +229,13 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
             columns.append(_FixedColumn(column.name, encoding, bases, offset, items))
             offset += encoding.num_bytes
         else:
-            own_sizes = sizes[:, next(next_variable)]
-            ends += own_sizes
+            shortest = longest = encoding.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
+            if encoding.num_bytes is None:
+                own_sizes = sizes[:, next(next_variable)]
+                shortest, longest = (int(own_sizes.min()), int(own_sizes.max())) if num_samples else (0, 0)
+            ends += own_sizes if encoding.num_bytes is None else encoding.num_bytes
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
             stored_ends = ends.astype(np.uint32)
-            shortest, longest = (int(own_sizes.min()), int(own_sizes.max())) if num_samples else (0, 0)
             values = ValueGatherer(data, shortest, longest)
             columns.append(_VariableColumn(column.name, encoding, bases, offset, stored_ends, values))
             bases, offset = stored_ends, 0

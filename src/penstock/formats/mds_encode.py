@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ColumnSizeError, ShardTooLargeError
+from penstock.errors import ColumnSizeError, ColumnTypeError, ShardTooLargeError
 from penstock.formats.blame import encode_error
+from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.scalars import IntEncoding, NumberEncoding
 from penstock.formats.encodings.table import get_encoding
 from penstock.formats.encodings.text import StrEncoding
@@ -67,10 +68,14 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         end_run()
         if isinstance(encoding, StrEncoding):
             values[f"e{i}"] = str.encode
-        if column.num_bytes is None:
-            statements.append(f"p{i} = v{i} if isinstance(v{i}, bytes) else e{i}(v{i})")
-        else:
+        if isinstance(encoding, FixedEncoding):
             statements.append(f"p{i} = e{i}(v{i})")
+        else:
+            statements.append(f"p{i} = v{i} if isinstance(v{i}, bytes) else e{i}(v{i})")
+            if column.num_bytes is not None:
+                statements.append(
+                    f"if p{i}.__class__ is not bytes or len(p{i}) != {column.num_bytes}: return careful(sample)"
+                )
         pieces.append(f"p{i}")
     end_run()
     body = "".join(f"        {statement}\n" for statement in statements)
@@ -100,6 +105,8 @@ class _CarefulEncoder:
                 value = sample[name]
                 # Whoever hands in bytes has encoded the value already.
                 piece = value if isinstance(value, bytes) else encode(value)
+                if not isinstance(piece, bytes):
+                    raise ColumnTypeError(f"is encoded to {type(piece).__name__}, which is not bytes")
                 if num_bytes is None:
                     sizes.append(len(piece))
                 elif len(piece) != num_bytes:

@@ -18,6 +18,7 @@ _COMMON_FIELDS = ("compression", "hashes", "size_limit", "version")
 # Incompressible data grows a little when compressed; nothing honest doubles.
 _MAX_PACKED_BYTES = 2 * MAX_SHARD_BYTES
 _MAX_OFFSET = 2**63 - 1
+_ALL_STRINGS = frozenset({str})
 
 
 # --- Writing ------------------------------------------------------------------------------------------------
@@ -25,16 +26,22 @@ _MAX_OFFSET = 2**63 - 1
 
 def dump_index(index: Index, *, is_merged: bool = False) -> bytes:
     """Write an index as the original library does, which leaves the keys of a merged one unsorted."""
-    shards = [dump_shard(shard) for shard in index.shards]
+    known: dict[int, tuple[dict[str, Any], list[tuple[str, str]]]] = {}  # by layout, which most shards share
+    shards = []
+    for shard in index.shards:
+        if id(shard.layout) not in known:
+            fields = part_fields(get_entry_format(shard.layout.format))
+            known[id(shard.layout)] = dump_layout(shard.layout), fields
+        shards.append(_dump_shard(shard, *known[id(shard.layout)]))
     if is_merged:
         return json.dumps({"version": VERSION, "shards": shards}).encode()
     return json.dumps({"shards": shards, "version": VERSION}).encode()
 
 
-def dump_shard(shard: ShardInfo) -> dict[str, Any]:
+def _dump_shard(shard: ShardInfo, layout: dict[str, Any], fields: list[tuple[str, str]]) -> dict[str, Any]:
     """Give the entry of one shard, its keys sorted."""
-    entry = dump_layout(shard.layout) | {"samples": shard.num_samples}
-    for part, (raw, packed) in zip(shard.parts, part_fields(get_entry_format(shard.layout.format)), strict=True):
+    entry = layout | {"samples": shard.num_samples}
+    for part, (raw, packed) in zip(shard.parts, fields, strict=True):
         entry[raw] = _dump_file(part.raw)
         entry[packed] = _dump_file(part.packed) if part.packed else None
         if part.span is not None:
@@ -215,9 +222,11 @@ class _EntryParser:
         if not isinstance(value, dict):
             self._refuse(f"has '{field}' that is not an object")
         basename, digests = value["basename"], value["hashes"]
-        if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
+        if not isinstance(digests, dict) or not _ALL_STRINGS.issuperset(map(type, digests.values())):
             self._refuse(f"has 'hashes' in '{field}' that is not an object of strings")
-        size = self._count(value["bytes"], f"{field}.bytes", most)
+        size = value["bytes"]
+        if type(size) is not int or not 0 <= size <= most:
+            self._count(size, f"{field}.bytes", most)
         self._check_name(basename, "basename", field)
         return FileInfo(basename, size, digests)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from penstock.order.spans import Spans
 from penstock.reading.source import Source
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ class JoinedSources(Source):
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = tuple(segments)
         self._starts = np.cumsum([0, *(segment.num_shards for segment in segments)])
-        lengths = [np.diff(segment.source.spans.starts)[_part(segment)] for segment in segments]
-        self.spans = Spans(np.concatenate(lengths))
+        super().__init__(np.concatenate([np.diff(segment.source.spans.starts)[_part(segment)] for segment in segments]))
         self._sources = list({id(segment.source): segment.source for segment in segments}.values())
 
     def open(self, shard: int) -> OpenShard:

@@ -14,7 +14,6 @@ from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from penstock.formats.base import ShardReader
     from penstock.reading.source import OpenShard
@@ -76,9 +75,7 @@ class OpenShards:
     def __enter__(self) -> None:
         self._in_use.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._in_use.release()
         self._settle()
 

@@ -12,7 +12,6 @@ from penstock.codecs.compress import parse_compression
 from penstock.errors import ConfigError
 from penstock.formats.base import get_format
 from penstock.formats.parts import open_files
-from penstock.order.spans import Spans
 from penstock.reading.ranged import FetchedShard, RangedRows
 from penstock.reading.source import OpenShard, Source
 
@@ -47,7 +46,7 @@ class ShardTable(Source):
         self.cache = cache
         self.options = options
         lengths = [files.index.lengths for files in self.streams]
-        self.spans = Spans(np.concatenate(lengths))
+        super().__init__(np.concatenate(lengths))
         self.first_shards = np.cumsum([0, *map(len, lengths)])
 
     def find(self, shard: int) -> tuple[int, int, ShardInfo]:

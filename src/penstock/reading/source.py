@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from penstock.order.spans import Spans
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.formats.base import ShardReader
-    from penstock.order.spans import Spans
     from penstock.types import Int64Array
     from penstock.wire.share import Share
 
@@ -61,12 +61,16 @@ class LimitsOpenShards(Protocol):
 
 
 class Source(ABC):
-    """Shards by number. Derive from it and give `spans` and `open`; the rest is for shards that have to be fetched.
+    """Shards by number. Derive from it and say how one is opened; the rest is for shards that have to be fetched.
 
     One object serves all threads of a process and is carried to forked and spawned workers, so it must pickle.
+
+    Args:
+        lengths: How many samples each shard has.
     """
 
-    spans: Spans  # which samples each shard holds
+    def __init__(self, lengths: Sequence[int] | Int64Array) -> None:
+        self.spans = Spans(lengths)
 
     @abstractmethod
     def open(self, shard: int) -> OpenShard:

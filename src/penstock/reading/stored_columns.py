@@ -106,7 +106,7 @@ class Gathering:
 def _begin_column(name: str, encoding: Encoding, num_rows: int, *, by_sample: bool) -> GatheredColumn:
     """Begin a column in the way that suits its values."""
     if not isinstance(encoding, FixedEncoding):
-        return _DecodedColumn(name, encoding.decode if by_sample else encoding.to_column)
+        return _DecodedColumn(name, encoding.decode_many if by_sample else encoding.to_column)
     view = partial(_to_values, encoding) if by_sample else encoding.to_array
     kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
     return kind(name, view, encoding.num_bytes, num_rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.testing.encodings import EncodingContract
 from penstock.testing.formats import FormatContract
 from penstock.testing.sources import SourceContract
 from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.testing.orders import OrderContract
 
 __all__ = [
+    "EncodingContract",
     "FormatContract",
     "LargeObjectContract",
     "OrderContract",

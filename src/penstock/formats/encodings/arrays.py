@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ColumnTypeError, ColumnValueError, EncodingConfigError
-from penstock.formats.encodings.base import FixedEncoding, VariableEncoding
+from penstock.formats.encodings.base import Encoding, FixedEncoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,10 +59,10 @@ class FixedArrayEncoding(FixedEncoding):
         return block.view(self._dtype).reshape(len(block), *self._shape)
 
 
-class ArrayEncoding(VariableEncoding):
+class ArrayEncoding(Encoding):
     """Arrays whose shape, and perhaps dtype, stand in front of the values of each sample."""
 
-    def __init__(self, dtype: str | None) -> None:
+    def __init__(self, dtype: str | None = None) -> None:
         self._dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
 
     def encode(self, value: Any) -> bytes:
@@ -75,9 +75,11 @@ class ArrayEncoding(VariableEncoding):
         code = b"" if self._dtype else bytes([_CODES_BY_DTYPE[array.dtype]])
         return b"".join([code, _encode_shape(array.shape), array.tobytes()])
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give one writable, aligned array per sample."""
-        return [self._decode_one(piece) for piece in pieces]
+    def decode(self, data: bytes) -> npt.NDArray[Any]:
+        """Give a writable, aligned array."""
+        dtype, shape, header = self._decode_header(data)
+        _check_values(dtype, shape, len(data) - header)
+        return np.frombuffer(data, dtype, offset=header).reshape(shape).copy()
 
     def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
         """Stack the arrays if they agree in dtype and shape, else give a list of them."""
@@ -86,16 +88,15 @@ class ArrayEncoding(VariableEncoding):
         dtype, shape, header = self._decode_header(pieces[0])
         begin, size = pieces[0][:header], len(pieces[0])
         if not all(len(piece) == size and piece.startswith(begin) for piece in pieces):
-            return self.decode(pieces)
+            return self.decode_many(pieces)
         _check_values(dtype, shape, size - header)
         block = np.frombuffer(b"".join(pieces), np.uint8).reshape(len(pieces), size)
         values = block[:, header:].copy()  # joined bytes are read-only, and after a header not aligned
         return values.view(dtype).reshape(len(pieces), *shape)
 
-    def _decode_one(self, piece: bytes) -> npt.NDArray[Any]:
-        dtype, shape, header = self._decode_header(piece)
-        _check_values(dtype, shape, len(piece) - header)
-        return np.frombuffer(piece, dtype, offset=header).reshape(shape).copy()
+    def with_settings(self, settings: str) -> Encoding:
+        """Fix the dtype, or dtype and shape."""
+        return make_array(settings)
 
     def _decode_header(self, piece: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
         dtype, begin = self._dtype, 0
@@ -138,9 +139,7 @@ def _encode_shape(shape: tuple[int, ...]) -> bytes:
 
 
 def make_array(config: str) -> FixedArrayEncoding | ArrayEncoding:
-    """Make the encoding of arrays with what the config fixes: nothing, the dtype, or dtype and shape."""
-    if not config:
-        return ArrayEncoding(None)
+    """Make the encoding of arrays with what the config fixes: the dtype, or dtype and shape."""
     dtype, colon, dims = config.partition(":")
     if dtype not in _DTYPE_CODES:
         raise EncodingConfigError(f"ndarray:{config} has an unknown dtype: known are {', '.join(_DTYPE_CODES)}")

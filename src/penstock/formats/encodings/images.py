@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from abc import abstractmethod
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +13,7 @@ import numpy as np
 
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
-from penstock.formats.encodings.base import VariableEncoding
+from penstock.formats.encodings.base import Encoding
 from penstock.formats.encodings.decode_room import DecodeRoom
 from penstock.formats.encodings.recycled import RecycledMemory
 from penstock.formats.encodings.side_by_side import map_side_by_side
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.encodings.base import ImageDecoder
-
-    OfSample = Callable[[bytes, Callable[[bytes], Any]], Any]  # a stored value, and what makes one image of its bytes
 
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
@@ -166,44 +165,48 @@ def _check_image(value: Any) -> None:
         raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}")
 
 
-class _Output:
-    """Makes of stored images what was asked for."""
+class _ImageEncoding(Encoding):
+    """What encodings of images share: what becomes of a stored image is up to the reader."""
 
-    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
+    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder = "pil") -> None:
         self._codec = codec
         self._decoder = image_decoder
 
-    def each(self, pieces: Sequence[bytes], of_sample: OfSample) -> list[Any]:
+    def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:
+        """Read images so."""
+        return type(self)(self._codec, image_decoder)
+
+    def decode(self, data: bytes) -> Any:
+        """Give the images of one sample."""
+        return self.decode_many([data])[0]
+
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Make something of every sample out of its images: if that is work, on all processors at hand."""
+        of_sample = self._of_sample
         if self._decoder != "array":
             one = self._codec.to_pil if self._decoder == "pil" else bytes
             return [of_sample(piece, one) for piece in pieces]
         room, to_array = DecodeRoom(), self._codec.to_array
         return map_side_by_side(lambda piece: of_sample(piece, lambda data: to_array(data, room)), pieces)
 
+    @abstractmethod
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:
+        """Take a stored value, and what makes one image of its bytes."""
 
-class ImageEncoding(VariableEncoding):
+
+class ImageEncoding(_ImageEncoding):
     """One image per sample."""
-
-    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
-        self._codec = codec
-        self._output = _Output(codec, image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a PIL image."""
         return self._codec.encode(value)
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the images."""
-        return self._output.each(pieces, lambda piece, one: one(piece))
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:
+        return one(piece)
 
 
-class ImageListEncoding(VariableEncoding):
+class ImageListEncoding(_ImageEncoding):
     """A list of images per sample: a table of sizes, then the images."""
-
-    def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder) -> None:
-        self._codec = codec
-        self._output = _Output(codec, image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a list of PIL images."""
@@ -212,19 +215,12 @@ class ImageListEncoding(VariableEncoding):
         # The first word is reserved.
         return struct.pack("<I", 0) + _join([self._codec.encode(image) for image in value])
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the lists of images."""
-        return self._output.each(pieces, self._decode_one)
-
-    def _decode_one(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         return [one(item) for item in _split(piece, 4)]
 
 
-class JpegArrayEncoding(VariableEncoding):
+class JpegArrayEncoding(_ImageEncoding):
     """A sequence of JPEG files per sample, given as bytes."""
-
-    def __init__(self, image_decoder: ImageDecoder) -> None:
-        self._output = _Output(JpegCodec(), image_decoder)
 
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a sequence of JPEG files."""
@@ -233,11 +229,7 @@ class JpegArrayEncoding(VariableEncoding):
         except TypeError as error:
             raise ColumnTypeError(f"wants a sequence of JPEG files as bytes, got {type(value).__name__}") from error
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Give the lists of images."""
-        return self._output.each(pieces, self._decode_one)
-
-    def _decode_one(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
+    def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         items = _split(piece, 0)
         if not items:
             raise ColumnValueError("holds an array of no JPEG files")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock.formats.encodings.base import VariableEncoding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from penstock.formats.encodings.base import Encoding
 
 
-class PickleEncoding(VariableEncoding):
+class PickleEncoding(Encoding):
     """Any object that pickles."""
+
+    is_unsafe = True
 
     def encode(self, value: Any) -> bytes:
         """Pickle with the default protocol."""
         return pickle.dumps(value)
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+    def decode(self, data: bytes) -> Any:
         """Unpickle: the format's `open` has made sure that this was asked for."""
-        return [pickle.loads(piece) for piece in pieces]  # noqa: S301
+        return pickle.loads(data)  # noqa: S301

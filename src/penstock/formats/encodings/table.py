@@ -1,13 +1,13 @@
-"""All MDS column encodings by name."""
+"""All column encodings by name, open to outside packages."""
 
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, EncodingConfigError, UnknownEncodingError
-from penstock.formats.encodings.arrays import make_array
+from penstock.formats.encodings.arrays import ArrayEncoding
 from penstock.formats.encodings.base import IMAGE_DECODERS, Encoding, ImageDecoder
 from penstock.formats.encodings.images import (
     FileCodec,
@@ -20,54 +20,45 @@ from penstock.formats.encodings.images import (
 from penstock.formats.encodings.pickles import PickleEncoding
 from penstock.formats.encodings.scalars import NUMBERS, IntEncoding, NumberEncoding
 from penstock.formats.encodings.text import BytesEncoding, JsonEncoding, StrEncoding, TextualEncoding
+from penstock.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PLAIN: dict[str, Encoding] = {
-    **{name: NumberEncoding(name) for name in NUMBERS},
-    "int": IntEncoding(),
-    "bytes": BytesEncoding(),
-    "str": StrEncoding(),
-    "str_int": TextualEncoding(int, int),
-    "str_float": TextualEncoding(float, float),
-    "str_decimal": TextualEncoding(Decimal, Decimal),
-    "json": JsonEncoding(),
-    "pkl": PickleEncoding(),
+_BUILTIN: dict[str, Callable[[], Encoding]] = {
+    **{name: partial(NumberEncoding, name) for name in NUMBERS},
+    "int": IntEncoding,
+    "ndarray": ArrayEncoding,
+    "bytes": BytesEncoding,
+    "str": StrEncoding,
+    "str_int": partial(TextualEncoding, int, int),
+    "str_float": partial(TextualEncoding, float, float),
+    "str_decimal": partial(TextualEncoding, Decimal, Decimal),
+    "json": JsonEncoding,
+    "pkl": PickleEncoding,
+    "pil": partial(ImageEncoding, PixelCodec()),
+    "jpeg": partial(ImageEncoding, JpegCodec()),
+    "png": partial(ImageEncoding, FileCodec("PNG")),
+    "list[pil]": partial(ImageListEncoding, PixelCodec()),
+    "list[jpeg]": partial(ImageListEncoding, JpegCodec()),
+    "list[png]": partial(ImageListEncoding, FileCodec("PNG")),
+    "jpeg_array": partial(JpegArrayEncoding, JpegCodec()),
+    "jpegarray": partial(JpegArrayEncoding, JpegCodec()),
 }
-_IMAGES: dict[str, Callable[[ImageDecoder], Encoding]] = {
-    "pil": lambda output: ImageEncoding(PixelCodec(), output),
-    "jpeg": lambda output: ImageEncoding(JpegCodec(), output),
-    "png": lambda output: ImageEncoding(FileCodec("PNG"), output),
-    "list[pil]": lambda output: ImageListEncoding(PixelCodec(), output),
-    "list[jpeg]": lambda output: ImageListEncoding(JpegCodec(), output),
-    "list[png]": lambda output: ImageListEncoding(FileCodec("PNG"), output),
-    "jpeg_array": JpegArrayEncoding,
-    "jpegarray": JpegArrayEncoding,
-}
-_UNSAFE = frozenset({"pkl"})
-
-
-def known_encodings() -> list[str]:
-    """List the names of all encodings, sorted."""
-    return sorted([*_PLAIN, *_IMAGES, "ndarray"])
-
-
-def is_unsafe(text: str) -> bool:
-    """Tell whether reading a column of this encoding can run code of whoever wrote it."""
-    return text.partition(":")[0] in _UNSAFE
+encodings: Registry[Callable[[], Encoding]] = Registry("column encoding", group="penstock.encodings", builtin=_BUILTIN)
 
 
 @lru_cache(maxsize=1024)
 def get_encoding(text: str, image_decoder: ImageDecoder = "pil") -> Encoding:
-    """Find the encoding of a column, `name` or `name:config`."""
-    name, _, config = text.partition(":")
+    """Find the encoding of a column, `name` or `name:settings`."""
+    name, _, settings = text.partition(":")
     if image_decoder not in IMAGE_DECODERS:
         raise ConfigError(f"unknown image decoder {image_decoder!r}: known are {', '.join(IMAGE_DECODERS)}")
-    if name == "ndarray":
-        return make_array(config)
-    if name not in _PLAIN and name not in _IMAGES:
-        raise UnknownEncodingError(f"unknown column encoding {text!r}: known are {', '.join(known_encodings())}")
-    if config:
+    if name not in encodings:
+        raise UnknownEncodingError(f"unknown column encoding {text!r}: known are {', '.join(encodings.names())}")
+    encoding: Encoding | None = encodings.get(name)()
+    if encoding is not None and settings:
+        encoding = encoding.with_settings(settings)
+    if encoding is None:
         raise EncodingConfigError(f"column encoding {text!r}: {name} takes no settings after a colon")
-    return _PLAIN[name] if name in _PLAIN else _IMAGES[name](image_decoder)
+    return encoding.with_image_decoder(image_decoder)

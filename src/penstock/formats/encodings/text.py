@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ColumnTypeError
-from penstock.formats.encodings.base import VariableEncoding
+from penstock.formats.encodings.base import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-class BytesEncoding(VariableEncoding):
+class BytesEncoding(Encoding):
     """Bytes as they are."""
 
     def encode(self, value: Any) -> bytes:
         """Refuse whatever is not `bytes`, which never gets here."""
         raise ColumnTypeError(f"wants bytes, got {type(value).__name__}")
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+    def decode(self, data: bytes) -> bytes:
+        """Give the stored bytes."""
+        return data
+
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the stored bytes."""
         return list(pieces)
 
 
-class StrEncoding(VariableEncoding):
+class StrEncoding(Encoding):
     """Text as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
@@ -35,12 +39,16 @@ class StrEncoding(VariableEncoding):
             raise ColumnTypeError(f"wants a str, got {type(value).__name__}")
         return value.encode()
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
+    def decode(self, data: bytes) -> str:
+        """Give the text."""
+        return data.decode()
+
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Give the texts."""
         return list(map(bytes.decode, pieces))
 
 
-class TextualEncoding(VariableEncoding):
+class TextualEncoding(Encoding):
     """A value of one type, stored as the text that `str` makes of it."""
 
     def __init__(self, kind: type, parse: Callable[[str], Any]) -> None:
@@ -53,18 +61,18 @@ class TextualEncoding(VariableEncoding):
             raise ColumnTypeError(f"wants {self._kind.__name__}, got {type(value).__name__}")
         return str(int(value) if isinstance(value, bool) else value).encode()
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Parse the texts."""
-        return [self._parse(piece.decode()) for piece in pieces]
+    def decode(self, data: bytes) -> Any:
+        """Parse the text."""
+        return self._parse(data.decode())
 
 
-class JsonEncoding(VariableEncoding):
+class JsonEncoding(Encoding):
     """Whatever JSON can hold; a NumPy array becomes nested lists."""
 
     def encode(self, value: Any) -> bytes:
         """Give the JSON text."""
         return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value).encode()
 
-    def decode(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Parse the texts."""
-        return [json.loads(piece) for piece in pieces]
+    def decode(self, data: bytes) -> Any:
+        """Parse the text."""
+        return json.loads(data)

@@ -1,0 +1,158 @@
+"""A file is there if it is the one that was put there: every other one is none. Locks on files end by themselves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cachedir.lock import lock_within, open_locked, try_hold
+from penstock.cachedir.presence import FileStamp, ShardStamp, are_unchanged, is_still_at, look, status_if_unchanged
+from penstock.errors import BadIndexError, LockTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NUMBERS = st.integers(0, 2**63 - 1)
+FILES = st.lists(st.builds(FileStamp, st.just("a"), st.integers(0, 100), NUMBERS, NUMBERS), min_size=1, max_size=4)
+
+
+@given(FILES, st.booleans(), st.data())
+def test_a_shard_is_known_by_every_one_of_its_files(
+    files: list[FileStamp], is_apart: bool, data: st.DataObject
+) -> None:
+    stamp = ShardStamp.of(files, is_apart=is_apart)
+    assert stamp.is_known
+    assert stamp.is_of(files)
+    number = data.draw(st.integers(0, len(files) - 1))
+    changed = files[number]
+    others = [replace(changed, inode=changed.inode + 1), replace(changed, mtime_ns=changed.mtime_ns + 1)]
+    for other in others:
+        assert not stamp.is_of([*files[:number], other, *files[number + 1 :]])
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def rewrite(path: Path) -> None:
+    """The same number of bytes, in the same file, at another time."""
+    before = path.stat().st_mtime_ns
+    path.write_bytes(bytes(100))
+    os.utime(path, ns=(before, before + 1))
+
+
+def replace_whole(path: Path) -> None:
+    """The same number of bytes at the same time, in another file."""
+    before = path.stat().st_mtime_ns
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(before, before))
+    other.replace(path)
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def become_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("change", [append, rewrite, replace_whole, link, become_folder, os.unlink])
+def test_a_file_that_was_changed_is_not_there(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    paths = [tmp_path / "first", tmp_path / "second"]
+    for path in paths:
+        path.write_bytes(bytes(100))
+    stamps = [found for path in paths if (found := look(tmp_path, path.name))]
+    shard = ShardStamp.of(stamps, is_apart=False)
+
+    def answers() -> list[bool]:
+        return [
+            status_if_unchanged(tmp_path, stamps[0]) is not None,
+            are_unchanged(tmp_path, stamps),
+            shard.is_first_at(str(paths[0]), 100),
+            shard.are_others_at([str(paths[1])], [100]),
+        ]
+
+    assert answers() == [True, True, True, True]
+    assert not shard.is_first_at(str(paths[0]), 99)
+    assert not shard.are_others_at([str(paths[1])], [99])
+    change(paths[1])
+    assert answers() == [True, False, True, False]
+    change(paths[0])
+    assert answers() == [False, False, False, False]
+
+
+def test_a_file_in_a_folder_that_became_a_link_is_not_there(tmp_path: Path) -> None:
+    directory, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
+    (directory / "below").mkdir(parents=True)
+    (directory / "below" / "a").write_bytes(b"a")
+    stamp = look(directory, "below/a")
+    assert stamp is not None
+    assert are_unchanged(directory, [stamp])
+    (directory / "below").rename(elsewhere)
+    (directory / "below").symlink_to(elsewhere)
+    assert not are_unchanged(directory, [stamp])
+    with pytest.raises(BadIndexError):
+        look(directory, "below/a")
+
+
+# --- Locks --------------------------------------------------------------------------------------------------
+
+
+def test_many_may_share_a_lock_or_one_has_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    readers = [open_locked(path, is_shared=True) for _ in range(2)]
+    assert all(readers)
+    assert open_locked(path) is None
+    for reader in readers:
+        assert reader is not None
+        reader.close()
+    alone = open_locked(path)
+    assert alone is not None
+    assert open_locked(path, is_shared=True) is None
+    alone.close()
+
+
+def test_a_lock_on_a_file_that_lost_its_name_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    old = try_hold(path)
+    assert old is not None
+    assert is_still_at(path, os.fstat(old.number))
+    path.unlink()  # somebody deleted the whole folder
+    assert not is_still_at(path, os.fstat(old.number))
+    new = try_hold(path)
+    assert new is not None
+    assert not is_still_at(path, os.fstat(old.number))
+    old.close()
+    new.close()
+
+
+def test_whoever_waits_for_a_lock_gets_it_or_is_told_who_is_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = lock_within(path, 1)
+    with pytest.raises(LockTimeoutError, match=r"another process held .*lock for more than 0\.05 s"):
+        lock_within(path, 0.05)
+    is_waiting = threading.Event()
+
+    def wait() -> None:
+        is_waiting.set()
+        lock_within(path, 30).close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert is_waiting.wait(30)
+    held.close()
+    thread.join(30)
+    assert not thread.is_alive()
