@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.cache.shares import share_of_each
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
 from penstock.cachedir.items import item_of_object
-from penstock.cachedir.policy import Limit, Shelf, fair_shares, shortage
+from penstock.cachedir.policy import EvictionOrder, Limit, fair_shares, shortage
 from penstock.fetcher.pieces import HIGHEST, LOWEST, Concurrency, next_concurrency
 from penstock.fetcher.queue import ItemQueue, QueuedItem, Request, State
 from penstock.storage.base import StoreSettings
@@ -25,12 +25,12 @@ from penstock.wire.share import Share, is_news
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 
 
-class ShelfMachine(RuleBasedStateMachine):
-    """Readers use files without a word; the shelf must still name the least recently used."""
+class EvictionOrderMachine(RuleBasedStateMachine):
+    """Readers use files without a word; the order must still name the least recently used."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf = Shelf()
+        self.eviction_order = EvictionOrder()
         self.sizes: dict[str, int] = {}
         self.used: dict[str, float] = {}  # as the files say
         self.ahead: dict[str, int] = {}
@@ -43,12 +43,12 @@ class ShelfMachine(RuleBasedStateMachine):
     @rule(name=NAMES, num_bytes=st.integers(1, 100))
     def put(self, name: str, num_bytes: int) -> None:
         self.sizes[name], self.used[name] = num_bytes, self.tick()
-        self.shelf.put(name, num_bytes, self.clock)
+        self.eviction_order.put(name, num_bytes, self.clock)
 
     @rule(name=NAMES)
     def use(self, name: str) -> None:
         if name in self.sizes:
-            self.used[name] = self.tick()  # the shelf hears of it only when it looks
+            self.used[name] = self.tick()  # the order hears of it only when it looks
 
     @rule(name=NAMES)
     def delete_behind_its_back(self, name: str) -> None:
@@ -56,17 +56,17 @@ class ShelfMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def drop(self, name: str) -> None:
-        assert self.shelf.drop(name) == self.sizes.pop(name, 0)
+        assert self.eviction_order.drop(name) == self.sizes.pop(name, 0)
         self.used.pop(name, None)
 
     @rule(ahead=st.dictionaries(NAMES, st.integers(0, 5)))
     def expect(self, ahead: dict[str, int]) -> None:
         self.ahead = ahead
-        self.shelf.expect(ahead)
+        self.eviction_order.expect(ahead)
 
     @rule(is_urgent=st.booleans(), tried=st.sets(NAMES, max_size=3))
     def choose(self, is_urgent: bool, tried: set[str]) -> None:
-        found = self.shelf.next_victim(self.used.get, is_urgent=is_urgent, tried=tried)
+        found = self.eviction_order.next_victim(self.used.get, is_urgent=is_urgent, tried=tried)
         there = self.used.keys() & self.sizes.keys() - tried
         idle = sorted((self.used[name], name) for name in there if name not in self.ahead)
         expected = sorted((-self.ahead[name], name) for name in there if name in self.ahead)
@@ -81,14 +81,14 @@ class ShelfMachine(RuleBasedStateMachine):
 
     def forget_gone(self) -> None:
         for name in self.sizes.keys() - self.used.keys():
-            if name not in self.shelf:
+            if name not in self.eviction_order:
                 del self.sizes[name]
 
     @precondition(lambda self: bool(self.sizes))
     @rule()
     def evict_all(self) -> None:
-        while (found := self.shelf.next_victim(self.used.get, is_urgent=True, tried=set())) is not None:
-            self.shelf.drop(found[1])
+        while (found := self.eviction_order.next_victim(self.used.get, is_urgent=True, tried=set())) is not None:
+            self.eviction_order.drop(found[1])
             self.sizes.pop(found[1])
             self.used.pop(found[1])
         self.forget_gone()
@@ -96,18 +96,18 @@ class ShelfMachine(RuleBasedStateMachine):
 
     @invariant()
     def bytes_add_up(self) -> None:
-        assert self.shelf.used_bytes == sum(self.sizes.values())
-        assert len(self.shelf) == len(self.sizes)
+        assert self.eviction_order.used_bytes == sum(self.sizes.values())
+        assert len(self.eviction_order) == len(self.sizes)
 
 
-TestShelf = ShelfMachine.TestCase
+TestEvictionOrder = EvictionOrderMachine.TestCase
 
 
 def test_a_decision_among_many_looks_at_few() -> None:
-    shelf = Shelf()
+    order = EvictionOrder()
     num_shards = 100_000
     for number in range(num_shards):
-        shelf.put(str(number), 1, number)
+        order.put(str(number), 1, number)
     num_looks = 0
     uses = {str(number): float(number) for number in range(num_shards)}
 
@@ -119,10 +119,10 @@ def test_a_decision_among_many_looks_at_few() -> None:
     for number in range(0, 5000, 2):
         uses[str(number)] = float(num_shards + number)
     for number in range(2500):
-        found = shelf.next_victim(look, is_urgent=False, tried=set())
+        found = order.next_victim(look, is_urgent=False, tried=set())
         assert found is not None
         assert found[1] == str(2 * number + 1)
-        shelf.drop(found[1])
+        order.drop(found[1])
     assert num_looks <= 2 * 2500 + 1  # once for each use, and once for each victim
 
 

@@ -23,7 +23,7 @@ class _Entry:
     last_use: float
 
 
-class Shelf:
+class EvictionOrder:
     """What one directory holds, least recently used first.
 
     Uses are seen late: readers leave them on the files, and `look` finds them when an entry is about to go. So each

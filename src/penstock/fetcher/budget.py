@@ -207,7 +207,7 @@ class DiskBudget:
         """Count a copy that was there already, if it is ours."""
         with self._books:
             folder = self.folder(directory)
-            if record is not None and name not in folder.shelf:
+            if record is not None and name not in folder.eviction_order:
                 self._folders.arrived(str(directory), record)
             if hand_over:
                 folder.hand_over(name)
@@ -239,11 +239,11 @@ class DiskBudget:
         with self._books:
             for limit in self._binding(directory):
                 used = self._folders.stays(limit.directories)
-                count = sum(len(self._folders[name].shelf) for name in limit.directories)
+                count = sum(len(self._folders[name].eviction_order) for name in limit.directories)
                 parts.append(f"of {format_bytes(limit.num_bytes)}, {count} shards take {format_bytes(used)}")
                 for name in limit.directories:
                     folder = self._folders[name]
-                    sizes |= {folder.directory / file: size for file, size in folder.shelf.sizes().items()}
+                    sizes |= {folder.directory / file: size for file, size in folder.eviction_order.sizes().items()}
         from penstock.cachedir.holders import who_holds  # needed only to explain an error
 
         who = who_holds(sizes)
@@ -299,26 +299,26 @@ class DiskBudget:
         """Evict the first of all directories that can go; entries found gone have made room too."""
         folders = {name: self._folders[name] for name in limit.directories}
         while True:
-            before = sum(folder.shelf.used_bytes for folder in folders.values())
+            before = sum(folder.eviction_order.used_bytes for folder in folders.values())
             best = None
             for directory, folder in folders.items():
-                found = folder.shelf.next_victim(folder.last_use, is_urgent=is_urgent, tried=tried[directory])
+                found = folder.eviction_order.next_victim(folder.last_use, is_urgent=is_urgent, tried=tried[directory])
                 if found is not None and (best is None or found[0] < best[0]):
                     best = (*found, directory)
-            if sum(folder.shelf.used_bytes for folder in folders.values()) < before:
+            if sum(folder.eviction_order.used_bytes for folder in folders.values()) < before:
                 return True
             if best is None:
                 return False
             _, name, directory = best
             folder = folders[directory]
-            used = folder.shelf.used_bytes
+            used = folder.eviction_order.used_bytes
             if folder.evict(name):
                 with self._books:
                     self.num_evictions += 1
-                    self.evicted_bytes += used - folder.shelf.used_bytes
+                    self.evicted_bytes += used - folder.eviction_order.used_bytes
                 return True
             tried[directory].add(name)
-            folder.shelf.touch(name, time.time())
+            folder.eviction_order.touch(name, time.time())
 
     # --- The disk -------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class DiskBudget:
 
     def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
         """Give what directories may take if they may fill so much more."""
-        used = sum(self._folders[name].shelf.used_bytes for name in names)
+        used = sum(self._folders[name].eviction_order.used_bytes for name in names)
         return Limit(max(0, used + free_bytes), names)
 
     def _note_full(self, directory: Path, disk: Disk, ceiling: Limit) -> None:

@@ -34,7 +34,7 @@ class _Noted:
     arrived: dict[str, tuple[int, float]] = field(default_factory=dict)  # bytes and time, by name
 
     def take_notes(self) -> None:
-        order = self.folder.shelf
+        order = self.folder.eviction_order
         for name, (num_bytes, arrived_at) in self.arrived.items():
             order.put(name, num_bytes, arrived_at)
         self.arrived = {}
@@ -109,4 +109,4 @@ class Folders:
     def _stays(self, name: str) -> int:
         noted = self._noted[name]
         arrived = sum(num_bytes for num_bytes, _ in noted.arrived.values())
-        return noted.folder.shelf.used_bytes + noted.folder.reserved_bytes + arrived
+        return noted.folder.eviction_order.used_bytes + noted.folder.reserved_bytes + arrived
