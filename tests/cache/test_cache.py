@@ -73,7 +73,7 @@ def test_empty_files(tmp_path: Path) -> None:
     (data.remote / "nothing").touch()
     with data.cache() as cache:
         assert cache.fetch_object(0, "nothing").read_bytes() == b""
-        assert cache.read(0, "nothing") == b""
+        assert cache.read_many(0, [("nothing", None)])[0] == b""
 
 
 def test_names_in_folders(tmp_path: Path) -> None:
@@ -173,14 +173,14 @@ def test_ranges(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_bytes=20_000_000, num_shards=1)
     whole = content("shard.00000.data", 20_000_000)
     with data.cache() as cache:
-        assert cache.read(0, "shard.00000.data", Span(10, 20)) == whole[10:20]
-        assert cache.read(0, "shard.00000.data") == whole
+        assert cache.read_many(0, [("shard.00000.data", Span(10, 20))])[0] == whole[10:20]
+        assert cache.read_many(0, [("shard.00000.data", None)])[0] == whole
         spans = [Span(i * 1000, i * 1000 + i) for i in range(20)]
         places = [("shard.00000.data", span) for span in spans]
         assert cache.read_many(0, places) == [whole[span.begin : span.end] for span in spans]
         assert cache.read_many(0, []) == []
         with pytest.raises(ObjectNotFoundError, match="missing"):
-            cache.read(0, "nothing")
+            cache.read_many(0, [("nothing", None)])[0]
     assert not data.cached_names()
 
 
@@ -290,8 +290,8 @@ def test_memory_stores_are_served_in_this_process(tmp_path: Path, runtime: Path)
         cache.expect([(0, shard, number) for number, shard in enumerate(data.shards)])
         for shard in data.shards:
             check_shard(cache, shard)
-        assert cache.read(0, "index.json", Span(0, 1)) == b"{"
-        assert cache.read(0, "index.json") == (data.remote / "index.json").read_bytes()
+        assert cache.read_many(0, [("index.json", Span(0, 1))])[0] == b"{"
+        assert cache.read_many(0, [("index.json", None)])[0] == (data.remote / "index.json").read_bytes()
         with pytest.raises(ObjectNotFoundError):
             cache.fetch_object(0, "nothing")
         assert cache.node_stats()["evictions"] >= 3

@@ -19,7 +19,7 @@ from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheStats, StreamStats
 from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard
-from penstock.cachedir.layout import default_directory, pin_path
+from penstock.cachedir.layout import pin_path
 from penstock.cachedir.streams import settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from penstock.cache.shares import ShareListener
     from penstock.index.model import Index
-    from penstock.types import Place, Span
+    from penstock.types import Place
     from penstock.wire.messages import Fetched
 
-__all__ = ["Cache", "CacheStats", "CachedStream", "Lease", "StreamStats", "default_directory"]
+__all__ = ["Cache", "CachedStream"]
 
 _log = logging.getLogger("penstock.cache")
 _LONG_WAIT_S = 2.0
@@ -233,12 +233,8 @@ class Cache:
         answer = self._fetch(stream, item, is_urgent=True)
         return Path(self._process.get().paths[stream](answer.name))
 
-    def read(self, stream: int, key: str, span: Span | None = None) -> bytes:
-        """Give an object, or a range of it, without touching the disk."""
-        return self.read_many(stream, [(key, span)])[0]
-
     def read_many(self, stream: int, places: Sequence[Place], shards: Mapping[str, int] | None = None) -> list[bytes]:
-        """Give several ranges of objects, or whole ones, read at the same time.
+        """Give several ranges of objects, or whole ones, read at the same time, without touching the disk.
 
         `shards` numbers the objects that are shards: whatever is read of one, now and later, is of one version.
         """
