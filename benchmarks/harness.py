@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 # These need only what penstock needs (those for streaming also torch).
@@ -51,8 +51,8 @@ class Run:
     module: str = ""
 
 
-def run_once(run: Run, scratch: Path) -> Result:
-    """Runs the adapter as a process of its own and returns what it printed last."""
+def run_once(run: Run, scratch: Path, variables: Mapping[str, str] | None = None) -> Result:
+    """Runs the adapter as a process of its own, with further variables, and returns what it printed last."""
     # Processes that a library leaves behind for a moment may still write there: the workshop's end removes the rest.
     with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as fresh:
         options = dict(run.options)
@@ -66,7 +66,8 @@ def run_once(run: Run, scratch: Path) -> Result:
             json.dumps(options),
         ]
         # What a library leaves in the temporary directory goes with the run.
-        environment = {**os.environ, "TMPDIR": fresh}
+        # Its name marks all processes of the run, see `cpu_seconds` of the adapters.
+        environment = {**os.environ, "TMPDIR": fresh, "PENSTOCK_BENCHMARK_RUN": fresh, **(variables or {})}
         # Compiled modules are kept, as everywhere else: without them, start-up is what Python's compiler takes.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,9 @@ from tests.servers.fixtures import azurite, gcs_door, ministack, moto, nginx  # 
 # No test leaves this machine: nobody asks the address where clouds tell a machine who it is.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 os.environ["NO_GCE_CHECK"] = "true"
+
+# Loading torch is most of the time of a child. The server that children are forked from loads it once for all of them.
+multiprocessing.set_forkserver_preload(["torch"])
 
 # The same examples on every run; `make soak` looks further.
 settings.register_profile(

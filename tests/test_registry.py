@@ -57,6 +57,32 @@ def test_outside_packages_add_names_but_do_not_replace_ours(monkeypatch: pytest.
     assert animals.get("loads") is json.loads
 
 
+def test_an_entry_point_may_lead_to_what_registers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints([EntryPoint("json", "json:JSONDecoder", "penstock.test")])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
+    import json
+
+    class JSONDecoder:
+        __module__ = "json"
+        __qualname__ = "JSONDecoder"
+
+    animals = make()
+    assert "json" in animals.names()
+    assert animals.register("json")(JSONDecoder) is animals.get("json")
+    other = make()
+    assert "json" in other.names()
+    with pytest.raises(ConfigError, match="'json' is already registered"):
+        other.register("json")(json.JSONEncoder)
+
+
+@pytest.mark.parametrize("path", ["no_such_zoo:Cat", "json:no_such_cat", "json"])
+def test_what_cannot_be_loaded_says_where_it_should_be(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    points = EntryPoints([EntryPoint("cat", path, "penstock.test")])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
+    with pytest.raises(ConfigError, match=f"animal 'cat' cannot be loaded from {path}: "):
+        make().get("cat")
+
+
 def test_a_missing_extra_names_the_command() -> None:
     with pytest.raises(MissingExtraError, match=r"a zoo needs no_such_zoo.*pip install 'penstock\[zoo\]'") as caught:
         require("no_such_zoo.gate", extra="zoo", purpose="a zoo")

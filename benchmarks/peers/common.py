@@ -6,9 +6,11 @@ It runs in every library's own environment, so it needs nothing but NumPy.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,9 +97,24 @@ def check_tokens(block: npt.NDArray[Any], row_numbers: npt.NDArray[np.int64], to
 
 def timed(work: Callable[[], int]) -> Result:
     """Runs `work` once and returns how many samples it handled in how many seconds."""
-    begin = time.perf_counter()
+    busy, begin = cpu_seconds(), time.perf_counter()
     samples = work()
-    return {"samples": samples, "seconds": time.perf_counter() - begin}
+    seconds = time.perf_counter() - begin
+    return {"samples": samples, "seconds": seconds, "cpu_seconds": cpu_seconds() - busy}
+
+
+def cpu_seconds() -> float:
+    """Processor time of all processes of this run so far, workers and helpers included."""
+    mark = f"PENSTOCK_BENCHMARK_RUN={os.environ.get('PENSTOCK_BENCHMARK_RUN')}".encode()
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))  # its own, and that of children that have ended
+        except OSError:  # gone, or somebody else's
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def timed_warm(work: Callable[[], int]) -> Result:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmarks.peers.common import BATCH, TEXT_BYTES, Result, Sample, corpus, make_tokens
+from benchmarks.peers.common import BATCH, TEXT_BYTES, Result, Sample, corpus, cpu_seconds, make_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -52,11 +52,12 @@ def timed_twice(take: Callable[[], int], seconds: float) -> Result:
     result: Result = {}
     for _ in range(2):
         samples = 0
+        busy = cpu_seconds()
         begin = now = time.perf_counter()
         while now - begin < seconds:
             samples += take()
             now = time.perf_counter()
-        result = {"samples": samples, "seconds": now - begin}
+        result = {"samples": samples, "seconds": now - begin, "cpu_seconds": cpu_seconds() - busy}
     return result
 
 

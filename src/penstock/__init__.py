@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.reading.function_reader import FunctionReader
     from penstock.reading.source import OpenShard, Source
-    from penstock.write.merge import merge_index
+    from penstock.write.merge_index import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
@@ -45,7 +45,7 @@ _HOMES = {
     "clear_cache": "penstock.cache.cleanup",
     "encodings": "penstock.formats.encodings.table",
     "list_cache": "penstock.cache.contents",
-    "merge_index": "penstock.write.merge",
+    "merge_index": "penstock.write.merge_index",
     "prune_cache": "penstock.cache.cleanup",
     "warm_cache": "penstock.data.warm",
 }

@@ -142,7 +142,8 @@ def test_nothing_but_faults_is_an_error_in_the_end(bucket: Bucket, tmp_path: Pat
 
 
 def test_bodies_that_trickle_for_longer_than_the_timeout(bucket: Bucket, tmp_path: Path) -> None:
-    with bucket.open(tmp_path / "cache", download_retry=1, download_timeout=0.5) as dataset:
+    # Two seconds: a machine that pauses for half of one must not look like a server that has fallen silent.
+    with bucket.open(tmp_path / "cache", download_retry=1, download_timeout=2) as dataset:
         bucket.proxy.faults = Faults(rate=1.0, kinds=("slow",), slow_s=0.1, slow_pieces=25)
         assert sorted(check(list(dataset))) == list(range(NUM_SAMPLES))
 

@@ -40,6 +40,12 @@ def item_of_index() -> Item:
 
 
 def _part(part: Part, validate_hash: str | None) -> ItemPart:
+    if part.span is not None:
+        raise ConfigError(
+            f"{part.stored.basename} lies within {part.span.basename}, and parts of objects are not fetched yet: copy"
+            " the dataset to a folder and read it there",
+            where=part.span.basename,
+        )
     if part.packed is None:
         return ItemPart(_file(part.raw, validate_hash))
     # The raw form of a compressed file comes from unpacking: its digest is for files that somebody else put there.

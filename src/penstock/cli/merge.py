@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     """Merge, and say where the result is."""
     from penstock.index.catalog import INDEX_NAME
     from penstock.storage.base import shown_url
-    from penstock.write.merge import merge_index
+    from penstock.write.merge_index import merge_index
 
     if options.indexes:
         merge_index(options.indexes, options.out)

@@ -27,7 +27,7 @@ from penstock.reading.transforms import CheckedBatchTransform, SampleTransforms
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from typing_extensions import Self
@@ -172,7 +172,8 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         advise_on = partial(advise, source, reading.cache_limit)
         planner = Planner(shards, settings.order, allow_mix_change=allow_mix_change, advise=advise_on)
         of_streams = [stream.sample_transform for stream in self.streams]
-        self._transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
+        transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
+        self._transforms = transforms if transforms.are_any else None
         self.run = RunState(planner, settings.seat, batch_size)
         self.readers = PassReaders(self.run, source, first_ids, reading)
 
@@ -203,7 +204,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         if type(self).get_item is not StreamingDataset.get_item:
             return [self.get_item(int(number)) for number in ids]
         samples = self.readers.here.main.batches.read_some(ids)
-        if not self._transforms:
+        if self._transforms is None:
             return samples
         return make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
 
@@ -220,7 +221,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
                     f"sample {sample_id} is out of range: the dataset has {self.num_samples}", sample=sample_id
                 )
             sample = readers.main.batches.read_one(sample_id)
-        return self._transforms.apply(sample_id, sample) if self._transforms else sample
+        return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
 
     @cuts_interrupts_short
     def read_columns(self, key: Numbers) -> Columns:
@@ -273,7 +274,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
             raise ConfigError(
                 "columnar=True reads whole columns and would not call your get_item: leave one of the two out"
             )
-        if self._transforms:
+        if self._transforms is not None:
             raise ConfigError(
                 "columnar=True reads whole columns and would not call your sample_transform: give batch_transform="
             )
@@ -296,14 +297,16 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         skips = self.on_error == "skip"
         if self._is_overridden:
             return partial(self._call_overrides, skips=skips)
-        return partial(make_each, self._transforms.apply, skips=skips) if self._transforms else None
+        return None if self._transforms is None else partial(make_each, self._transforms.apply, skips=skips)
 
     def _call_overrides(self, ids: list[int], samples: list[Any], *, skips: bool) -> list[Any]:
         """Have the subclass make its samples by number; what it asks this class for was read already."""
         self.readers.here.at_hand = {
             number: sample for number, sample in zip(ids, samples, strict=True) if not isinstance(sample, Gap)
         }
-        return make_each(lambda number, _: self[number], ids, samples, skips=skips)
+        is_asked_by_key = type(self).__getitem__ is not StreamingDataset.__getitem__
+        one: Callable[[int], Any] = self.__getitem__ if is_asked_by_key else self.get_item
+        return make_each(lambda number, _: one(number), ids, samples, skips=True) if skips else [*map(one, ids)]
 
     # --- Where it stands --------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from penstock.index.entry import EntryFormat, formats
+from penstock.index.entry import EntryFormat
+from penstock.index.entry import formats as formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from penstock.errors import (
     UnsafeTypeError,
 )
 from penstock.formats.base import ShardFormat
-from penstock.formats.blame import decode_error
 from penstock.formats.body import BodyBuilder
+from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.infer import infer_encodings
 from penstock.formats.encodings.table import get_encoding

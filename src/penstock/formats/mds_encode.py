@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ColumnSizeError, ColumnTypeError, ShardTooLargeError
-from penstock.formats.blame import encode_error
+from penstock.formats.column_errors import encode_error
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.scalars import IntEncoding, NumberEncoding
 from penstock.formats.encodings.table import get_encoding

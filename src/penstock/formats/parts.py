@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import MappedFile, map_file, release, unpack_to_memory
 from penstock.errors import ConfigError, CorruptShardError
-from penstock.files import translated
+from penstock.files import open_file, translated
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.unpacked import describe_file, is_current, is_outdated, make_copy
 from penstock.index.paths import resolve_inside
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.formats.base import ShardBytes, ShardReader
-    from penstock.index.model import FileInfo, Part, ShardInfo
+    from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo
 
 
 def open_shard(
@@ -70,6 +70,8 @@ def load_part(
     room: int | None = None,
 ) -> ShardBytes:
     """Give the raw bytes of one file of a shard, checked against the index."""
+    if part.span is not None:
+        return _load_span(folder, part, part.span, compression, validate_hash, room)
     raw = resolve_inside(folder, part.raw.basename)
     if part.packed is None or compression is None:
         return load_file(raw, part.raw, validate_hash)
@@ -91,6 +93,28 @@ def load_part(
         return unpack_to_memory(packed, compression, part.raw.num_bytes, str(stored))
     finally:
         release(packed)
+
+
+def _load_span(
+    folder: Path, part: Part, span: ObjectSpan, compression: str | None, validate_hash: str | None, room: int | None
+) -> ShardBytes:
+    """Read a part from within a larger file, into memory: it need not begin where a page does."""
+    path = resolve_inside(folder, span.basename)
+    _check_room(path, part.raw.num_bytes, room)
+    with translated(path), open_file(path) as file:
+        file.seek(span.offset)
+        data = file.read(span.num_bytes)
+    if len(data) != span.num_bytes:
+        raise CorruptShardError(
+            f"{path} ends before byte {span.offset + span.num_bytes}, where {part.stored.basename} should: fetch or"
+            " write it again",
+            path=str(path),
+        )
+    if validate_hash is not None:
+        check_digest(data, part.stored.digests, validate_hash, str(path))
+    if part.packed is None or compression is None:
+        return data
+    return unpack_to_memory(data, compression, part.raw.num_bytes, str(path))
 
 
 def _check_room(path: Path, num_bytes: int, room: int | None) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, IndexFieldError, UnknownEncodingError
 from penstock.formats.base import ShardFormat
-from penstock.formats.blame import encode_error
 from penstock.formats.body import BodyBuilder
+from penstock.formats.column_errors import encode_error
 from penstock.formats.offsets import max_samples, read_offsets, write_offsets
 from penstock.formats.rows import check_projection, check_rows
 from penstock.index.model import Column

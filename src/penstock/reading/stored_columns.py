@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.formats.blame import decode_error
+from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.gather import as_list
 

@@ -31,7 +31,9 @@ class SampleTransforms:
         self._source, self._first_ids = source, first_ids
         self._chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]
 
-    def __bool__(self) -> bool:
+    @property
+    def are_any(self) -> bool:
+        """Whether there is any transform."""
         return any(self._chains)
 
     def apply(self, sample_id: int, sample: Any) -> Any:

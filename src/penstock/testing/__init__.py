@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.testing.catalogs import CatalogContract
 from penstock.testing.encodings import EncodingContract
 from penstock.testing.formats import FormatContract
 from penstock.testing.sources import SourceContract
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.testing.orders import OrderContract
 
 __all__ = [
+    "CatalogContract",
     "EncodingContract",
     "FormatContract",
     "LargeObjectContract",

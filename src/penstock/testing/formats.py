@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 import mmap
 import random
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from penstock.errors import BadSampleError, ConfigError, CorruptShardError, MissingColumnError, SampleIndexError
+from penstock.errors import (
+    BadIndexError,
+    BadSampleError,
+    ConfigError,
+    CorruptShardError,
+    MissingColumnError,
+    SampleIndexError,
+)
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.body import ChunkPool
-from penstock.index.model import FileInfo, Part, ShardInfo, ShardLayout
+from penstock.index.catalog import parse_index
+from penstock.index.model import FileInfo, Index, Part, ShardInfo, ShardLayout
+from penstock.index.mosaic_json import dump_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -124,6 +134,29 @@ class FormatContract:
         for num_samples in (0, len(self.samples) - 1, len(self.samples) + 1, 2**32 - 1):
             with raises(CorruptShardError), self._opened(self.samples, num_samples=num_samples):
                 pass
+
+    def test_a_few_rows_by_ranges(self) -> None:
+        """If rows can be read without their shard, they are the same, also when they are many."""
+        ranges, parts = self._format.row_ranges, self._parts(self.samples)
+        data, info = parts[0], self._info([len(part) for part in parts], len(self.samples))
+        for rows in ([0], [len(self.samples) - 1, 0], list(range(len(self.samples)))):
+            if ranges is None:
+                break
+            numbers = np.array(rows, np.int64)
+            found = [data[span.begin : span.end] for span in ranges.spans_to_locate(info, numbers)]
+            pieces = [data[span.begin : span.end] for span in ranges.spans_of_rows(info, numbers, found)]
+            reader = ranges.open(info, pieces, ReadOptions(**self.read_options))
+            self._check(reader.read(range(len(rows))), [self.samples[row] for row in rows])
+            reader.close()
+
+    def test_an_index_tells_all_of_a_shard(self) -> None:
+        """What an index says of a shard is what is read from it, and a count that cannot be is refused."""
+        assert re.fullmatch(r"\w+", self.format_name), "it becomes a part of file names"
+        sizes = [len(part) for part in self._parts(self.samples)]
+        index = Index((self._info(sizes, len(self.samples)),))
+        assert parse_index(dump_index(index), "here") == index
+        with raises(BadIndexError):
+            parse_index(dump_index(Index((self._info(sizes, 2**32),))), "here")
 
     def test_values_do_not_point_into_the_shard(self) -> None:
         """Values stay what they are when the shard's memory changes, and closing lets go of it."""
@@ -252,12 +285,13 @@ class FormatContract:
         return parts
 
     def _open(self, parts: Sequence[ShardBytes], num_samples: int, **options: Any) -> ShardReader:
-        infos = [
-            Part(FileInfo(f"shard{suffix}", len(part)))
-            for part, suffix in zip(parts, self._format.part_suffixes, strict=True)
-        ]
-        info = ShardInfo(self._layout, num_samples, tuple(infos))
+        info = self._info([len(part) for part in parts], num_samples)
         return self._format.open(parts, info, ReadOptions(**{**self.read_options, **options}))
+
+    def _info(self, sizes: Sequence[int], num_samples: int) -> ShardInfo:
+        names = [f"shard{suffix}" for suffix in self._format.part_suffixes]
+        parts = tuple(Part(FileInfo(name, size)) for name, size in zip(names, sizes, strict=True))
+        return ShardInfo(self._layout, num_samples, parts)
 
     @contextmanager
     def _opened(

@@ -14,11 +14,11 @@ from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from penstock.interrupts import WaitingFor, cut_short
-from penstock.write.background import ShardQueue
-from penstock.write.place import parse_place
+from penstock.write.destination import parse_destination
+from penstock.write.pending_shard import PendingShard, publish_index
 from penstock.write.progress import ProgressBar
 from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
-from penstock.write.shard_job import ShardJob, publish_index
+from penstock.write.shard_queue import ShardQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -101,9 +101,11 @@ class Writer:
         self._has_inferred = False
         self._is_closed = False
         self._done_bytes = 0
-        self._place = parse_place(out, remote, keep_local=keep_local, storage_options=storage_options, attempts=retry)
+        self._destination = parse_destination(
+            out, remote, keep_local=keep_local, storage_options=storage_options, attempts=retry
+        )
         try:
-            self._old = self._place.open(exist_ok=exist_ok, append=append)
+            self._old = self._destination.open(exist_ok=exist_ok, append=append)
             self._num_samples = self._old.num_samples
             self._next_shard = next_number(self._old)
             self._continue(layout)
@@ -113,7 +115,7 @@ class Writer:
         except BaseException:
             self._close()
             raise
-        self._progress = ProgressBar(self._place.shown) if progress_bar else None
+        self._progress = ProgressBar(self._destination.shown) if progress_bar else None
 
     def write(self, sample: Sample) -> None:
         """Add a sample; it may be changed or used again afterwards.
@@ -150,11 +152,11 @@ class Writer:
                 self._submit(self._builder)
             with self._waiting():
                 index = Index((*self._old.shards, *self._queue.results()))
-            publish_index(self._place, dump_index(index))
+            publish_index(self._destination, dump_index(index))
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
         except KeyboardInterrupt as interrupt:
-            self._place.stop()  # else closing would wait for uploads that nobody wants any more
+            self._destination.stop()  # else closing would wait for uploads that nobody wants any more
             log.warning(self._describe_orphans())
             raise cut_short(interrupt) from None
         except BaseException:
@@ -183,7 +185,7 @@ class Writer:
             self.finish()
             return
         if isinstance(error, KeyboardInterrupt):
-            self._place.stop()
+            self._destination.stop()
         orphans = self.abort()
         if orphans and sys.version_info >= (3, 11):
             error.add_note(orphans)
@@ -243,7 +245,9 @@ class Writer:
         name = shard_name(self._next_shard, self.format_name)
         names = tuple(name + suffix for suffix in self._format.part_suffixes)
         with self._waiting():
-            self._queue.submit(ShardJob(builder=builder, layout=self._shard_layout, names=names, place=self._place))
+            self._queue.submit(
+                PendingShard(builder=builder, layout=self._shard_layout, names=names, destination=self._destination)
+            )
         self._next_shard += 1
         self._done_bytes += self._shard_bytes
 
@@ -257,16 +261,16 @@ class Writer:
     def _describe_orphans(self) -> str:
         names = [shard.name for shard in self._queue.written()]
         written = f"shards written: {', '.join(names)}" if names else "no shards were written"
-        return f"{self._place.shown}: no index was published; {written}"
+        return f"{self._destination.shown}: no index was published; {written}"
 
     def _waiting(self) -> WaitingFor:
-        return WaitingFor(f"shards on their way to {self._place.shown}")
+        return WaitingFor(f"shards on their way to {self._destination.shown}")
 
     def _close(self) -> None:
         self._is_closed = True
         self._builder = None
         self._queue.close()
-        self._place.close()
+        self._destination.close()
 
 
 def _describe(layout: ShardLayout) -> str:

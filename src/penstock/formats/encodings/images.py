@@ -14,9 +14,9 @@ import numpy as np
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
 from penstock.formats.encodings.base import Encoding
-from penstock.formats.encodings.decode_room import DecodeRoom
-from penstock.formats.encodings.recycled import RecycledMemory
-from penstock.formats.encodings.side_by_side import map_side_by_side
+from penstock.formats.encodings.buffer_pool import BufferPool
+from penstock.formats.encodings.decode_budget import DecodeBudget
+from penstock.formats.encodings.decode_threads import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
-_decoded = RecycledMemory(max_bytes=32 << 20)
+_decoded = BufferPool(max_bytes=32 << 20)
 # Of all that Pillow can open; some others start programs of their own to do so.
 _FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
@@ -68,8 +68,8 @@ class ImageCodec(Protocol):
         """Give a PIL image."""
         ...
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
-        """Give an RGB array of (height, width, 3), if there is room for it."""
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
+        """Give an RGB array of (height, width, 3), if the budget allows it."""
         ...
 
 
@@ -96,9 +96,9 @@ class PixelCodec:
             raise ColumnValueError(f"holds {len(pixels)} bytes for an image of {width} × {height} in mode {mode!r}")
         return _pillow().frombytes(mode, (width, height), bytes(pixels))
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Give the pixels as RGB."""
-        return _to_rgb(self.to_pil(data), room)
+        return _to_rgb(self.to_pil(data), budget)
 
 
 class FileCodec:
@@ -121,9 +121,9 @@ class FileCodec:
         except OSError as error:  # its message holds a memory address
             raise ColumnValueError("holds no image file that Pillow knows") from error
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
-        return _to_rgb(self.to_pil(data), room)
+        return _to_rgb(self.to_pil(data), budget)
 
 
 class JpegCodec(FileCodec):
@@ -140,23 +140,23 @@ class JpegCodec(FileCodec):
             return Path(source).read_bytes()
         return super().encode(image)
 
-    def to_array(self, data: bytes, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
         simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
-            return super().to_array(data, room)
-        room.take(width, height)
-        with room.working(height * width * 3):
+            return super().to_array(data, budget)
+        budget.take(width, height)
+        with budget.working(height * width * 3):
             memory = _decoded.take(height * width * 3)
             array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
 
 
-def _to_rgb(image: Any, room: DecodeRoom) -> npt.NDArray[np.uint8]:
+def _to_rgb(image: Any, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
     width, height = image.size
-    room.take(width, height)
-    with room.working(width * height * _WORKING_BYTES):
+    budget.take(width, height)
+    with budget.working(width * height * _WORKING_BYTES):
         return np.array(image.convert("RGB"))
 
 
@@ -186,8 +186,8 @@ class _ImageEncoding(Encoding):
         if self._decoder != "array":
             one = self._codec.to_pil if self._decoder == "pil" else bytes
             return [of_sample(piece, one) for piece in pieces]
-        room, to_array = DecodeRoom(), self._codec.to_array
-        return map_side_by_side(lambda piece: of_sample(piece, lambda data: to_array(data, room)), pieces)
+        budget, to_array = DecodeBudget(), self._codec.to_array
+        return map_in_threads(lambda piece: of_sample(piece, lambda data: to_array(data, budget)), pieces)
 
     @abstractmethod
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:

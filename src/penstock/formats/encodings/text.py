@@ -65,6 +65,10 @@ class TextualEncoding(Encoding):
         """Parse the text."""
         return self._parse(data.decode())
 
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Parse the texts, without a call for each."""
+        return [self._parse(piece.decode()) for piece in pieces]
+
 
 class JsonEncoding(Encoding):
     """Whatever JSON can hold; a NumPy array becomes nested lists."""
@@ -76,3 +80,7 @@ class JsonEncoding(Encoding):
     def decode(self, data: bytes) -> Any:
         """Parse the text."""
         return json.loads(data)
+
+    def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
+        """Parse the texts, without a call for each."""
+        return list(map(json.loads, pieces))

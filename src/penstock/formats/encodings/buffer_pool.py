@@ -14,7 +14,7 @@ from collections import deque
 _MOST_TRIES = 4
 
 
-class RecycledMemory:
+class BufferPool:
     """Hands out memory, and keeps up to so many bytes of it per thread to hand them out again."""
 
     def __init__(self, max_bytes: int) -> None:

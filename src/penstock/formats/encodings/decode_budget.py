@@ -52,7 +52,7 @@ class WorkingMemory:
                 self._changed.notify_all()
 
 
-class DecodeRoom:
+class DecodeBudget:
     """Room for the images of one call, which are all in memory at its end."""
 
     def __init__(self, max_bytes: int | None = None, working: WorkingMemory | None = None) -> None:

@@ -15,8 +15,8 @@ from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import is_shard_name
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
-from penstock.write.place import Place, parse_place
-from penstock.write.shard_job import publish_index
+from penstock.write.destination import Destination, parse_destination
+from penstock.write.pending_shard import publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,42 +50,45 @@ def merge_index(
         index_file_urls, out = args
     if out is None or len(args) > 2 or isinstance(index_file_urls, (str, os.PathLike)):
         raise ConfigError("call merge_index(out) or merge_index(index_file_urls, out)")
-    place = parse_place(out, keep_local=keep_local, storage_options=storage_options)
+    destination = parse_destination(out, keep_local=keep_local, storage_options=storage_options)
     deadline = time.monotonic() + download_timeout
     try:
         if index_file_urls is None:
-            merged = merge_indexes(_indexes_below(place, deadline))
+            merged = merge_indexes(_indexes_below(destination, deadline))
         else:
-            merged = merge_indexes(_indexes_named(index_file_urls, place, deadline, storage_options))
-        publish_index(place, dump_index(merged, is_merged=True))
+            merged = merge_indexes(_indexes_named(index_file_urls, destination, deadline, storage_options))
+        publish_index(destination, dump_index(merged, is_merged=True))
     finally:
-        place.close()
+        destination.close()
 
 
-def _indexes_below(place: Place, deadline: float) -> dict[str, Index]:
+def _indexes_below(destination: Destination, deadline: float) -> dict[str, Index]:
     """Read every index below the root but the root's own; the local folder is preferred if it holds any.
 
     Hidden folders are no part of a dataset: one of them may be the cache of somebody who reads here.
     """
-    for store, where in ((LocalStore(place.local), str(place.local)), (place.store, place.shown)):
+    for store, where in (
+        (LocalStore(destination.local), str(destination.local)),
+        (destination.store, destination.shown),
+    ):
         if store is None:
             continue
         keys = [info.key for info in store.list() if posixpath.basename(info.key) == INDEX_NAME]
         folders = [folder for key in keys if is_shard_name(folder := posixpath.dirname(key))]
         if folders:
             return {folder: _read(store, f"{folder}/{INDEX_NAME}", where, deadline) for folder in folders}
-    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {place.shown}")
+    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {destination.shown}")
 
 
 def _indexes_named(
     urls: Sequence[Location | tuple[Location, Location]],
-    place: Place,
+    destination: Destination,
     deadline: float,
     storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Index]:
     if not urls:
         raise ConfigError("index_file_urls is empty: name at least one index")
-    roots = [str(place.local.absolute()), *([_as_path(place.remote)] if place.remote else [])]
+    roots = [str(destination.local.absolute()), *([_as_path(destination.remote)] if destination.remote else [])]
     names, indexes = [], []
     for url in urls:
         local, remote = _pair(url)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from penstock.formats.encodings.recycled import RecycledMemory
+from penstock.formats.encodings.buffer_pool import BufferPool
 from tests.formats.making import read_stored
 
 LIMIT = 1000
@@ -24,7 +24,7 @@ def address(memory: memoryview) -> int:
     return int(array.ctypes.data)
 
 
-def kept_bytes(recycled: RecycledMemory) -> int:
+def kept_bytes(recycled: BufferPool) -> int:
     return sum(memory.getbuffer().nbytes for memory in recycled._kept())
 
 
@@ -32,7 +32,7 @@ def kept_bytes(recycled: RecycledMemory) -> int:
 @given(st.lists(st.tuples(st.integers(1, 2 * LIMIT), st.integers(0, 10)), max_size=60))
 def test_what_is_held_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
     """Each step takes memory and writes a number of its own all over it, then lets go of one held before."""
-    recycled = RecycledMemory(LIMIT)
+    recycled = BufferPool(LIMIT)
     held: list[tuple[Any, int]] = []
     for number, (size, drop) in enumerate(steps):
         array = np.frombuffer(recycled.take(size), np.uint8)
@@ -47,7 +47,7 @@ def test_what_is_held_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
 
 
 def test_what_nobody_holds_is_used_again() -> None:
-    recycled = RecycledMemory(LIMIT)
+    recycled = BufferPool(LIMIT)
     first = address(recycled.take(100))
     assert address(recycled.take(60)) == first
     held = np.frombuffer(recycled.take(100), np.uint8)[3:7].reshape(2, 2)  # a view of a view keeps all of it
@@ -58,7 +58,7 @@ def test_what_nobody_holds_is_used_again() -> None:
 
 
 def test_it_keeps_no_more_than_it_may() -> None:
-    recycled = RecycledMemory(LIMIT)
+    recycled = BufferPool(LIMIT)
     held = [recycled.take(300) for _ in range(50)]
     assert kept_bytes(recycled) <= LIMIT
     assert len({address(memory) for memory in held}) == 50
@@ -71,7 +71,7 @@ def test_it_keeps_no_more_than_it_may() -> None:
 
 
 def test_threads_have_their_own() -> None:
-    recycled = RecycledMemory(LIMIT)
+    recycled = BufferPool(LIMIT)
     mine = address(recycled.take(100))
     theirs: list[int] = []
     thread = threading.Thread(target=lambda: theirs.append(address(recycled.take(100))))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Destination:
     """A local folder and, if the dataset goes further, the store that it is uploaded to."""
 
     local: Path
@@ -43,7 +43,7 @@ class Place:
         return shown_url(self.remote or str(self.local))
 
     def open(self, *, exist_ok: bool, append: bool) -> Index:
-        """Make the place ready and give the index to continue; what is there already is an error unless allowed."""
+        """Make it ready and give the index to continue; what is there already is an error unless allowed."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
         with translated(self.local):
@@ -122,14 +122,14 @@ class Place:
             _delete_dataset(self.store, self.shown)
 
 
-def parse_place(
+def parse_destination(
     out: Any,
     remote: Any = None,
     *,
     keep_local: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     attempts: int = 2,
-) -> Place:
+) -> Destination:
     """Understand `out` as a path, a URL or a pair of both, and `remote` as a store beside a path."""
     if isinstance(out, (tuple, list)):
         if len(out) != 2:
@@ -144,10 +144,10 @@ def parse_place(
     if remote is not None:
         return _both(text, _open(remote, storage_options, attempts), True)
     if url_scheme(text) in (None, "file"):
-        return Place(local=LocalStore.from_url(text).root)
+        return Destination(local=LocalStore.from_url(text).root)
     _, store = _open(text, storage_options, attempts)
     folder = Path(tempfile.mkdtemp(prefix="penstock-"))
-    return Place(local=folder, store=store, remote=text, keep_local=False, is_temporary=True)
+    return Destination(local=folder, store=store, remote=text, keep_local=False, is_temporary=True)
 
 
 def _open(remote: Any, storage_options: Mapping[str, Any] | None, attempts: int) -> tuple[str, Store]:
@@ -155,14 +155,14 @@ def _open(remote: Any, storage_options: Mapping[str, Any] | None, attempts: int)
     return url, open_proxied(url, storage_options, retry=RetryPolicy(attempts=attempts))
 
 
-def _both(local: str, opened: tuple[str, Store], keep_local: bool) -> Place:
+def _both(local: str, opened: tuple[str, Store], keep_local: bool) -> Destination:
     remote, store = opened
     if url_scheme(local) not in (None, "file"):
         raise ConfigError(f"Invalid `out` argument: {shown_url(local)!r} is a URL where a local path belongs")
     folder = LocalStore.from_url(local).root
     if isinstance(store, LocalStore) and store.root.absolute() == folder.absolute():
         raise ConfigError(f"Invalid `out` argument: local and remote are both {folder}")
-    return Place(local=folder, store=store, remote=remote, keep_local=keep_local)
+    return Destination(local=folder, store=store, remote=remote, keep_local=keep_local)
 
 
 def _text(value: Any) -> str:

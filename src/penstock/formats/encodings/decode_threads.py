@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +22,7 @@ _MOST_THREADS = 8
 _pool = PerProcess(partial(ThreadPoolExecutor, _MOST_THREADS, thread_name_prefix="penstock-decode"))
 
 
-def map_side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+def map_in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Give the results of all items in their order; an error of one is raised when all are done."""
     count = min(len(items), num_threads())
     if count < 2:
@@ -33,7 +33,8 @@ def map_side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     try:
         shares.append(_map(function, items[::count]))
     finally:
-        shares += [other.result() for other in others]
+        wait(others)  # one of them may fail as well, and the rest still be at work
+    shares += [other.result() for other in others]
     results: list[R | None] = [None] * len(items)
     for first, share in enumerate(shares):
         results[first::count] = share

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ShardBuilder
     from penstock.index.model import ShardLayout
-    from penstock.write.place import Place
+    from penstock.write.destination import Destination
 
 _MOST_PIECES = 1024  # of one call, on every system we know
 
@@ -45,15 +45,15 @@ _scratch = _Scratch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardJob:
+class PendingShard:
     """All it takes to store one shard and to describe it in an index."""
 
     builder: ShardBuilder
     layout: ShardLayout
     names: tuple[str, ...]  # of its parts, raw
-    place: Place
+    destination: Destination
 
-    def run(self) -> ShardInfo:
+    def store(self) -> ShardInfo:
         """Store the shard; only afterwards is its memory free again."""
         num_samples = self.builder.num_samples
         parts = zip(self.names, self.builder.build(), strict=True)
@@ -61,41 +61,41 @@ class ShardJob:
         self.builder.release()
         # The first part stands for the whole shard, so it arrives last.
         for part in reversed(info.parts):
-            publish(self.place, part.stored.basename)
+            publish(self.destination, part.stored.basename)
         return info
 
     def _store_part(self, name: str, pieces: list[Buffer]) -> Part:
         hashes = self.layout.hashes
         raw = FileInfo(name, sum(memoryview(piece).nbytes for piece in pieces), digest(pieces, hashes))
         if self.layout.compression is None:
-            write_file(self.place.local / name, pieces, flush=self.place.flushes)
+            write_file(self.destination.local / name, pieces, flush=self.destination.flushes)
             return Part(raw)
         codec, level = parse_compression(self.layout.compression)
         out = _scratch.get("packed", most_compressed_bytes(raw.num_bytes))
         packed = out[: codec.compress_into(_contiguous(pieces, raw.num_bytes), out, level)]
         packed_name = f"{name}.{codec.name}"
-        write_file(self.place.local / packed_name, [packed], flush=self.place.flushes)
+        write_file(self.destination.local / packed_name, [packed], flush=self.destination.flushes)
         return Part(raw, FileInfo(packed_name, packed.nbytes, digest([packed], hashes)))
 
 
-def publish(place: Place, name: str) -> None:
+def publish(destination: Destination, name: str) -> None:
     """Upload a file that was written locally, if the dataset goes further, and remove it if it shall not stay."""
-    if place.store is None:
+    if destination.store is None:
         return
-    path = place.local / name
-    place.store.upload(path, name)
-    if not place.keep_local:
+    path = destination.local / name
+    destination.store.upload(path, name)
+    if not destination.keep_local:
         path.unlink()
 
 
-def publish_index(place: Place, data: bytes) -> None:
+def publish_index(destination: Destination, data: bytes) -> None:
     """Store the index of a dataset whose shards are stored: each step is on the disk before the next one begins."""
-    with translated(place.local):
-        place.local.mkdir(parents=True, exist_ok=True)
-    place.flush_names()
-    write_file(place.local / INDEX_NAME, [data], flush=place.flushes)
-    place.flush_names()
-    publish(place, INDEX_NAME)
+    with translated(destination.local):
+        destination.local.mkdir(parents=True, exist_ok=True)
+    destination.flush_names()
+    write_file(destination.local / INDEX_NAME, [data], flush=destination.flushes)
+    destination.flush_names()
+    publish(destination, INDEX_NAME)
 
 
 def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from penstock.formats.encodings import side_by_side
-from penstock.formats.encodings.side_by_side import map_side_by_side, num_threads
+from penstock.formats.encodings import decode_threads
+from penstock.formats.encodings.decode_threads import map_in_threads, num_threads
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def square(number: int) -> int:
 @pytest.mark.usefixtures("_four_processors")
 @pytest.mark.parametrize("count", [*range(10), 100])
 def test_results_come_in_order(count: int) -> None:
-    assert map_side_by_side(square, range(count)) == [square(number) for number in range(count)]
+    assert map_in_threads(square, range(count)) == [square(number) for number in range(count)]
 
 
 @pytest.mark.usefixtures("_four_processors")
 def test_threads_work_at_the_same_time() -> None:
     """Each waits for the others: one after the other they would never be done."""
     meeting = threading.Barrier(4, timeout=30)
-    assert len(set(map_side_by_side(lambda _: meeting.wait(), range(4)))) == 4
+    assert len(set(map_in_threads(lambda _: meeting.wait(), range(4)))) == 4
 
 
 @pytest.mark.usefixtures("_four_processors")
@@ -45,17 +45,17 @@ def test_an_error_comes_out_when_all_are_done(bad: int) -> None:
         done.append(number)
 
     with pytest.raises(ValueError, match=f"bad {bad}"):
-        map_side_by_side(work, range(8))
+        map_in_threads(work, range(8))
     assert {number for number in range(8) if number % 4 != bad % 4} <= set(done)
 
 
 @pytest.mark.usefixtures("_four_processors")
 def test_a_forked_process_starts_its_own_threads() -> None:
-    map_side_by_side(square, range(8))
+    map_in_threads(square, range(8))
     pid = os.fork()
     if pid == 0:
-        is_right = map_side_by_side(square, range(8)) == [square(number) for number in range(8)]
-        os._exit(0 if is_right and side_by_side._pool.made is not None else 1)
+        is_right = map_in_threads(square, range(8)) == [square(number) for number in range(8)]
+        os._exit(0 if is_right and decode_threads._pool.made is not None else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
 

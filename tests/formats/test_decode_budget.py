@@ -13,21 +13,21 @@ from PIL import Image
 
 from penstock import LocalDataset, MDSWriter
 from penstock.errors import ColumnValueError, CorruptShardError
-from penstock.formats.encodings import decode_room
-from penstock.formats.encodings.decode_room import MAX_PIXELS, DecodeRoom, WorkingMemory
+from penstock.formats.encodings import decode_budget
+from penstock.formats.encodings.decode_budget import MAX_PIXELS, DecodeBudget, WorkingMemory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_one_call_has_a_bound() -> None:
-    room = DecodeRoom(max_bytes=300)
-    room.take(10, 5)
-    room.take(5, 10)
+    budget = DecodeBudget(max_bytes=300)
+    budget.take(10, 5)
+    budget.take(5, 10)
     with pytest.raises(ColumnValueError, match="would take more than 300 B when decoded at once: read fewer samples"):
-        room.take(1, 1)
+        budget.take(1, 1)
     with pytest.raises(ColumnValueError, match="more than"):
-        DecodeRoom().take(MAX_PIXELS, 2)
+        DecodeBudget().take(MAX_PIXELS, 2)
 
 
 def test_threads_share_what_they_may_use() -> None:
@@ -61,10 +61,10 @@ def test_a_failure_gives_its_share_back() -> None:
 
 
 def test_a_forked_process_begins_anew() -> None:
-    with decode_room._working.use(1 << 40):
+    with decode_budget._working.use(1 << 40):
         pid = os.fork()
         if pid == 0:
-            with decode_room._working.use(1 << 40):
+            with decode_budget._working.use(1 << 40):
                 os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -93,7 +93,7 @@ def test_a_batch_of_large_images_is_refused(
     with MDSWriter(out=tmp_path, columns={"image": encoding}) as writer:
         for _ in range(8):
             writer.write({"image": value})
-    monkeypatch.setattr(decode_room, "MAX_DECODED_BYTES", 5 * 60_000)
+    monkeypatch.setattr(decode_budget, "MAX_DECODED_BYTES", 5 * 60_000)
     dataset = LocalDataset(tmp_path, image_decoder="array")
     assert len(dataset[:5]) == 5
     with pytest.raises(CorruptShardError, match=r"column 'image' holds images that would take more than .* at once"):
@@ -105,8 +105,8 @@ def test_a_batch_of_large_images_is_refused(
 def test_large_images_are_decoded_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With threads for all of them, but memory for one."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(decode_room, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(decode_room, "_working", WorkingMemory(1))
+    monkeypatch.setattr(decode_budget, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(decode_budget, "_working", WorkingMemory(1))
     with MDSWriter(out=tmp_path, columns={"image": "png"}) as writer:
         for _ in range(8):
             writer.write({"image": encoded("PNG")})
