@@ -240,7 +240,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         CachedStream(directory=tmp_path, store=store, timeout_s=0)
     with pytest.raises(ConfigError):
-        CachedStream(directory=tmp_path, store=store, validate_hash="nonsense")
+        Cache([CachedStream(directory=tmp_path, store=store, validate_hash="nonsense")])
     with pytest.raises(ConfigError):
         Cache([], limit_bytes=0)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.cache.progress import describe
+from penstock.cachedir.items import item_of_object, item_of_shard
 from penstock.cachedir.layout import (
     NUM_STRIPES,
     default_directory,
@@ -17,6 +19,7 @@ from penstock.cachedir.layout import (
 )
 from penstock.errors import CacheError, CorruptShardError, FetcherError, ObjectNotFoundError
 from penstock.wire.address import runtime_folder
+from penstock.wire.encoding import load
 from penstock.wire.frames import (
     PREFIX_BYTES,
     dump_error,
@@ -25,7 +28,8 @@ from penstock.wire.frames import (
     unpack_header,
     unpack_prefix,
 )
-from penstock.wire.item import dump_item, item_of_object, item_of_shard, load_item
+from penstock.wire.item import Item
+from penstock.wire.messages import Progress
 from tests.cache.kit import HASH, write_dataset
 
 
@@ -71,7 +75,8 @@ def test_temporary_files_name_their_stripe(tmp_path: Path) -> None:
 def test_items_travel_as_json(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_parts=2, compression="zstd")
     for item in (item_of_shard(data.infos[0], 0, "e", HASH), item_of_object("key", "name", refresh=True)):
-        assert load_item(dump_item(item)) == item
+        sent = pack_message({"item": item})
+        assert load(Item, unpack_header(sent[PREFIX_BYTES:])["item"]) == item
 
 
 def test_messages() -> None:
@@ -106,10 +111,17 @@ def test_errors_keep_their_class_facts_and_cause() -> None:
 
 
 def test_progress_in_words() -> None:
-    report = {"name": "shard.00012.mds", "bytes": 1 << 20, "of": 4 << 20, "rate": 41 << 20, "position": 3, "wanted": 9}
-    assert describe(report | {"state": "running"}) == "downloading shard.00012.mds (1 MB of 4 MB; 9 wanted), 41 MB/s"
-    assert "3 before it" in describe(report | {"state": "queued"})
-    assert "room" in describe(report | {"state": "parked"})
+    report = Progress(
+        name="shard.00012.mds",
+        num_bytes=1 << 20,
+        total_bytes=4 << 20,
+        bytes_per_s=41 << 20,
+        position=3,
+        num_wanted=9,
+    )
+    assert describe(replace(report, state="running")) == "downloading shard.00012.mds (1 MB of 4 MB; 9 wanted), 41 MB/s"
+    assert "3 before it" in describe(replace(report, state="queued"))
+    assert "room" in describe(replace(report, state="parked"))
 
 
 def test_relative_folders_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,23 +13,24 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.cache.shares import share_of_each
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
-from penstock.cachedir.policy import Limit, Shelf, fair_shares, shortage
-from penstock.fetcher.climb import HIGHEST, LOWEST, Climb, next_climb
-from penstock.fetcher.queue import Job, JobQueue, State, Ticket
+from penstock.cachedir.items import item_of_object
+from penstock.cachedir.policy import EvictionOrder, Limit, fair_shares, shortage
+from penstock.fetcher.pieces import HIGHEST, LOWEST, Concurrency, next_concurrency
+from penstock.fetcher.queue import ItemQueue, QueuedItem, Request, State
 from penstock.storage.base import StoreSettings
-from penstock.wire.item import item_of_object
+from penstock.wire.encoding import load, plain
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import Share, dump_share, is_news, load_share
+from penstock.wire.share import Share, is_news
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
 
 
-class ShelfMachine(RuleBasedStateMachine):
-    """Readers use files without a word; the shelf must still name the least recently used."""
+class EvictionOrderMachine(RuleBasedStateMachine):
+    """Readers use files without a word; the order must still name the least recently used."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf = Shelf()
+        self.eviction_order = EvictionOrder()
         self.sizes: dict[str, int] = {}
         self.used: dict[str, float] = {}  # as the files say
         self.ahead: dict[str, int] = {}
@@ -42,12 +43,12 @@ class ShelfMachine(RuleBasedStateMachine):
     @rule(name=NAMES, num_bytes=st.integers(1, 100))
     def put(self, name: str, num_bytes: int) -> None:
         self.sizes[name], self.used[name] = num_bytes, self.tick()
-        self.shelf.put(name, num_bytes, self.clock)
+        self.eviction_order.put(name, num_bytes, self.clock)
 
     @rule(name=NAMES)
     def use(self, name: str) -> None:
         if name in self.sizes:
-            self.used[name] = self.tick()  # the shelf hears of it only when it looks
+            self.used[name] = self.tick()  # the order hears of it only when it looks
 
     @rule(name=NAMES)
     def delete_behind_its_back(self, name: str) -> None:
@@ -55,17 +56,17 @@ class ShelfMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def drop(self, name: str) -> None:
-        assert self.shelf.drop(name) == self.sizes.pop(name, 0)
+        assert self.eviction_order.drop(name) == self.sizes.pop(name, 0)
         self.used.pop(name, None)
 
     @rule(ahead=st.dictionaries(NAMES, st.integers(0, 5)))
     def expect(self, ahead: dict[str, int]) -> None:
         self.ahead = ahead
-        self.shelf.expect(ahead)
+        self.eviction_order.expect(ahead)
 
     @rule(is_urgent=st.booleans(), tried=st.sets(NAMES, max_size=3))
     def choose(self, is_urgent: bool, tried: set[str]) -> None:
-        found = self.shelf.next_victim(self.used.get, is_urgent=is_urgent, tried=tried)
+        found = self.eviction_order.next_victim(self.used.get, is_urgent=is_urgent, tried=tried)
         there = self.used.keys() & self.sizes.keys() - tried
         idle = sorted((self.used[name], name) for name in there if name not in self.ahead)
         expected = sorted((-self.ahead[name], name) for name in there if name in self.ahead)
@@ -80,14 +81,14 @@ class ShelfMachine(RuleBasedStateMachine):
 
     def forget_gone(self) -> None:
         for name in self.sizes.keys() - self.used.keys():
-            if name not in self.shelf:
+            if name not in self.eviction_order:
                 del self.sizes[name]
 
     @precondition(lambda self: bool(self.sizes))
     @rule()
     def evict_all(self) -> None:
-        while (found := self.shelf.next_victim(self.used.get, is_urgent=True, tried=set())) is not None:
-            self.shelf.drop(found[1])
+        while (found := self.eviction_order.next_victim(self.used.get, is_urgent=True, tried=set())) is not None:
+            self.eviction_order.drop(found[1])
             self.sizes.pop(found[1])
             self.used.pop(found[1])
         self.forget_gone()
@@ -95,18 +96,18 @@ class ShelfMachine(RuleBasedStateMachine):
 
     @invariant()
     def bytes_add_up(self) -> None:
-        assert self.shelf.used_bytes == sum(self.sizes.values())
-        assert len(self.shelf) == len(self.sizes)
+        assert self.eviction_order.used_bytes == sum(self.sizes.values())
+        assert len(self.eviction_order) == len(self.sizes)
 
 
-TestShelf = ShelfMachine.TestCase
+TestEvictionOrder = EvictionOrderMachine.TestCase
 
 
 def test_a_decision_among_many_looks_at_few() -> None:
-    shelf = Shelf()
+    order = EvictionOrder()
     num_shards = 100_000
     for number in range(num_shards):
-        shelf.put(str(number), 1, number)
+        order.put(str(number), 1, number)
     num_looks = 0
     uses = {str(number): float(number) for number in range(num_shards)}
 
@@ -118,10 +119,10 @@ def test_a_decision_among_many_looks_at_few() -> None:
     for number in range(0, 5000, 2):
         uses[str(number)] = float(num_shards + number)
     for number in range(2500):
-        found = shelf.next_victim(look, is_urgent=False, tried=set())
+        found = order.next_victim(look, is_urgent=False, tried=set())
         assert found is not None
         assert found[1] == str(2 * number + 1)
-        shelf.drop(found[1])
+        order.drop(found[1])
     assert num_looks <= 2 * 2500 + 1  # once for each use, and once for each victim
 
 
@@ -160,7 +161,7 @@ def test_a_share_is_news_once(share: Share) -> None:
     assert not is_news(share, share)
     assert is_news(share, Share(share.num_bytes, not share.is_tight))
     assert is_news(share, Share(1 if share.num_bytes is None else None, share.is_tight))
-    assert load_share(json.loads(json.dumps(dump_share(share)))) == share
+    assert load(Share, json.loads(json.dumps(share, default=plain))) == share
 
 
 @given(
@@ -181,11 +182,11 @@ def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_
 @given(st.lists(st.sampled_from(["park", "unpark", "pop"]), max_size=20), st.floats(1, 100))
 def test_a_request_is_late_whatever_its_job_is_doing(steps: list[str], timeout_s: float) -> None:
     """Refused at 0, it is late at its timeout, however often it tried since; with room it never is."""
-    queue = JobQueue()
+    queue = ItemQueue()
     stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    job = queue.get(("/d", "x"), lambda: Job(Path("/d"), item_of_object("x", "x", 1), stream))
-    ticket = Ticket((0, 0), 0, is_urgent=True, timeout_s=timeout_s)
-    job.tickets.append(ticket)
+    job = queue.get(("/d", "x"), lambda: QueuedItem(Path("/d"), item_of_object("x", "x", 1), stream))
+    request = Request((0, 0), 0, is_urgent=True, timeout_s=timeout_s, key=job.key)
+    job.requests.append(request)
     queue.update(job)
     for number, step in enumerate(["pop", "park", *steps]):
         if step == "unpark":
@@ -196,16 +197,16 @@ def test_a_request_is_late_whatever_its_job_is_doing(steps: list[str], timeout_s
             queue.park(job, float(number - 1))
     assert queue.next_late_at() == timeout_s
     assert queue.take_late(timeout_s - 0.5) == []
-    assert queue.take_late(timeout_s) == [(job, ticket)]
+    assert queue.take_late(timeout_s) == [(job, request)]
     assert queue.take_late(timeout_s) == []
-    assert job.tickets == []
+    assert job.requests == []
 
 
 def test_who_has_got_room_is_not_late() -> None:
-    queue = JobQueue()
+    queue = ItemQueue()
     stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    job = queue.get(("/d", "x"), lambda: Job(Path("/d"), item_of_object("x", "x", 1), stream))
-    job.tickets.append(Ticket((0, 0), 0, is_urgent=True, timeout_s=1.0))
+    job = queue.get(("/d", "x"), lambda: QueuedItem(Path("/d"), item_of_object("x", "x", 1), stream))
+    job.requests.append(Request((0, 0), 0, is_urgent=True, timeout_s=1.0, key=job.key))
     queue.update(job)
     queue.pop(only_urgent=True)
     queue.park(job, 0.0)
@@ -244,11 +245,11 @@ def test_holders_in_words() -> None:
 
 
 def climb_on(peak: int, num_steps: int = 40) -> list[int]:
-    climb, limits = Climb(), []
+    now, limits = Concurrency(), []
     for _ in range(num_steps):
-        rate = 100.0 * min(climb.limit, peak) - (0 if climb.limit <= peak else 20.0 * (climb.limit - peak))
-        climb = next_climb(climb, rate, is_full=True)
-        limits.append(climb.limit)
+        rate = 100.0 * min(now.limit, peak) - (0 if now.limit <= peak else 20.0 * (now.limit - peak))
+        now = next_concurrency(now, rate, is_full=True)
+        limits.append(now.limit)
     return limits
 
 
@@ -261,22 +262,22 @@ def test_the_climb_finds_the_peak() -> None:
 
 
 def test_idle_times_say_nothing() -> None:
-    climb = Climb(limit=12, direction=1, rate=100.0)
-    assert next_climb(climb, 1.0, is_full=False) == climb
-    assert next_climb(climb, 0.0, is_full=True) == climb
+    now = Concurrency(limit=12, direction=1, rate=100.0)
+    assert next_concurrency(now, 1.0, is_full=False) == now
+    assert next_concurrency(now, 0.0, is_full=True) == now
 
 
 def test_nobody_is_late_while_something_is_on_its_way_to_the_same_room() -> None:
     """A store that is away for a minute holds up downloads that have room, and is no reason to say there is none."""
-    queue = JobQueue()
+    queue = ItemQueue()
     stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
     jobs = {}
     for name in ("on its way", "waiting"):
         jobs[name] = queue.get(
             ("/d", f":{name}"),
-            lambda name=name: Job(Path("/d"), item_of_object(name, name, 1), stream),  # type: ignore[misc]
+            lambda name=name: QueuedItem(Path("/d"), item_of_object(name, name, 1), stream),  # type: ignore[misc]
         )
-        jobs[name].tickets.append(Ticket((0, 0), 0, is_urgent=True, timeout_s=1.0))
+        jobs[name].requests.append(Request((0, 0), 0, is_urgent=True, timeout_s=1.0, key=jobs[name].key))
         queue.update(jobs[name])
         assert queue.pop(only_urgent=True) is jobs[name]
     queue.grant(jobs["on its way"])

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import StoreError, StoreTimeoutError
-from penstock.fetcher.climb import LOWEST
-from penstock.fetcher.partfile import PartFile
-from penstock.fetcher.pieces import Owner, PiecePool
+from penstock.fetcher.disk import PartFile
+from penstock.fetcher.pieces import LOWEST, PieceOwner, PiecePool
 from penstock.fetcher.source import Source
 from penstock.storage.base import open_store
 
@@ -32,7 +31,7 @@ def source(timeout_s: float = 30) -> Source:
     return Source(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
 
 
-class Ranked(Owner):
+class Ranked(PieceOwner):
     def __init__(self, rank: float) -> None:
         self._rank = rank
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.cachedir.items import item_of_shard
 from penstock.errors import CacheTooSmallError
-from penstock.fetcher.queue import Want
-from penstock.fetcher.scheduler import Engine
-from penstock.wire.item import Item, item_of_shard
+from penstock.fetcher.scheduler import Scheduler
+from penstock.wire.item import Item, Want
 from tests.cache.kit import Dataset, wait_until, write_dataset
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ FAR_TOO_LONG_S = 60.0
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine()
-    yield engine
-    engine.close()
-    assert engine.wait_idle(FAR_TOO_LONG_S)
+def scheduler() -> Iterator[Scheduler]:
+    scheduler = Scheduler()
+    yield scheduler
+    scheduler.close()
+    assert scheduler.join(FAR_TOO_LONG_S)
 
 
 @contextmanager
@@ -56,15 +56,15 @@ def item_of(data: Dataset, shard: int) -> Item:
     return item_of_shard(data.infos[shard], shard, "0e")
 
 
-def test_a_storm_of_notes_hides_no_request_that_is_late(tmp_path: Path, engine: Engine) -> None:
+def test_a_storm_of_notes_hides_no_request_that_is_late(tmp_path: Path, scheduler: Scheduler) -> None:
     data = write_dataset(tmp_path)
-    engine.register(GROUP, [data.stream(timeout_s=0.5)], 150_000)
-    with data.cache() as reader, reader.lease(0, data.shards[0]), running(engine.released, 2):
-        engine.ask(GROUP, 0, item_of(data, 0)).future.result(FAR_TOO_LONG_S)  # it is there: counted now
-        tickets = [engine.ask(GROUP, 0, item_of(data, shard)) for shard in data.shards[1:4]]
-        for ticket in tickets:
+    scheduler.register(GROUP, [data.stream(timeout_s=0.5)], 150_000)
+    with data.cache() as reader, reader.lease(0, data.shards[0]), running(scheduler.released, 2):
+        scheduler.ask(GROUP, 0, item_of(data, 0)).future.result(FAR_TOO_LONG_S)  # it is there: counted now
+        requests = [scheduler.ask(GROUP, 0, item_of(data, shard)) for shard in data.shards[1:4]]
+        for request in requests:
             with pytest.raises(CacheTooSmallError, match="no room for"):
-                ticket.future.result(FAR_TOO_LONG_S)
+                request.future.result(FAR_TOO_LONG_S)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -87,67 +87,67 @@ def test_many_requests_and_a_limit_just_below_one_shard(tmp_path: Path, compress
 # --- Two ways to wait for ever that there were: a job is queued anew, and those who wait for work do not hear of it ---
 
 
-def start_drivers(engine: Engine, data: Dataset) -> None:
+def start_drivers(scheduler: Scheduler, data: Dataset) -> None:
     """Have several threads wait for work, as after a busy time."""
-    tickets = [engine.ask(GROUP, 0, item_of(data, shard)) for shard in data.shards[2:]]
-    for shard, ticket in zip(data.shards[2:], tickets, strict=True):
-        ticket.future.result(FAR_TOO_LONG_S)
-        engine.taken(GROUP, 0, item_of(data, shard).identity)
+    requests = [scheduler.ask(GROUP, 0, item_of(data, shard)) for shard in data.shards[2:]]
+    for shard, request in zip(data.shards[2:], requests, strict=True):
+        request.future.result(FAR_TOO_LONG_S)
+        scheduler.taken(GROUP, 0, item_of(data, shard).identity)
 
-    wait_until(lambda: not engine.stats()["queued"] and not engine.stats()["in_flight"])
-    assert engine._num_idle > 1
+    wait_until(lambda: not scheduler.stats().queued and not scheduler.stats().in_flight)
+    assert scheduler._dispatcher.workers.num_idle > 1
 
 
 def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_dataset(tmp_path, num_shards=12, compression="zstd")
     item = item_of(data, 0)
-    engine.register(GROUP, [data.stream()], None)
-    start_drivers(engine, data)
-    engine.unregister(GROUP)
+    scheduler.register(GROUP, [data.stream()], None)
+    start_drivers(scheduler, data)
+    scheduler.unregister(GROUP)
     # Room for the shard, but not for the packed file besides: a prefetch has to wait for that, a request has not.
-    engine.register(GROUP, [data.stream()], item.raw_bytes + 100)
+    scheduler.register(GROUP, [data.stream()], item.raw_bytes + 100)
     asked = []
-    park = engine._park
+    park = scheduler._dispatcher._park
 
     def park_late(job: Any, *, was_urgent: bool) -> None:
-        asked.append(engine.ask(GROUP, 0, item))
-        wait_until(lambda: engine._num_idle > 0)
+        asked.append(scheduler.ask(GROUP, 0, item))
+        wait_until(lambda: scheduler._dispatcher.workers.num_idle > 0)
         threading.Event().wait(0.2)  # the others go back to sleep
         park(job, was_urgent=was_urgent)
 
-    monkeypatch.setattr(engine, "_park", park_late)
-    engine.expect(GROUP, [Want(0, item, 3, is_present=False)])
+    monkeypatch.setattr(scheduler._dispatcher, "_park", park_late)
+    scheduler.expect(GROUP, [Want(0, item, 3, is_present=False)])
     wait_until(lambda: asked)
-    assert asked[0].future.result(FAR_TOO_LONG_S)["downloaded"] > 0
+    assert asked[0].future.result(FAR_TOO_LONG_S).num_downloaded > 0
 
 
 def test_a_job_that_was_cancelled_and_is_wanted_again(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_dataset(tmp_path, num_shards=12)
     item = item_of(data, 0)
-    engine.register(GROUP, [data.stream()], None)
-    start_drivers(engine, data)
+    scheduler.register(GROUP, [data.stream()], None)
+    start_drivers(scheduler, data)
     is_admitting, may_go_on = threading.Event(), threading.Event()
-    admit, is_wanted_again = engine._haul.admit, engine._is_wanted_again
+    admit, is_wanted_again = scheduler._downloader.admit, scheduler._dispatcher._is_wanted_again
 
-    def admit_late(job: Any) -> Any:
+    def admit_late(transfer: Any) -> Any:
         is_admitting.set()
         may_go_on.wait(FAR_TOO_LONG_S)
-        return admit(job)
+        return admit(transfer)
 
     def look_late(job: Any) -> bool:
         threading.Event().wait(0.2)  # the others go back to sleep
         return is_wanted_again(job)
 
-    monkeypatch.setattr(engine._haul, "admit", admit_late)
-    monkeypatch.setattr(engine, "_is_wanted_again", look_late)
-    engine.expect(GROUP, [Want(0, item, 3, is_present=False)])
+    monkeypatch.setattr(scheduler._downloader, "admit", admit_late)
+    monkeypatch.setattr(scheduler._dispatcher, "_is_wanted_again", look_late)
+    scheduler.expect(GROUP, [Want(0, item, 3, is_present=False)])
     is_admitting.wait(FAR_TOO_LONG_S)
-    engine.unregister(GROUP)  # the only one who wanted it leaves
-    engine.register(GROUP, [data.stream()], None)
-    ticket = engine.ask(GROUP, 0, item)  # and another one comes
+    scheduler.unregister(GROUP)  # the only one who wanted it leaves
+    scheduler.register(GROUP, [data.stream()], None)
+    request = scheduler.ask(GROUP, 0, item)  # and another one comes
     may_go_on.set()
-    assert ticket.future.result(FAR_TOO_LONG_S)["downloaded"] > 0
+    assert request.future.result(FAR_TOO_LONG_S).num_downloaded > 0

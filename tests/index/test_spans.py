@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import LocalDataset, MDSWriter
+from penstock.cachedir.items import item_of_shard
 from penstock.errors import BadIndexError, ConfigError, CorruptShardError, IndexFieldError
 from penstock.index.catalog import parse_index
 from penstock.index.merge import merge_indexes
 from penstock.index.model import FileInfo, ObjectSpan, Part
 from penstock.index.mosaic_json import dump_index
-from penstock.wire.item import item_of_shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from concurrent.futures import wait
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.cache.client import Client, Member
-from penstock.processes import abandon_in_children
-from penstock.wire.item import Item, dump_item
-from penstock.wire.settings import dump_stream
+from penstock.cache.client import Client, RegisteredCache, new_group
+from penstock.processes import PerProcess
+from penstock.wire.messages import (
+    Expect,
+    Fetch,
+    Fetched,
+    GetCaused,
+    GetStats,
+    Message,
+    Read,
+    Register,
+    Released,
+    Taken,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.fetcher.queue import Want
-    from penstock.fetcher.scheduler import Engine
+    from penstock.fetcher.scheduler import Scheduler
     from penstock.types import Place
-    from penstock.wire.frames import Header
+    from penstock.wire.item import Item, Want
+    from penstock.wire.messages import Progress, StreamCounts
     from penstock.wire.settings import CachedStream
     from penstock.wire.share import Share
 
@@ -39,7 +48,7 @@ class Backend(Protocol):
         """Have a line over which somebody can say what this process may keep open."""
         ...
 
-    def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
+    def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
         """Bring an item and wait until it is there."""
         ...
 
@@ -59,12 +68,12 @@ class Backend(Protocol):
         """Say that a lease was taken."""
         ...
 
-    def caused(self) -> dict[int, list[int]]:
+    def caused(self) -> dict[int, StreamCounts]:
         """Give downloads and bytes by stream."""
         ...
 
-    def node_stats(self) -> Header:
-        """Give the fetcher's own counts."""
+    def node_stats(self) -> dict[str, Any]:
+        """Give the fetcher's own counts by name; empty if there is none."""
         ...
 
     def close(self) -> None:
@@ -74,72 +83,11 @@ class Backend(Protocol):
 
 # --- The node's fetcher -------------------------------------------------------------------------------------
 
-_group_numbers = itertools.count()
-_client: Client | None = None
-_sharing = threading.Lock()
-
-
-class _Fresh:
-    """After a fork, locks may be held by threads that the child does not have, and its parent's line is not its own."""
-
-    def abandon(self) -> None:
-        global _sharing, _client, _engines_lock, _engine
-        _sharing = threading.Lock()
-        _client = None
-        _engines_lock = threading.Lock()
-        _engine = None
-        abandon_in_children(self)
-
-
-def _shared_client() -> Client:
-    global _client
-    if _client is None:
-        _client = Client()
-    return _client
-
-
-class Guest:
-    """A line to the fetcher for whoever has no directories of his own. In a forked child it is made anew.
-
-    Nobody shares it, so that what one of them waits for can be given up.
-    """
-
-    def __init__(self) -> None:
-        self._group: int | None = None
-        self._client: Client | None = None
-        self._pid = os.getpid()
-
-    def request(self, header: Header) -> tuple[Header, bytes]:
-        """Ask and wait."""
-        with _sharing:
-            if self._client is None or self._pid != os.getpid():
-                self._group, self._client, self._pid = next(_group_numbers), Client(), os.getpid()
-                self._client.join(self._group, Member(list, lambda _: None, lambda _: None))
-            client = self._client
-        return client.request(header)
-
-    def stop(self) -> None:
-        """Give up whatever is being waited for, in whatever thread."""
-        with _sharing:
-            if self._client is not None and self._pid == os.getpid():
-                self._client.stop()
-
-    def close(self) -> None:
-        """Hang up; the next request makes a new line."""
-        with _sharing:
-            if self._client is not None and self._group is not None and self._pid == os.getpid():
-                self._client.leave(self._group)
-            self._client = None
-
-    def __del__(self) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[type[Guest], tuple[()]]:
-        return Guest, ()
+_shared_client = PerProcess(Client)
 
 
 class FetcherBackend:
-    """Asks the fetcher over this process's one line to it."""
+    """Asks the fetcher over the one connection of this process to it."""
 
     def __init__(
         self,
@@ -148,13 +96,11 @@ class FetcherBackend:
         on_warnings: Callable[[list[str]], None],
         on_share: Callable[[Share], None],
     ) -> None:
-        self._streams = streams
-        self._limit_bytes = limit_bytes
-        self._group = next(_group_numbers)
-        self._plan: list[Any] = []
-        with _sharing:
-            self._client = _shared_client()
-        self._client.join(self._group, Member(self._introduction, on_warnings, on_share))
+        self._group = new_group()
+        self._register = Register(self._group, tuple(streams), limit_bytes)
+        self._plan = Expect(self._group, ())
+        self._client = _shared_client.get()
+        self._client.join(self._group, RegisteredCache(self._introduction, on_warnings, on_share))
 
     @property
     def is_running(self) -> bool:
@@ -166,73 +112,86 @@ class FetcherBackend:
         if not self._client.is_connected:
             self._client.connect()
 
-    def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
+    def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
         """Bring an item and wait until it is there."""
-        header = {"op": "fetch", "group": self._group, "stream": stream, "item": dump_item(item), "urgent": is_urgent}
-        return self._client.request(header, on_progress=on_progress)[0]
+        return self._client.request(Fetch(self._group, stream, item, is_urgent), on_progress=on_progress)[0]
 
     def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
         """Give objects, or ranges of them."""
-        plain = [[key] if span is None else [key, span.begin, span.end] for key, span in places]
-        header = {"op": "read", "group": self._group, "stream": stream, "places": plain, "edition": edition}
-        header["shards"] = dict(shards)
-        answer, payload = self._client.request(header)
+        message = Read(self._group, stream, tuple(places), edition, dict(shards))
+        found, payload = self._client.request(message)
         if len(places) == 1:
             return [payload]
-        ends = list(itertools.accumulate(answer["sizes"]))
-        return [payload[end - size : end] for end, size in zip(ends, answer["sizes"], strict=True)]
+        ends = itertools.accumulate(found.sizes)
+        return [payload[end - size : end] for end, size in zip(ends, found.sizes, strict=True)]
 
     def expect(self, wants: Sequence[Want]) -> None:
         """Say what will be wanted."""
-        self._plan = [[want.stream, dump_item(want.item), want.ahead, want.is_present] for want in wants]
+        self._plan = Expect(self._group, tuple(wants))
         if self._client.is_connected:
-            self._client.note({"op": "expect", "group": self._group, "wants": self._plan})
+            self._client.note(self._plan)
         elif not all(want.is_present for want in wants):
-            self._client.request({"op": "expect", "group": self._group, "wants": self._plan})
+            self._client.request(self._plan)
 
     def released(self) -> None:
         """Say that a lease was closed."""
-        self._client.note({"op": "released"})
+        self._client.note(Released())
 
     def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
-        self._client.note({"op": "taken", "group": self._group, "stream": stream, "identity": identity})
+        self._client.note(Taken(self._group, stream, identity))
 
-    def caused(self) -> dict[int, list[int]]:
+    def caused(self) -> dict[int, StreamCounts]:
         """Give downloads and bytes by stream."""
-        if not self._client.is_connected:
-            return {}
-        answer, _ = self._client.request({"op": "stats", "group": self._group})
-        return {int(stream): counts for stream, counts in answer.items()}
+        return self._client.request(GetCaused(self._group))[0].streams if self._client.is_connected else {}
 
-    def node_stats(self) -> Header:
+    def node_stats(self) -> dict[str, Any]:
         """Give the fetcher's own counts."""
-        return self._client.request({"op": "stats"})[0] if self._client.is_connected else {}
+        return asdict(self._client.request(GetStats())[0]) if self._client.is_connected else {}
 
     def close(self) -> None:
         """Leave; the last cache of the process hangs up."""
-        with _sharing:
-            self._client.leave(self._group)
+        self._client.leave(self._group)
 
-    def _introduction(self) -> list[Header]:
-        streams = [dump_stream(stream) for stream in self._streams]
-        messages: list[Header] = [
-            {"op": "register", "group": self._group, "streams": streams, "limit": self._limit_bytes}
-        ]
-        if self._plan:
-            messages.append({"op": "expect", "group": self._group, "wants": self._plan})
-        return messages
+    def _introduction(self) -> list[Message[Any]]:
+        return [self._register, self._plan] if self._plan.wants else [self._register]
 
 
 # --- A store in the memory of this process ------------------------------------------------------------------
 
-_engine: Engine | None = None
-_engine_users: set[int] = set()
-_engines_lock = threading.Lock()
+
+class _LocalScheduler:
+    """The scheduler of this process, there while any cache uses it. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the collector may close a cache at any time
+        self._users: set[int] = set()
+        self._scheduler: Scheduler | None = None
+
+    def join(self, group: int) -> Scheduler:
+        from penstock.fetcher.scheduler import Scheduler
+
+        with self._lock:
+            self._users.add(group)
+            if self._scheduler is None:
+                self._scheduler = Scheduler()
+            return self._scheduler
+
+    def leave(self, group: int) -> None:
+        with self._lock:
+            self._users.discard(group)
+            unused = None if self._users else self._scheduler
+            if unused is not None:
+                self._scheduler = None
+        if unused is not None:
+            unused.close()
+
+
+_local_scheduler = PerProcess(_LocalScheduler)
 
 
 class LocalBackend:
-    """Runs the same engine in this process."""
+    """Runs the same scheduler in this process."""
 
     def __init__(
         self,
@@ -241,17 +200,10 @@ class LocalBackend:
         on_warnings: Callable[[list[str]], None],
         on_share: Callable[[Share], None],
     ) -> None:
-        global _engine
-        from penstock.fetcher.scheduler import Engine
-
-        self._key = os.getpid(), next(_group_numbers)
-        with _engines_lock:
-            if _engine is None:
-                _engine = Engine()
-                _engine_users.clear()
-            self._engine = _engine
-            _engine_users.add(self._key[1])
-        warnings = self._engine.register(self._key, streams, limit_bytes, on_share)
+        self._key = 0, new_group()  # all of one client, which is this process
+        self._shared = _local_scheduler.get()
+        self._scheduler = self._shared.join(self._key[1])
+        warnings = self._scheduler.register(self._key, streams, limit_bytes, on_share)
         if warnings:
             on_warnings(warnings)
 
@@ -261,60 +213,46 @@ class LocalBackend:
         return True
 
     def listen(self) -> None:
-        """The engine says what it wants by itself."""
+        """The scheduler says what it wants by itself."""
 
-    def fetch(self, stream: int, item: Item, on_progress: Callable[[Header], None], *, is_urgent: bool) -> Header:
+    def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
         """Bring an item and wait until it is there."""
-        ticket = self._engine.ask(self._key, stream, item, is_urgent=is_urgent)
+        request = self._scheduler.ask(self._key, stream, item, is_urgent=is_urgent)
         try:
-            while True:
-                with suppress(FutureTimeoutError):
-                    return self._answer(stream, ticket.future.result(_PROGRESS_S))
-                if ticket.future.done():
-                    return self._answer(stream, ticket.future.result())
-                on_progress(self._engine.progress(ticket))
+            while not wait([request.future], _PROGRESS_S).done:
+                on_progress(self._scheduler.progress(request))
+            fetched = request.future.result()
         finally:
-            self._engine.withdraw(ticket)
-
-    def _answer(self, stream: int, answer: Header) -> Header:
-        notice = self._engine.take_notice(self._key, stream)
-        return answer | ({"warnings": [notice]} if notice else {})
+            self._scheduler.withdraw(request)
+        notice = self._scheduler.take_notice(self._key, stream)
+        return replace(fetched, warnings=(notice,)) if notice else fetched
 
     def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
         """Give objects, or ranges of them."""
-        found = self._engine.read(self._key, stream, places, edition, shards).result()
+        found = self._scheduler.read(self._key, stream, places, edition, shards).result()
         return [b"".join(pieces) for pieces in found]
 
     def expect(self, wants: Sequence[Want]) -> None:
         """Say what will be wanted."""
-        self._engine.expect(self._key, wants)
+        self._scheduler.expect(self._key, wants)
 
     def released(self) -> None:
         """Say that a lease was closed."""
-        self._engine.released()
+        self._scheduler.released()
 
     def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
-        self._engine.taken(self._key, stream, identity)
+        self._scheduler.taken(self._key, stream, identity)
 
-    def caused(self) -> dict[int, list[int]]:
+    def caused(self) -> dict[int, StreamCounts]:
         """Give downloads and bytes by stream."""
-        return self._engine.caused(self._key)
+        return self._scheduler.caused(self._key)
 
-    def node_stats(self) -> Header:
-        """Give the engine's counts."""
-        return self._engine.stats()
+    def node_stats(self) -> dict[str, Any]:
+        """Give the scheduler's counts."""
+        return asdict(self._scheduler.stats())
 
     def close(self) -> None:
-        """Leave; the engine ends with its last user."""
-        global _engine
-        self._engine.unregister(self._key)
-        with _engines_lock:
-            _engine_users.discard(self._key[1])
-            if not _engine_users and _engine is self._engine:
-                _engine = None
-                self._engine.close()
-
-
-_fresh = _Fresh()
-abandon_in_children(_fresh)
+        """Leave; the scheduler ends with its last user."""
+        self._scheduler.unregister(self._key)
+        self._shared.leave(self._key[1])

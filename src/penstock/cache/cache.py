@@ -18,9 +18,10 @@ from penstock.cache.progress import WaitLine
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheStats, StreamStats
 from penstock.cachedir.editions import Edition, OpenEdition
+from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard
 from penstock.cachedir.layout import pin_path
+from penstock.cachedir.streams import settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
-from penstock.fetcher.queue import Want
 from penstock.files import appearing, translated
 from penstock.index.catalog import parse_index
 from penstock.index.paths import is_shard_name
@@ -28,18 +29,19 @@ from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
-from penstock.wire.item import Item, item_of_index, item_of_object, item_of_shard
-from penstock.wire.settings import CachedStream, settled
+from penstock.wire.item import Item, Want
+from penstock.wire.settings import CachedStream
 from penstock.wire.share import UNHEARD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
     from penstock.cache.shares import ShareListener
     from penstock.index.model import Index
     from penstock.types import Place
+    from penstock.wire.messages import Fetched
 
 __all__ = ["Cache", "CachedStream"]
 
@@ -89,7 +91,7 @@ class Cache:
         where = f"{shown_url(settings.store.url).rstrip('/')}/{item.name}"
         for _ in range(_MOST_TRIES):
             answer = self._fetch(stream, item, is_urgent=True)
-            edition = Edition(settings.directory, answer["edition"])
+            edition = Edition(settings.directory, answer.edition)
             opened = OpenEdition(edition)
             if not opened.hold():
                 continue  # a newer edition was opened at the same moment, and this one removed
@@ -98,8 +100,8 @@ class Cache:
             except FileNotFoundError:
                 opened.close()
                 continue
-            if "away" in answer:
-                _warn_away(where, settings.directory, answer["away"])
+            if answer.away is not None:
+                _warn_away(where, settings.directory, answer.away)
             index = parse_index(data, where)
             self._indexes[stream] = edition.name, index
             self._process.get().opened[stream] = opened, index
@@ -229,7 +231,7 @@ class Cache:
         edition = self._opened(stream)[0].edition.name
         item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
         answer = self._fetch(stream, item, is_urgent=True)
-        return Path(self._process.get().paths[stream](answer["name"]))
+        return Path(self._process.get().paths[stream](answer.name))
 
     def read_many(self, stream: int, places: Sequence[Place], shards: Mapping[str, int] | None = None) -> list[bytes]:
         """Give several ranges of objects, or whole ones, read at the same time, without touching the disk.
@@ -254,9 +256,9 @@ class Cache:
         """Give the counts of this cache in this process."""
         state = self._process.get()
         for backend in list(state.backends.values()):
-            for stream, (downloads, num_bytes) in backend.caused().items():
-                state.stats[stream].downloads = downloads
-                state.stats[stream].num_bytes = num_bytes
+            for stream, caused in backend.caused().items():
+                state.stats[stream].downloads = caused.downloads
+                state.stats[stream].num_bytes = caused.num_bytes
         return CacheStats(tuple(replace(counts) for counts in state.stats))
 
     def node_stats(self) -> dict[str, Any]:
@@ -332,14 +334,14 @@ class Cache:
             name=item.name,
         )
 
-    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> dict[str, Any]:
+    def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> Fetched:
         line = WaitLine(what)
         try:
             with WaitingFor(self._described(stream, what or item.name)):
                 answer = self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
         finally:
             line.clear()
-        _warn(answer.get("warnings", []))
+        _warn(answer.warnings)
         return answer
 
     def _listen(self, stream: int) -> None:
@@ -383,7 +385,7 @@ class Cache:
         return backend
 
 
-def _warn(texts: list[str]) -> None:
+def _warn(texts: Iterable[str]) -> None:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=4)
 

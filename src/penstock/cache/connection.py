@@ -1,4 +1,4 @@
-"""One line to the fetcher: messages out, answers to those who wait for them, and what it says unasked."""
+"""One connection to the fetcher: messages out, answers to those who wait for them, and what it says unasked."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
 from penstock.processes import abandon_in_children
+from penstock.wire.encoding import load
 from penstock.wire.frames import PREFIX_BYTES, Header, pack_message, unpack_header, unpack_prefix
+from penstock.wire.messages import ShareNews, dump_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.wire.messages import Message
 
 _GOODBYE_S = 1.0
 
@@ -24,7 +28,7 @@ class LostError(Exception):
     """The connection is gone; never leaves this package."""
 
 
-class Connection:
+class FetcherConnection:
     """One socket to the fetcher, used by any number of threads.
 
     A thread of its own reads it: answers go to those who wait for them, and what the fetcher says unasked is heard
@@ -37,11 +41,11 @@ class Connection:
         self._sending = threading.Lock()
         self._lock = threading.RLock()  # the collector may close a cache, and with it the line, at any time
         self._is_lost = False
-        self._is_mourned = False
+        self._is_loss_counted = False
         self._failure: FetcherError | None = None
         self._heard_at = time.monotonic()
         self._answers: dict[int, queue.SimpleQueue[tuple[Header, bytes] | None]] = {}
-        self._on_news: Callable[[Header | None], None] = lambda _: None
+        self._on_news: Callable[[ShareNews | None], None] = lambda _: None
         self._buffer = bytearray()
         connection.settimeout(silence_s)  # of sending; a reader that hears nothing for so long goes on listening
         abandon_in_children(self)
@@ -53,16 +57,16 @@ class Connection:
         """Whether nothing more can come."""
         return self._is_lost
 
-    def listen(self, on_news: Callable[[Header | None], None]) -> None:
+    def listen(self, on_news: Callable[[ShareNews | None], None]) -> None:
         """Have a function called with what the fetcher says unasked, and with None when the line is gone.
 
         It is called by the thread that reads, and must not wait for an answer.
         """
         self._on_news = on_news
 
-    def send(self, header: Header) -> None:
-        """Send a message that needs no answer."""
-        data = pack_message(header)
+    def send(self, message: Message[Any], number: int | None = None) -> None:
+        """Send a message; with a number it is a request, whose answers carry the same."""
+        data = pack_message(dump_message(message, number))
         try:
             with self._sending:
                 self._socket.sendall(data)
@@ -112,10 +116,10 @@ class Connection:
         if threading.current_thread() is not self._reader and not sys.is_finalizing():
             self._reader.join(_GOODBYE_S)
 
-    def is_first_to_mourn(self) -> bool:
-        """Tell one of the threads that saw the line break to count it."""
+    def is_first_to_count_loss(self) -> bool:
+        """Tell one of the threads that saw the connection break to count it."""
         with self._lock:
-            is_first, self._is_mourned = not self._is_mourned, True
+            is_first, self._is_loss_counted = not self._is_loss_counted, True
             return is_first
 
     def abandon(self) -> None:
@@ -150,7 +154,7 @@ class Connection:
         payload = bytes(memoryview(self._buffer)[PREFIX_BYTES + num_header : total])
         del self._buffer[:total]
         if "id" not in header:
-            self._on_news(header)
+            self._on_news(load(ShareNews, header.get("news")))
             return
         with self._lock:
             answers = self._answers.get(int(header["id"]))

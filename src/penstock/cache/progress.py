@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penstock.status_line import StatusLine
 from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from penstock.wire.messages import Progress
 
 _SILENT_FOR_S = 2.0
 
@@ -17,9 +20,9 @@ class WaitLine:
         self._what = what
         self._line = StatusLine(silent_for_s=_SILENT_FOR_S)
 
-    def show(self, progress: dict[str, Any]) -> None:
+    def show(self, progress: Progress) -> None:
         """Take one report of the fetcher."""
-        if progress and self._line.is_due() and self._line.is_terminal:
+        if progress.name and self._line.is_due() and self._line.is_terminal:
             self._line.show(describe(progress, self._what))
 
     def clear(self) -> None:
@@ -27,12 +30,13 @@ class WaitLine:
         self._line.clear()
 
 
-def describe(progress: dict[str, Any], what: str | None = None) -> str:
+def describe(progress: Progress, what: str | None = None) -> str:
     """Put a report into words; `what` is what the user knows the item by."""
-    name, wanted = what or progress["name"], progress["wanted"]
-    if progress["state"] == "parked":
+    name = what or progress.name
+    if progress.state == "parked":
         return f"waiting for room in the cache for {name}"
-    if progress["state"] == "queued":
-        return f"waiting to download {name}, {progress['position']} before it"
-    done = f"{format_bytes(progress['bytes'])} of {format_bytes(progress['of'])}" if progress["of"] else ""
-    return f"downloading {name} ({done}; {wanted} wanted), {format_bytes(progress['rate'])}/s"
+    if progress.state == "queued":
+        return f"waiting to download {name}, {progress.position} before it"
+    total = progress.total_bytes
+    done = f"{format_bytes(progress.num_bytes)} of {format_bytes(total)}" if total else ""
+    return f"downloading {name} ({done}; {progress.num_wanted} wanted), {format_bytes(progress.bytes_per_s)}/s"

@@ -11,10 +11,13 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.backend import Guest
+from penstock.cache.client import Client, RegisteredCache
+from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
+from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
 from penstock.storage.retry import RetryPolicy
+from penstock.wire.messages import CallStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,10 +25,11 @@ if TYPE_CHECKING:
 
     from penstock.storage.base import Store
     from penstock.types import Span
-    from penstock.wire.frames import Header
+    from penstock.wire.messages import StoreAnswer
 
 # Stores that need no client, or live in the memory of this process.
 _NEAR = (None, "file", "memory")
+_GROUP = 0  # the only one of its client: it has no directories
 
 
 def open_proxied(url: str, options: Mapping[str, Any] | None = None, *, retry: RetryPolicy | None = None) -> Store:
@@ -36,43 +40,78 @@ def open_proxied(url: str, options: Mapping[str, Any] | None = None, *, retry: R
     return ProxiedStore(settings, retry or RetryPolicy())
 
 
+def _own_client() -> Client:
+    """Make a client for one who has no directories, but keeps its connection until it is closed."""
+    client = Client()
+    client.join(_GROUP, RegisteredCache(list, lambda _: None, lambda _: None))
+    return client
+
+
+class StoreClient:
+    """Has the fetcher call stores, over a connection of its own: what one of them waits for can be given up."""
+
+    def __init__(self) -> None:
+        self._client = PerProcess(_own_client)
+
+    def request(self, call: CallStore) -> tuple[StoreAnswer, bytes]:
+        """Ask and wait."""
+        return self._client.get().request(call)
+
+    def stop(self) -> None:
+        """Give up whatever is being waited for, in whatever thread."""
+        client = self._client.made
+        if client is not None:
+            client.stop()
+
+    def close(self) -> None:
+        """Hang up; the next request connects anew."""
+        client = self._client.forget()
+        if client is not None:
+            client.leave(_GROUP)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[StoreClient], tuple[()]]:
+        return StoreClient, ()
+
+
 @dataclass(frozen=True, slots=True)
 class ProxiedStore:
     """Has the fetcher do what is asked of it. Pickles as its settings, and may be used in any process."""
 
     settings: StoreSettings
     retry: RetryPolicy
-    _line: Guest = field(default_factory=Guest, compare=False, repr=False)
+    _client: StoreClient = field(default_factory=StoreClient, compare=False, repr=False)
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give an object or a range of it."""
-        return self._ask("read", key=key, span=None if span is None else [span.begin, span.end])[1]
+        return self._ask("read", key, span=span)[1]
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
         """Give a range of an object, and what the whole object is."""
-        answer, data = self._ask("read_piece", key=key, span=[span.begin, span.end], etag=etag)
-        return data, ObjectInfo(**answer["info"])
+        answer, data = self._ask("read_piece", key, span=span, etag=etag)
+        return data, _told(answer)
 
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Bring an object, or a range of it, to a local file."""
-        span_of = None if span is None else [span.begin, span.end]
-        self._ask("download", key=key, path=os.fspath(path.absolute()), span=span_of)
+        self._ask("download", key, path=os.fspath(path.absolute()), span=span)
 
     def upload(self, path: Path, key: str) -> None:
         """Put a local file under a key."""
-        self._ask("upload", key=key, path=os.fspath(path.absolute()))
+        self._ask("upload", key, path=os.fspath(path.absolute()))
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
-        return ObjectInfo(**self._ask("stat", key=key)[0]["info"])
+        return _told(self._ask("stat", key)[0])
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys begin with a prefix, sorted by key."""
-        return (ObjectInfo(**info) for info in json.loads(self._ask("list", prefix=prefix)[1]))
+        return (ObjectInfo(**info) for info in json.loads(self._ask("list", prefix)[1]))
 
     def delete(self, key: str) -> None:
         """Remove an object."""
-        self._ask("delete", key=key)
+        self._ask("delete", key)
 
     def check_writable(self) -> None:
         """Raise if nothing can be stored here, saying why."""
@@ -80,13 +119,19 @@ class ProxiedStore:
 
     def stop(self) -> None:
         """Give up whatever other threads are having done; they are told so at once."""
-        self._line.stop()
+        self._client.stop()
 
     def close(self) -> None:
         """Hang up; the next use connects anew."""
-        self._line.close()
+        self._client.close()
 
-    def _ask(self, action: str, **arguments: Any) -> tuple[Header, bytes]:
-        settings = {"url": self.settings.url, "options": self.settings.options, "retry": asdict(self.retry)}
-        with WaitingFor(f"{shown_url(self.settings.url).rstrip('/')}/{arguments.get('key', '')} ({action})"):
-            return self._line.request({"op": "store", "store": settings, "action": action, "arguments": arguments})
+    def _ask(self, action: str, key: str = "", **arguments: Any) -> tuple[StoreAnswer, bytes]:
+        call = CallStore(store=self.settings, retry=asdict(self.retry), action=action, key=key, **arguments)
+        with WaitingFor(f"{shown_url(self.settings.url).rstrip('/')}/{key} ({action})"):
+            return self._client.request(call)
+
+
+def _told(answer: StoreAnswer) -> ObjectInfo:
+    if answer.info is None:
+        raise FetcherError("the fetcher said nothing of an object that it was asked about")
+    return answer.info

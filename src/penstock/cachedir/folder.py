@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.layout import PART_SUFFIX, control_folder, pin_path, plain_name, stripe_of_part
 from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
-from penstock.cachedir.policy import Shelf
+from penstock.cachedir.policy import EvictionOrder
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.failpoints import reach
 
@@ -29,7 +29,7 @@ class Folder:
     def __init__(self, directory: Path, stripes: Stripes) -> None:
         self.directory = directory
         self.ledger = Ledger(directory)
-        self.shelf = Shelf()
+        self.eviction_order = EvictionOrder()
         self.reserved_bytes = 0  # of items on their way, as they will stay
         self.temporary_bytes = 0  # what they need besides, until they are there
         self.is_scanned = False
@@ -49,14 +49,14 @@ class Folder:
                 continue  # it is small, and always wanted
             used_s = self._last_use(record)
             if used_s is None:
-                self.shelf.drop(record.name)
+                self.eviction_order.drop(record.name)
                 self._forget(record)
-            elif record.name not in self.shelf:
-                self.shelf.put(record.name, record.num_bytes, used_s)
+            elif record.name not in self.eviction_order:
+                self.eviction_order.put(record.name, record.num_bytes, used_s)
 
     def add(self, record: Record) -> None:
         """Count files that are there now."""
-        self.shelf.put(record.name, record.num_bytes, time.time())
+        self.eviction_order.put(record.name, record.num_bytes, time.time())
 
     def hand_over(self, name: str) -> None:
         """Keep a copy until its reader says that it has locked it."""
@@ -107,7 +107,7 @@ class Folder:
             return False
         if record is not None:
             self.ledger.drop(name)
-        self.shelf.drop(name)
+        self.eviction_order.drop(name)
         self._handed_over.pop(name, None)
         return True
 

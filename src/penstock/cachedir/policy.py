@@ -23,7 +23,7 @@ class _Entry:
     last_use: float
 
 
-class Shelf:
+class EvictionOrder:
     """What one directory holds, least recently used first.
 
     Uses are seen late: readers leave them on the files, and `look` finds them when an entry is about to go. So each
@@ -45,7 +45,8 @@ class Shelf:
 
     def sizes(self) -> dict[str, int]:
         """Give the size of every entry."""
-        return {name: entry.num_bytes for name, entry in self._entries.items()}
+        entries = list(self._entries.items())  # at once: somebody else may be evicting
+        return {name: entry.num_bytes for name, entry in entries}
 
     def put(self, name: str, num_bytes: int, last_use: float) -> None:
         """Add an entry, or say anew how large it is and when it was used."""

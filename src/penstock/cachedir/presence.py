@@ -60,6 +60,11 @@ def are_unchanged(directory: Path, stamps: Iterable[FileStamp]) -> bool:
     return all(status_if_unchanged(directory, stamp) is not None for stamp in stamps)
 
 
+def is_name_taken(directory: Path, name: str) -> bool:
+    """Tell whether anything has a name, be it a file of ours, one of somebody else, a folder or a link."""
+    return os.path.lexists(directory / name)
+
+
 def is_still_at(path: Path | str, status: os.stat_result) -> bool:
     """Tell whether a file that was opened still has its name: it may have been deleted or replaced meanwhile."""
     try:

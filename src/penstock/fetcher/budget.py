@@ -1,24 +1,27 @@
-"""Room on the disk: who may bring how many bytes where, and who has to go for it."""
+"""Room on the disk: who may bring how many bytes where, and who has to go for it.
+
+The books of `Folders` guard what is kept here, too. Directories are held while anything is scanned or evicted.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.folder import Folder
 from penstock.cachedir.policy import Limit, fair_shares, shortage
 from penstock.errors import CacheTooSmallError
 from penstock.fetcher.disk import RESERVE_VARIABLE, measure_disk, parse_reserve
+from penstock.fetcher.folders import Folders
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.cachedir.folder import Folder
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.lock import Stripes
     from penstock.fetcher.disk import Disk
@@ -39,15 +42,14 @@ class Reservation:
     temporary_bytes: int
 
 
-class Room:
+class DiskBudget:
     """The directories of all clients and the limits that bind them. Safe for threads."""
 
     def __init__(self, stripes: Stripes) -> None:
         self.num_evictions = 0
         self.evicted_bytes = 0
-        self._lock = threading.RLock()
-        self._stripes = stripes
-        self._folders: dict[str, Folder] = {}
+        self._folders = Folders(stripes)
+        self._books = self._folders.books
         self._groups: dict[Hashable, frozenset[str]] = {}
         self._limits: dict[Hashable, Limit] = {}
         self._too_full: set[Limit] = set()
@@ -61,48 +63,63 @@ class Room:
 
     def open(self, group: Hashable, directories: Sequence[Path], limit_bytes: int | None) -> list[str]:
         """Add a group of directories and give warnings about limits of others that bind them too."""
-        warnings: list[str] = []
-        with self._lock:
-            for directory in directories:
-                if str(directory) not in self._folders:
-                    folder = self._folders[str(directory)] = Folder(directory, self._stripes)
-                    folder.sweep()
-            names = self._groups[group] = frozenset(map(str, directories))
-            for other in self._limits.values():
-                shared = sorted(other.directories & names)
-                if shared and (limit_bytes is None or other.num_bytes < limit_bytes):
-                    warnings.append(
-                        f"another dataset of this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
-                        " the smaller limit holds while both are open"
-                    )
-            if limit_bytes is not None:
-                self._limits[group] = Limit(limit_bytes, names)
-                self._too_full.add(self._limits[group])
-                self.trim()
+        names = frozenset(map(str, directories))
+        for directory in directories:
+            self._folders.open(directory)
+        limit = None if limit_bytes is None else Limit(limit_bytes, names)
+        with self._books:
+            warnings = self._conflicts(names, limit_bytes)
+            self._groups[group] = names
+            if limit is not None:
+                self._limits[group] = limit
+                self._too_full.add(limit)
+        if limit is not None:
+            with self._folders.holding(names):
+                self._trim(limit)
         return warnings
+
+    def _conflicts(self, names: frozenset[str], limit_bytes: int | None) -> list[str]:
+        return [
+            f"another dataset of this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
+            " the smaller limit holds while both are open"
+            for other in self._limits.values()
+            if (shared := sorted(other.directories & names)) and (limit_bytes is None or other.num_bytes < limit_bytes)
+        ]
 
     def close(self, group: Hashable) -> None:
         """Forget a group."""
-        with self._lock:
+        with self._books:
             self._groups.pop(group, None)
             self._limits.pop(group, None)
             self._too_full &= set(self._limits.values())
 
     def close_folders(self) -> None:
         """Let go of what is open of the directories."""
-        with self._lock:
-            for folder in self._folders.values():
-                folder.ledger.close()
+        for folder in self._folders.all().values():
+            folder.ledger.close()
 
     def trim(self) -> frozenset[str]:
-        """Evict what is above a limit that came later, expected or not; give the directories where it is in use."""
-        with self._lock:
-            self._too_full = {limit for limit in self._too_full if not self._make_room(limit, 0, 0, is_urgent=True)}
+        """Evict what is above a limit that came later, expected or not; give the directories where it is in use.
+
+        Whoever holds such a directory now is not waited for: it is trimmed the next time.
+        """
+        with self._books:
+            too_full = list(self._too_full)
+        for limit in too_full:
+            with self._folders.holding(limit.directories, wait=False) as is_held:
+                if is_held:
+                    self._trim(limit)
+        with self._books:
             return frozenset().union(*(limit.directories for limit in self._too_full))
+
+    def _trim(self, limit: Limit) -> None:
+        if self._make_room(limit, 0, 0, is_urgent=True):
+            with self._books:
+                self._too_full.discard(limit)
 
     def bound_with(self, directory: Path) -> frozenset[str]:
         """Give all directories that share a limit with this one, or a disk that is full."""
-        with self._lock:
+        with self._books:
             limits = [*self._limits.values(), *self._full_disks.values()]
             shared = (limit.directories for limit in limits if str(directory) in limit.directories)
             return frozenset().union(*shared)
@@ -116,24 +133,23 @@ class Room:
 
     def shares(self, tight: Collection[str]) -> dict[Hashable, Share]:
         """Say what each group may keep open, given the directories in which somebody waits for room."""
-        with self._lock:
+        with self._books:
             return fair_shares(self._groups, [*self._limits.values(), *self._full_disks.values()], tight)
 
     def has_news(self) -> bool:
         """Tell whether a disk has become full, or has room again, since this was last asked."""
-        with self._lock:
+        with self._books:
             has_news, self._has_news = self._has_news, False
             return has_news
 
     def take_notice(self, directory: Path) -> str | None:
         """Give what the users of a directory should know, once."""
-        with self._lock:
+        with self._books:
             return self._notices.pop(str(directory), None)
 
     def expect(self, directory: Path, ahead: Mapping[str, int]) -> None:
         """Say what will be used in a directory, in how many batches."""
-        with self._lock:
-            self._folders[str(directory)].shelf.expect(ahead)
+        self._folders.expect(str(directory), ahead)
 
     # --- Coming ---------------------------------------------------------------------------------------------
 
@@ -148,44 +164,59 @@ class Room:
         stays, temporary = item.raw_bytes, item.packed_bytes
         if keep_zip:
             stays, temporary = stays + temporary, 0
-        with self._lock:
-            folder = self._folders[str(directory)]
-            limits = self._binding(directory)
-            for limit in limits:
-                self._check_possible(limit, item, stays)
-            if not all(self._make_room(limit, stays, temporary, is_urgent=is_urgent) for limit in limits):
+        wanted = Reservation(directory, item.name, stays, temporary)
+        limits = self._binding(directory)
+        for limit in limits:
+            self._check_possible(limit, item, stays)
+        names = frozenset({str(directory)}).union(*(limit.directories for limit in limits))
+        with self._folders.holding(names):
+            if not self._fits_limits(wanted, limits, is_urgent=is_urgent):
                 return None
-            if not self._spare_disk(directory, stays + temporary, is_urgent=is_urgent) and not insists:
+            if self._fits_disk(wanted):
+                return wanted
+        disk = measure_disk(directory)
+        if disk is None:
+            return self._note(wanted)
+        on_disk = self._on_disk(disk)
+        with self._folders.holding(names | on_disk):
+            if not self._fits_limits(wanted, limits, is_urgent=is_urgent):
                 return None
-            folder.reserved_bytes += stays
-            folder.temporary_bytes += temporary
-            return Reservation(directory, item.name, stays, temporary)
+            if self._spare_disk(wanted, on_disk, is_urgent=is_urgent) or insists:
+                return self._note(wanted)
+            return None
+
+    def _note(self, wanted: Reservation) -> Reservation:
+        with self._books:
+            folder = self.folder(wanted.directory)
+            folder.reserved_bytes += wanted.num_bytes
+            folder.temporary_bytes += wanted.temporary_bytes
+        return wanted
 
     def settle(self, reservation: Reservation, record: Record | None, *, hand_over: bool = False) -> None:
         """End a reservation: the files are there, or it failed (None) and the room is free again."""
-        with self._lock:
-            folder = self._folders[str(reservation.directory)]
+        with self._books:
+            folder = self.folder(reservation.directory)
             folder.reserved_bytes -= reservation.num_bytes
             folder.temporary_bytes -= reservation.temporary_bytes
             if record is not None:
-                folder.add(record)
+                self._folders.arrived(str(reservation.directory), record)
                 if hand_over:
                     folder.hand_over(record.name)
 
     def found(self, directory: Path, name: str, record: Record | None, *, hand_over: bool) -> None:
         """Count a copy that was there already, if it is ours."""
-        with self._lock:
-            folder = self._folders[str(directory)]
-            if record is not None and name not in folder.shelf:
-                folder.add(record)
+        with self._books:
+            folder = self.folder(directory)
+            if record is not None and name not in folder.eviction_order:
+                self._folders.arrived(str(directory), record)
             if hand_over:
                 folder.hand_over(name)
 
     def taken(self, directory: Path, names: Iterable[str]) -> None:
         """Note that a reader holds its own lock now."""
-        with self._lock:
+        with self._books:
             for name in names:
-                self._folders[str(directory)].taken(name)
+                self.folder(directory).taken(name)
 
     def folder(self, directory: Path) -> Folder:
         """Give a directory, for its ledger."""
@@ -193,26 +224,26 @@ class Room:
 
     def evict(self, directory: Path, name: str) -> bool:
         """Delete a copy, unless it is in use."""
-        with self._lock:
-            return self._folders[str(directory)].evict(name)
+        with self._folders.holding([str(directory)]):
+            return self.folder(directory).evict(name)
 
     def evict_held(self, directory: Path, name: str) -> bool:
         """Delete a copy whose name the caller holds, unless it is in use."""
-        with self._lock:
-            return self._folders[str(directory)].evict_held(name)
+        with self._folders.holding([str(directory)]):
+            return self.folder(directory).evict_held(name)
 
     def describe(self, directory: Path) -> str:
         """Say what fills a directory and who holds it, for errors."""
         parts: list[str] = []
         sizes: dict[Path, int] = {}
-        with self._lock:
+        with self._books:
             for limit in self._binding(directory):
-                used = sum(self._stays(name) for name in limit.directories)
-                count = sum(len(self._folders[name].shelf) for name in limit.directories)
+                used = self._folders.stays(limit.directories)
+                count = sum(len(self._folders[name].eviction_order) for name in limit.directories)
                 parts.append(f"of {format_bytes(limit.num_bytes)}, {count} shards take {format_bytes(used)}")
                 for name in limit.directories:
                     folder = self._folders[name]
-                    sizes |= {folder.directory / file: size for file, size in folder.shelf.sizes().items()}
+                    sizes |= {folder.directory / file: size for file, size in folder.eviction_order.sizes().items()}
         from penstock.cachedir.holders import who_holds  # needed only to explain an error
 
         who = who_holds(sizes)
@@ -220,13 +251,15 @@ class Room:
 
     def usage(self) -> dict[str, int]:
         """Give the bytes known in each directory, those on their way included."""
-        with self._lock:
-            return {name: self._stays(name) + folder.temporary_bytes for name, folder in self._folders.items()}
+        with self._books:
+            folders = self._folders.all()
+            return {name: self._folders.stays([name]) + folder.temporary_bytes for name, folder in folders.items()}
 
-    # --- Going ----------------------------------------------------------------------------------------------
+    # --- Going (with the directories held) ------------------------------------------------------------------
 
     def _binding(self, directory: Path) -> list[Limit]:
-        return [limit for limit in self._limits.values() if str(directory) in limit.directories]
+        with self._books:
+            return [limit for limit in self._limits.values() if str(directory) in limit.directories]
 
     def _check_possible(self, limit: Limit, item: Item, stays: int) -> None:
         if stays > limit.num_bytes:
@@ -237,68 +270,95 @@ class Room:
                 limit=limit.num_bytes,
             )
 
+    def _fits_limits(self, wanted: Reservation, limits: Iterable[Limit], *, is_urgent: bool) -> bool:
+        return all(
+            self._make_room(limit, wanted.num_bytes, wanted.temporary_bytes, is_urgent=is_urgent) for limit in limits
+        )
+
     def _make_room(self, limit: Limit, stays: int, temporary: int, *, is_urgent: bool) -> bool:
         tried: dict[str, set[str]] = {name: set() for name in limit.directories}
         for name in limit.directories:
-            if not self._folders[name].is_scanned:
-                self._folders[name].scan()
+            self._scan(name)
         while True:
-            used = {name: self._stays(name) for name in limit.directories}
-            wanted = stays
-            if not is_urgent:
-                wanted += temporary + sum(self._folders[name].temporary_bytes for name in limit.directories)
+            with self._books:
+                used = {name: self._folders.stays([name]) for name in limit.directories}
+                wanted = stays
+                if not is_urgent:
+                    wanted += temporary + sum(self._folders[name].temporary_bytes for name in limit.directories)
             if not shortage(limit, used, wanted):
                 return True
             if not self._evict_one(limit, tried, is_urgent=is_urgent):
                 return False
 
+    def _scan(self, name: str) -> None:
+        folder = self._folders[name]
+        if not folder.is_scanned:
+            folder.scan()
+
     def _evict_one(self, limit: Limit, tried: dict[str, set[str]], *, is_urgent: bool) -> bool:
         """Evict the first of all directories that can go; entries found gone have made room too."""
+        folders = {name: self._folders[name] for name in limit.directories}
         while True:
-            before = sum(self._stays(name) for name in limit.directories)
+            before = sum(folder.eviction_order.used_bytes for folder in folders.values())
             best = None
-            for directory in limit.directories:
-                folder = self._folders[directory]
-                found = folder.shelf.next_victim(folder.last_use, is_urgent=is_urgent, tried=tried[directory])
+            for directory, folder in folders.items():
+                found = folder.eviction_order.next_victim(folder.last_use, is_urgent=is_urgent, tried=tried[directory])
                 if found is not None and (best is None or found[0] < best[0]):
                     best = (*found, directory)
-            if sum(self._stays(name) for name in limit.directories) < before:
+            if sum(folder.eviction_order.used_bytes for folder in folders.values()) < before:
                 return True
             if best is None:
                 return False
             _, name, directory = best
-            folder = self._folders[directory]
-            used = folder.shelf.used_bytes
+            folder = folders[directory]
+            used = folder.eviction_order.used_bytes
             if folder.evict(name):
-                self.num_evictions += 1
-                self.evicted_bytes += used - folder.shelf.used_bytes
+                with self._books:
+                    self.num_evictions += 1
+                    self.evicted_bytes += used - folder.eviction_order.used_bytes
                 return True
             tried[directory].add(name)
-            folder.shelf.touch(name, time.time())
+            folder.eviction_order.touch(name, time.time())
 
     # --- The disk -------------------------------------------------------------------------------------------
 
-    def _spare_disk(self, directory: Path, num_bytes: int, *, is_urgent: bool) -> bool:
-        """Tell whether so much may come to a directory's disk, after evicting if need be.
+    def _fits_disk(self, wanted: Reservation) -> bool:
+        """Take room if the disk has it besides its reserve.
 
-        Idle shards go before the disk's reserve is touched. Only who is urgent gets that, and then the room of what is
-        expected. Bytes on their way may be counted twice, here and by the disk: it is full a little earlier then.
+        Bytes on their way may be counted twice, here and by the disk: it is full a little earlier then.
         """
-        disk = measure_disk(directory)
+        disk = measure_disk(wanted.directory)
         if disk is None:
+            self._note(wanted)
             return True
-        coming = sum(folder.reserved_bytes + folder.temporary_bytes for folder in self._folders.values())
-        reserve = self._reserve.of(disk.total_bytes)
-        if disk.free_bytes - coming - num_bytes >= reserve:
+        num_bytes, reserve = wanted.num_bytes + wanted.temporary_bytes, self._reserve.of(disk.total_bytes)
+        with self._books:
+            folders = self._folders.all().values()
+            coming = sum(folder.reserved_bytes + folder.temporary_bytes for folder in folders)
+            if disk.free_bytes - coming - num_bytes < reserve:
+                return False
             if disk.device in self._full_disks and disk.free_bytes >= 2 * (reserve + num_bytes):
                 del self._full_disks[disk.device]
                 self._has_news = True
+            self._note(wanted)
             return True
-        names = self._on_disk(disk)
-        self._note_full(directory, disk, self._ceiling(names, disk.free_bytes - reserve))
+
+    def _spare_disk(self, wanted: Reservation, names: frozenset[str], *, is_urgent: bool) -> bool:
+        """Tell whether an item may come to its disk, after evicting from all directories on it.
+
+        Idle shards go before the disk's reserve is touched. Only who is urgent gets that, and then the room of what is
+        expected.
+        """
+        disk = measure_disk(wanted.directory)
+        if disk is None:
+            return True
+        for name in names:
+            self._scan(name)
+        num_bytes, reserve = wanted.num_bytes + wanted.temporary_bytes, self._reserve.of(disk.total_bytes)
+        self._note_full(wanted.directory, disk, self._ceiling(names, disk.free_bytes - reserve))
         if self._make_room(self._ceiling(names, disk.free_bytes - reserve), num_bytes, 0, is_urgent=False):
             return True
-        now = measure_disk(directory)
+        now = measure_disk(wanted.directory)
         return (
             is_urgent
             and now is not None
@@ -306,26 +366,22 @@ class Room:
         )
 
     def _on_disk(self, disk: Disk) -> frozenset[str]:
-        """Give the directories that lie on a disk, with all that is in them counted."""
-        names = set()
-        for name, folder in self._folders.items():
-            found = measure_disk(folder.directory)
-            if found is not None and found.device == disk.device:
-                names.add(name)
-                if not folder.is_scanned:
-                    folder.scan()
-        return frozenset(names)
+        """Give the directories that lie on a disk."""
+        found = {name: measure_disk(folder.directory) for name, folder in self._folders.all().items()}
+        return frozenset(name for name, of in found.items() if of is not None and of.device == disk.device)
 
     def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
         """Give what directories may take if they may fill so much more."""
-        used = sum(self._folders[name].shelf.used_bytes for name in names)
+        used = sum(self._folders[name].eviction_order.used_bytes for name in names)
         return Limit(max(0, used + free_bytes), names)
 
     def _note_full(self, directory: Path, disk: Disk, ceiling: Limit) -> None:
-        self._full_disks[disk.device] = ceiling
-        self._has_news = True
-        if disk.device not in self._warned_disks:
+        with self._books:
+            self._full_disks[disk.device] = ceiling
+            self._has_news = True
+            is_new = disk.device not in self._warned_disks
             self._warned_disks.add(disk.device)
+        if is_new:
             left = format_bytes(self._reserve.of(disk.total_bytes))
             text = (
                 f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free): what nobody needs now"
@@ -333,8 +389,5 @@ class Room:
                 f" {RESERVE_VARIABLE} to leave more or less"
             )
             _log.warning("%s", text)
-            self._notices[str(directory)] = text
-
-    def _stays(self, name: str) -> int:
-        folder = self._folders[name]
-        return folder.shelf.used_bytes + folder.reserved_bytes
+            with self._books:
+                self._notices[str(directory)] = text

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cachedir.boot import boot_id, is_doubtful
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name
-from penstock.cachedir.presence import are_unchanged, look
+from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
@@ -107,7 +107,7 @@ class Copies:
         if known is not None:
             return known
         stamp = look(folder.directory, item.name)
-        if stamp is None and not os.path.lexists(folder.directory / item.name):
+        if stamp is None and not is_name_taken(folder.directory, item.name):
             return Copy(item.name, is_right=False)
         record = folder.ledger.get(item.name)
         if record is None or stamp is None or record.files[0] != stamp:

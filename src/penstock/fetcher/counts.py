@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-if TYPE_CHECKING:
-    from penstock.fetcher.queue import GroupKey
+from penstock.wire.messages import StreamCounts
+
+GroupKey = tuple[int, int]  # client and its group
 
 
 class Counts:
@@ -17,7 +18,7 @@ class Counts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
-        self._caused: dict[GroupKey, dict[int, list[int]]] = {}
+        self._caused: dict[GroupKey, dict[int, StreamCounts]] = {}
         self._rate = _Rate()
 
     def open(self, group: GroupKey) -> None:
@@ -40,20 +41,20 @@ class Counts:
         with self._lock:
             self._rate.add(num_bytes)
 
-    def add_download(self, credit: tuple[GroupKey, int] | None, num_bytes: int) -> None:
+    def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int) -> None:
         """Count an item that was fetched, for the stream that caused it too."""
         with self._lock:
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
-            if credit is not None and credit[0] in self._caused:
-                counts = self._caused[credit[0]].setdefault(credit[1], [0, 0])
-                counts[0] += 1
-                counts[1] += num_bytes
+            if cause is not None and cause[0] in self._caused:
+                counts = self._caused[cause[0]].setdefault(cause[1], StreamCounts())
+                counts.downloads += 1
+                counts.num_bytes += num_bytes
 
-    def caused(self, group: GroupKey) -> dict[int, list[int]]:
+    def caused(self, group: GroupKey) -> dict[int, StreamCounts]:
         """Give the downloads and bytes that each stream of a group caused."""
         with self._lock:
-            return {stream: list(counts) for stream, counts in self._caused.get(group, {}).items()}
+            return {stream: replace(counts) for stream, counts in self._caused.get(group, {}).items()}
 
     def rate(self) -> float:
         """Give the bytes that come in a second."""

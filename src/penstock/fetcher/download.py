@@ -1,4 +1,4 @@
-"""Brings one item to its directory: fetched in pieces, checked, unpacked, and only then given its name."""
+"""One item to its directory: fetched in pieces, checked, unpacked, and only then given its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.boot import boot_id, flush_file
 from penstock.cachedir.layout import folder_mode, new_part_path, stripe_of
@@ -26,11 +26,11 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.failpoints import reach
-from penstock.fetcher.partfile import PartFile
-from penstock.fetcher.pieces import PIECE_BYTES
+from penstock.fetcher.disk import PartFile
+from penstock.fetcher.pieces import split
+from penstock.fetcher.source import copies_pieces
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
-from penstock.types import Span
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,37 +42,14 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.ledger import Ledger
     from penstock.fetcher.copies import KeptFile
-    from penstock.fetcher.pieces import Owner, Piece, PiecePool
+    from penstock.fetcher.pieces import Piece, PieceOwner, PiecePool
     from penstock.fetcher.source import Source
-    from penstock.storage.base import ObjectInfo, Store
-    from penstock.storage.pieces import PieceReader
+    from penstock.storage.base import ObjectInfo
+    from penstock.types import Span
     from penstock.wire.item import Item, ItemPart, StoredFile
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def split(num_bytes: int) -> list[Span]:
-    """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
-    return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, max(num_bytes, 1), PIECE_BYTES)]
-
-
-class CopiesPieces(Protocol):
-    """A store that hands over what comes of a piece at once, so that it is in memory once and not for long."""
-
-    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
-        """Hand over a range of an object as it comes, each part with its place in the range."""
-        ...
-
-
-def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
-    """Tell whether a store can do so."""
-    return hasattr(store, "copy_piece")
-
-
-def reads_first(store: object) -> TypeGuard[PieceReader]:
-    """Tell whether a store gives the beginning of an object together with what the object is."""
-    return hasattr(store, "read_first")
 
 
 class Beginning(NamedTuple):
@@ -99,19 +76,19 @@ class Fetched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bring:
-    """One item on its way to one directory. Whoever calls holds the item's name."""
+class Download:
+    """How one item comes to one directory. Whoever calls holds the item's name."""
 
     item: Item
     directory: Path
     source: Source
     keep_zip: bool
     pool: PiecePool
-    owner: Owner
+    owner: PieceOwner
     unpacking: threading.Semaphore
     on_bytes: Callable[[int], None]
     on_retry: Callable[[], None]
-    begun: list[Beginning]  # of the item's first part, if somebody has read it already; it serves once
+    beginning: Beginning | None  # of the item's first part, if somebody has read it already
     ledger: Ledger
     name_of: Callable[[str], str]  # where a file of the item is to lie
     kept: Callable[[StoredFile], KeptFile | None]  # finds a compressed file that need not be fetched
@@ -121,43 +98,40 @@ class Bring:
 
     def run(self) -> Record:
         """Fetch what is missing, unpack it, write it down and publish it; give what was written down."""
-        temporary: list[Path] = []
-        try:
-            with self._disk_errors():
-                parts = [self._prepare(part, temporary) for part in self.item.parts]
-                infos = [part.info for part in parts if part.info is not None]
-                if len(infos) == len(parts):
-                    self.check(infos)
-                record = self._record(parts)
-                self.ledger.begin()
-                self.ledger.put(record)
-                self._publish(parts)
-                return record
-        finally:
-            for path in temporary:
-                with suppress(FileNotFoundError):
-                    path.unlink()
+        with self._temporary_files() as new_file, self._disk_errors():
+            parts = [self._prepare(part, new_file) for part in self.item.parts]
+            infos = [part.info for part in parts if part.info is not None]
+            if len(infos) == len(parts):
+                self.check(infos)
+            record = self._record(parts)
+            self.ledger.begin()
+            self.ledger.put(record)
+            self._publish(parts)
+            return record
 
-    def fetch_index(self, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
-        """Fetch the index to a temporary name."""
+    @contextmanager
+    def fetched_index(self) -> Iterator[tuple[Path, ObjectInfo]]:
+        """Fetch the index to a temporary name, which is gone afterwards."""
         (part,) = self.item.parts
-        with self._disk_errors():
-            return self._fetch_vouched(part.raw, temporary)
+        with self._temporary_files() as new_file:
+            with self._disk_errors():
+                found = self._fetch_vouched(part.raw, new_file)
+            yield found
 
     # --- One part -------------------------------------------------------------------------------------------
 
-    def _prepare(self, part: ItemPart, temporary: list[Path]) -> Fetched:
+    def _prepare(self, part: ItemPart, new_file: Callable[[], Path]) -> Fetched:
         """Make a part ready under temporary names."""
         if part.packed is None:
-            path, info = self._fetch_checked(part.raw, temporary)
+            path, info = self._fetch_checked(part.raw, new_file)
             return Fetched(Ready(path, self.name_of(part.raw.name)), None, lasting_tag(info, time.time_ns()), info)
-        raw = Ready(self._new_part(temporary), self.name_of(part.raw.name))
+        raw = Ready(new_file(), self.name_of(part.raw.name))
         kept = self.kept(part.packed)
         if kept is not None:
             self._unpack(kept.path, raw.path, part)
             stays = Ready(kept.path, part.packed.name) if kept.is_ours else None
             return Fetched(raw, stays, kept.version, None)
-        packed, info = self._fetch_checked(part.packed, temporary)
+        packed, info = self._fetch_checked(part.packed, new_file)
         self._unpack(packed, raw.path, part)
         version = lasting_tag(info, time.time_ns())
         if self.keep_zip:
@@ -177,10 +151,10 @@ class Bring:
         raw.chmod(self.file_mode & raw.stat().st_mode)
         reach("unpack.done")
 
-    def _fetch_checked(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+    def _fetch_checked(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
         for attempt in range(self.source.retry + 1):
-            path, info = self._fetch(file, temporary)
+            path, info = self._fetch(file, new_file, is_first=attempt == 0)
             if self._is_intact(path, file):
                 return path, info
             path.unlink()
@@ -195,15 +169,15 @@ class Bring:
             digest=file.digest,
         )
 
-    def _fetch_vouched(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+    def _fetch_vouched(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
         """Fetch the index, which says what all else must be, though nothing says what it must be itself.
 
         Many stores tag an object with its MD5. A tag that looks so and does not fit is either of another kind, as for
         some encrypted objects, or the transfer was damaged: then two transfers that agree are believed.
         """
         came: set[str] = set()
-        for _ in range(self.source.retry + 2):
-            path, info = self._fetch(file, temporary)
+        for attempt in range(self.source.retry + 2):
+            path, info = self._fetch(file, new_file, is_first=attempt == 0)
             tag = _MD5.fullmatch(info.etag or "")
             if tag is None:
                 return path, info
@@ -235,12 +209,12 @@ class Bring:
 
     # --- One object -----------------------------------------------------------------------------------------
 
-    def _fetch(self, file: StoredFile, temporary: list[Path]) -> tuple[Path, ObjectInfo]:
+    def _fetch(self, file: StoredFile, new_file: Callable[[], Path], *, is_first: bool) -> tuple[Path, ObjectInfo]:
         reach("download.started")
         num_bytes = self._size(file)
-        out = PartFile(self._new_part(temporary), self.file_mode)
+        out = PartFile(new_file(), self.file_mode)
         try:
-            info = self._copy_all(file, num_bytes, out)
+            info = self._copy_all(file, num_bytes, out, self.beginning if is_first else None)
         except BaseException:
             out.discard()
             raise
@@ -248,10 +222,10 @@ class Bring:
         reach("download.done")
         return out.path, info
 
-    def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile) -> ObjectInfo:
+    def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
         """Read all pieces side by side; each tells the version that it is of, and they must agree."""
         spans = split(num_bytes)
-        found = self._take_begun(spans[0], out)
+        found = [] if beginning is None else self._use_beginning(beginning, spans[0], out)
         pieces = [
             self._submit(file.key, len(span), partial(self._copy, file, span, out)) for span in spans[len(found) :]
         ]
@@ -273,16 +247,13 @@ class Bring:
                 )
         return found[0]
 
-    def _take_begun(self, span: Span, out: PartFile) -> list[ObjectInfo]:
-        """Use the beginning, if somebody has read it already and it is long enough."""
-        if not self.begun:
+    def _use_beginning(self, beginning: Beginning, span: Span, out: PartFile) -> list[ObjectInfo]:
+        """Use what was read already instead of the first piece, if it is long enough."""
+        if memoryview(beginning.data).nbytes < len(span):
             return []
-        data, info = self.begun.pop()
-        if memoryview(data).nbytes < len(span):
-            return []
-        self._write(memoryview(data)[: len(span)], 0, out)
+        self._write(memoryview(beginning.data)[: len(span)], 0, out)
         self.on_bytes(len(span))
-        return [info]
+        return [beginning.info]
 
     def _size(self, file: StoredFile) -> int:
         if file.num_bytes is not None:
@@ -372,11 +343,23 @@ class Bring:
             temporary.replace(path)
         reach("publish.after")
 
-    def _new_part(self, temporary: list[Path]) -> Path:
-        path = new_part_path(self.directory, stripe_of(self.item.name))
-        make_folders(path.parent, 0o700)
-        temporary.append(path)
-        return path
+    @contextmanager
+    def _temporary_files(self) -> Iterator[Callable[[], Path]]:
+        """Give names for files on their way; those that have got no other name are removed at the end."""
+        made: list[Path] = []
+
+        def new_file() -> Path:
+            path = new_part_path(self.directory, stripe_of(self.item.name))
+            make_folders(path.parent, 0o700)
+            made.append(path)
+            return path
+
+        try:
+            yield new_file
+        finally:
+            for path in made:
+                with suppress(FileNotFoundError):
+                    path.unlink()
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.lock import Descriptor, try_hold
 from penstock.failpoints import reach
-from penstock.fetcher.scheduler import Engine
+from penstock.fetcher.scheduler import Scheduler
 from penstock.fetcher.server import Server
-from penstock.wire.address import READY, meeting
+from penstock.wire.address import READY, fetcher_address
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,31 +30,31 @@ def main() -> None:
     ready = int(sys.argv[1])
     reach("start.begun")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    place = meeting()
-    listener = _listen(place.socket)
+    address = fetcher_address()
+    listener = _listen(address.socket)
     reach("start.listening")
     leaving: list[Descriptor] = []
 
     def may_leave() -> bool:
         """Leave only if no client is about to connect, and hold the others off until the socket is gone."""
-        lock = try_hold(place.lock)
+        lock = try_hold(address.lock)
         if lock is None:
             return False
         leaving.append(lock)
         with suppress(FileNotFoundError):
-            place.socket.unlink()
+            address.socket.unlink()
         return True
 
-    engine = Engine()
-    asyncio.run(Server(engine, listener).run(lambda: _say_ready(ready), may_leave))
-    engine.close()
-    engine.wait_idle(_LAST_WORDS_S)
+    scheduler = Scheduler()
+    asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
+    scheduler.close()
+    scheduler.join(_LAST_WORDS_S)
     logging.shutdown()
     os._exit(0)  # a thread may hang in a store that does not answer
 
 
 def _listen(path: Path) -> socket.socket:
-    """Take the meeting place; whoever started us holds its lock, so what lies there is stale."""
+    """Take the address; whoever started us holds its lock, so what lies there is stale."""
     with suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -6,11 +6,11 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreTimeoutError
-from penstock.fetcher.climb import LOWEST, Climb, next_climb
+from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,15 +20,25 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
 _SMALL_BYTES = 512 << 10
-_MOST_SMALL = 96
+MOST_SMALL = 96
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
+# How many are read at once.
+LOWEST = 4
+HIGHEST = 32
+_BETTER = 1.05
+_WORSE = 0.95
 # A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
 # life for longer than any try or pause of a store, each of which is shorter than so many times its patience.
 _HANGS_AFTER = 3.0
 
 
-class Owner:
+def split(num_bytes: int) -> list[Span]:
+    """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
+    return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, max(num_bytes, 1), PIECE_BYTES)]
+
+
+class PieceOwner:
     """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first."""
 
     def rank(self) -> tuple[float, ...]:
@@ -40,7 +50,7 @@ class Owner:
 class Piece:
     """One read of at most `PIECE_BYTES`."""
 
-    owner: Owner
+    owner: PieceOwner
     num_bytes: int
     action: Callable[[], Any]
     timeout_s: float  # the store's patience: so long without a byte
@@ -54,9 +64,10 @@ class Piece:
         """Whether it takes no time but that of asking."""
         return self.num_bytes <= _SMALL_BYTES
 
-    def left_s(self) -> float | None:
-        """Give after how long without a further sign of life it hangs, or None if it has not begun."""
-        return None if self.heard_at is None else self.heard_at + _HANGS_AFTER * self.timeout_s - time.monotonic()
+    def left_s(self) -> float:
+        """Give after how long without a further sign of life it hangs, at the earliest; it cannot before it begins."""
+        heard_at = time.monotonic() if self.heard_at is None else self.heard_at
+        return heard_at + _HANGS_AFTER * self.timeout_s - time.monotonic()
 
 
 class PiecePool:
@@ -64,13 +75,14 @@ class PiecePool:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._pending: dict[Owner, deque[Piece]] = {}
-        self._climb = Climb()
+        self._pending: dict[PieceOwner, deque[Piece]] = {}
+        self._concurrency = Concurrency()
         self._started: set[Piece] = set()
         self._running_bytes = 0
         self._num_threads = 0
         self._num_stuck = 0
         self._is_closed = False
+        self._ended = threading.Event()  # for those who wait outside of a piece
         self._stretch_begin = time.monotonic()
         self._stretch_bytes = 0
         self._was_full = False
@@ -79,14 +91,14 @@ class PiecePool:
     @property
     def limit(self) -> int:
         """The number of pieces read at once."""
-        return self._climb.limit
+        return self._concurrency.limit
 
     @property
     def num_running(self) -> int:
         """The number of pieces being read now."""
         return len(self._started)
 
-    def submit(self, owner: Owner, num_bytes: int, source: Source, key: str, action: Callable[[], Any]) -> Piece:
+    def submit(self, owner: PieceOwner, num_bytes: int, source: Source, key: str, action: Callable[[], Any]) -> Piece:
         """Queue a read of an object of a store."""
         piece = Piece(owner, num_bytes, action, source.timeout_s, source.where(key))
         with self._changed:
@@ -103,8 +115,8 @@ class PiecePool:
         try:
             pending = {piece.future for piece in pieces}
             while pending:
-                lefts = [left for piece in pieces if not piece.future.done() and (left := piece.left_s()) is not None]
-                done, pending = wait(pending, max(0.0, min(lefts, default=1.0)), FIRST_EXCEPTION)
+                lefts = [piece.left_s() for piece in pieces if not piece.future.done()]
+                done, pending = wait(pending, max(0.0, min(lefts, default=0.0)), FIRST_EXCEPTION)
                 for future in done:
                     future.result()
                 self._check_times(pieces)
@@ -122,9 +134,7 @@ class PiecePool:
     def pause(self, seconds: float) -> None:
         """Wait before the store tries again in this thread; who gave the piece up ends the wait, and its tries."""
         piece = self._piece_here()
-        if piece is None:
-            time.sleep(seconds)
-        elif piece.given_up.wait(seconds):
+        if (self._ended if piece is None else piece.given_up).wait(seconds):
             raise CancelledError
 
     def _piece_here(self) -> Piece | None:
@@ -143,7 +153,7 @@ class PiecePool:
                 self._give_up(piece)
             self._changed.notify_all()
 
-    def cancel_all_of(self, owner: Owner) -> None:
+    def cancel_all_of(self, owner: PieceOwner) -> None:
         """Cancel whatever is read on somebody's behalf; whoever waits for it hears of it at once."""
         with self._changed:
             pieces = [*self._pending.pop(owner, ()), *(piece for piece in self._started if piece.owner is owner)]
@@ -164,6 +174,7 @@ class PiecePool:
         """End the threads as they come to rest, and cancel what has not begun."""
         with self._changed:
             self._is_closed = True
+            self._ended.set()
             pieces = [piece for queue in self._pending.values() for piece in queue]
             self._pending.clear()
             self._changed.notify_all()
@@ -173,15 +184,14 @@ class PiecePool:
     def _staff(self) -> None:
         """Have a thread for each piece that may run now."""
         num_all = len(self._started) + sum(map(len, self._pending.values()))
-        wanted = min(self._climb.limit + _MOST_SMALL, num_all) + self._num_stuck
+        wanted = min(self._concurrency.limit + MOST_SMALL, num_all) + self._num_stuck
         if self._num_threads < min(wanted, _MOST_THREADS):
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
 
     def _check_times(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            left = piece.left_s()
-            if left is not None and left <= 0 and not piece.future.done():
+            if piece.left_s() <= 0 and not piece.future.done():
                 raise StoreTimeoutError(
                     f"{piece.where}: nothing was heard of {piece.num_bytes} bytes for"
                     f" {_HANGS_AFTER * piece.timeout_s:g} s: see whether the store can be reached, or raise"
@@ -251,10 +261,10 @@ class PiecePool:
             return True
         # Small reads wait for the store's answer, not for bytes: many of them at once cost nothing.
         if piece.is_small:
-            return sum(started.is_small for started in self._started) < _MOST_SMALL
+            return sum(started.is_small for started in self._started) < MOST_SMALL
         num_large = sum(not started.is_small for started in self._started)
         # But somebody stands still for their answers: large ones do not crowd them out.
-        limit = self._climb.limit if num_large == len(self._started) else LOWEST
+        limit = self._concurrency.limit if num_large == len(self._started) else LOWEST
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 
     def _leave(self, piece: Piece) -> None:
@@ -267,7 +277,9 @@ class PiecePool:
         if passed < _STRETCH_S:
             return
         if passed < 3 * _STRETCH_S:  # a longer stretch held idle time
-            self._climb = next_climb(self._climb, self._stretch_bytes / passed, is_full=self._was_full)
+            self._concurrency = next_concurrency(
+                self._concurrency, self._stretch_bytes / passed, is_full=self._was_full
+            )
         self._stretch_begin, self._stretch_bytes, self._was_full = time.monotonic(), 0, False
 
 
@@ -277,3 +289,38 @@ def _tell_cancelled(future: Future[Any]) -> None:
         future.set_running_or_notify_cancel()
     elif not future.done():
         future.set_exception(CancelledError())
+
+
+# --- How many to read at once: more while it gets faster, fewer when it does not ---------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """Where the search stands: the limit in force, the direction it moved last, the rate before that move."""
+
+    limit: int = 16
+    direction: int = 1
+    rate: float = 0.0
+
+
+def next_concurrency(now: Concurrency, rate: float, *, is_full: bool) -> Concurrency:
+    """Move on by what the last stretch measured, in bytes per second.
+
+    A stretch that did not use the limit (`is_full` is false) says nothing about it. A move that brought nothing is
+    taken back: more readers than needed cost memory and the store's patience.
+    """
+    if not is_full or rate <= 0:
+        return now
+    if now.rate == 0 or rate > now.rate * _BETTER:
+        return _step(replace(now, rate=rate))
+    if rate < now.rate * _WORSE or now.direction > 0:
+        return _step(replace(now, rate=rate, direction=-now.direction))
+    return _step(replace(now, rate=rate))
+
+
+def _step(now: Concurrency) -> Concurrency:
+    change = max(1, now.limit // 4)
+    limit = min(HIGHEST, max(LOWEST, now.limit + now.direction * change))
+    if limit == now.limit:  # at the edge: look the other way next time
+        return replace(now, direction=-now.direction)
+    return replace(now, limit=limit)

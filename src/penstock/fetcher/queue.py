@@ -1,4 +1,7 @@
-"""What is wanted from the fetcher, by whom and how soon: one queue over everybody's wishes. No IO here."""
+"""What is wanted from the fetcher, by whom and how soon: one queue for all clients. No IO here.
+
+Nothing here is safe for threads: the scheduler calls it under its lock.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,22 @@ import math
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.fetcher.pieces import Owner
-from penstock.wire.item import names_of
+from penstock.cachedir.items import names_of
+from penstock.fetcher.transfer import Demand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
+    from penstock.fetcher.counts import GroupKey
+    from penstock.fetcher.transfer import Transfer
     from penstock.wire.item import Item
+    from penstock.wire.messages import Fetched
     from penstock.wire.settings import CachedStream
 
-GroupKey = tuple[int, int]  # client and its group
-JobKey = tuple[str, str]  # directory and identity of the item
+ItemKey = tuple[str, str]  # directory and identity of the item
 
 _DISK_PATIENCE_S = 1.8  # those who are asked to give up what they do not need have done so by then
 
@@ -30,7 +35,7 @@ _order = itertools.count()
 
 
 class State(enum.Enum):
-    """Where a job stands."""
+    """Where an item stands."""
 
     QUEUED = enum.auto()
     RUNNING = enum.auto()
@@ -38,14 +43,15 @@ class State(enum.Enum):
 
 
 @dataclass(eq=False)
-class Ticket:
-    """One request that somebody waits for."""
+class Request:
+    """Somebody who waits for an item."""
 
     group: GroupKey
     stream: int
     is_urgent: bool
     timeout_s: float
-    future: Future[dict[str, Any]] = field(default_factory=Future)
+    key: ItemKey
+    future: Future[Fetched] = field(default_factory=Future)
     asked_at: float = field(default_factory=time.monotonic)
     refused_at: float | None = None  # when it was first told that there is no room, unless it has got some since
 
@@ -56,248 +62,271 @@ class Ticket:
 
 
 @dataclass(eq=False)
-class Job(Owner):
+class QueuedItem:
     """One item to bring to one directory, wanted by any number of requests and plans."""
 
     directory: Path
     item: Item
     stream: CachedStream
     state: State = State.QUEUED
-    tickets: list[Ticket] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     ahead: dict[tuple[GroupKey, int], int] = field(default_factory=dict)  # of whose stream, in how many batches
     order: int = field(default_factory=lambda: next(_order))
-    num_bytes_done: int = 0
-    is_cancelled: bool = False
     competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
     has_room: bool = False  # it is on its way, and will give its room back or keep what came
+    transfer: Transfer | None = None  # while it is running
+    key: ItemKey = field(init=False)  # what makes two wishes the same
 
-    @property
-    def key(self) -> JobKey:
-        """What makes two wishes the same."""
-        return str(self.directory), self.item.identity
+    def __post_init__(self) -> None:
+        self.key = str(self.directory), self.item.identity
 
     @property
     def is_urgent(self) -> bool:
         """Whether somebody stands still until it is there."""
-        return any(ticket.is_urgent for ticket in self.tickets)
+        return any(request.is_urgent for request in self.requests)
 
     @property
     def is_wanted(self) -> bool:
         """Whether anybody would miss it."""
-        return bool(self.tickets or self.ahead)
-
-    def insists(self) -> bool:
-        """Tell whether somebody has waited for so long that he would rather hear from a full disk than wait for it."""
-        now = time.monotonic()
-        return any(
-            ticket.refused_at is not None and now >= ticket.refused_at + min(_DISK_PATIENCE_S, ticket.timeout_s / 2)
-            for ticket in tuple(self.tickets)
-        )
+        return bool(self.requests or self.ahead)
 
     def soonest(self) -> int:
         """Give in how many batches the first one needs it."""
-        return 0 if self.tickets else min(self.ahead.values(), default=1 << 30)
+        return 0 if self.requests else min(self.ahead.values(), default=1 << 30)
 
     def rank(self) -> tuple[float, ...]:
         """Give its place: who waits comes first, in the order of asking; then who will need it soonest."""
-        tickets = tuple(self.tickets)
-        if any(ticket.is_urgent for ticket in tickets):
-            return 0, min(ticket.asked_at for ticket in tickets)
+        if self.is_urgent:
+            return 0, min(request.asked_at for request in self.requests)
         return 1, self.soonest(), self.order
 
-    def credit(self) -> tuple[GroupKey, int] | None:
-        """Give whose stream caused it."""
-        if self.tickets:
-            return self.tickets[0].group, self.tickets[0].stream
+    def demand(self) -> Demand:
+        """Tell who wants it now."""
+        now = time.monotonic()
+        return Demand(
+            is_urgent=self.is_urgent,
+            is_requested=bool(self.requests),
+            insists=any(
+                request.refused_at is not None
+                and now >= request.refused_at + min(_DISK_PATIENCE_S, request.timeout_s / 2)
+                for request in self.requests
+            ),
+            cause=self._cause(),
+        )
+
+    def _cause(self) -> tuple[GroupKey, int] | None:
+        if self.requests:
+            return self.requests[0].group, self.requests[0].stream
         return min(self.ahead, key=lambda whose: self.ahead[whose], default=None)
 
 
-class JobQueue:
-    """The jobs that wait for a thread, most urgent first; prefetches of stalled directories stay back."""
+class ItemQueue:
+    """The items that wait for a thread, most urgent first; prefetches of stalled directories stay back."""
 
     def __init__(self) -> None:
-        self.jobs: dict[JobKey, Job] = {}
+        self.items: dict[ItemKey, QueuedItem] = {}
         self.stalled: set[str] = set()
-        self._urgent: dict[JobKey, Job] = {}
-        self._parked: dict[JobKey, Job] = {}
-        self._refused: dict[Ticket, Job] = {}
-        self._later: dict[str, list[tuple[int, int, JobKey]]] = {}
+        self._urgent: dict[ItemKey, QueuedItem] = {}
+        self._parked: dict[ItemKey, QueuedItem] = {}
+        self._refused: dict[Request, QueuedItem] = {}
+        self._later: dict[str, list[tuple[int, int, ItemKey]]] = {}
 
     def __len__(self) -> int:
-        return len(self.jobs)
+        return len(self.items)
 
     @property
     def is_short_of_room(self) -> bool:
         """Whether anything waits for room, or stays back for somebody who does."""
         return bool(self._parked or self._refused or self.stalled)
 
-    def get(self, key: JobKey, make: Callable[[], Job]) -> Job:
-        """Give the job of a wish, a new one if it is the first."""
-        job = self.jobs.get(key)
-        if job is None:
-            job = self.jobs[key] = make()
-        return job
+    def is_any_waiting(self) -> bool:
+        """Tell whether any item may wait for its turn: in doubt, yes."""
+        return bool(self._urgent) or any(self._later.values())
 
-    def update(self, job: Job) -> None:
-        """Place a job anew after somebody came to want it, or wants it sooner."""
-        if job.state is State.PARKED and job.is_urgent:
-            job.state = State.QUEUED
-            self._parked.pop(job.key, None)
-        if job.state is not State.QUEUED:
+    def get(self, key: ItemKey, make: Callable[[], QueuedItem]) -> QueuedItem:
+        """Give the item of a wish, a new one if it is the first."""
+        queued = self.items.get(key)
+        if queued is None:
+            queued = self.items[key] = make()
+        return queued
+
+    def update(self, queued: QueuedItem) -> None:
+        """Place an item anew after somebody came to want it, or wants it sooner."""
+        if queued.transfer is not None:
+            queued.transfer.current_rank = queued.rank()
+        if queued.state is State.PARKED and queued.is_urgent:
+            queued.state = State.QUEUED
+            self._parked.pop(queued.key, None)
+        if queued.state is not State.QUEUED:
             return
-        if job.is_urgent:
-            self._urgent[job.key] = job
+        if queued.is_urgent:
+            self._urgent[queued.key] = queued
             return
-        self._urgent.pop(job.key, None)
-        if job.is_wanted:
-            queue = self._later.setdefault(job.key[0], [])
-            heapq.heappush(queue, (job.soonest(), job.order, job.key))
-            if len(queue) > 4 * len(self.jobs) + 64:
-                self._rebuild(job.key[0])
+        self._urgent.pop(queued.key, None)
+        if queued.is_wanted:
+            queue = self._later.setdefault(queued.key[0], [])
+            heapq.heappush(queue, (queued.soonest(), queued.order, queued.key))
+            if len(queue) > 4 * len(self.items) + 64:
+                self._rebuild(queued.key[0])
         else:
-            self.remove(job)
+            self.remove(queued)
 
-    def remove(self, job: Job) -> None:
-        """Forget a job that is done, has failed, or is no longer wanted."""
-        self.jobs.pop(job.key, None)
-        self._urgent.pop(job.key, None)
-        self._parked.pop(job.key, None)
+    def remove(self, queued: QueuedItem) -> None:
+        """Forget an item that is done, has failed, or is no longer wanted."""
+        self.items.pop(queued.key, None)
+        self._urgent.pop(queued.key, None)
+        self._parked.pop(queued.key, None)
+
+    def reconsider(self, queued: QueuedItem) -> None:
+        """After somebody lost interest: a running download goes on, since most of its cost is paid."""
+        if queued.state is State.PARKED and not queued.is_wanted:
+            self.remove(queued)
+        else:
+            self.update(queued)
 
     # --- Room -----------------------------------------------------------------------------------------------
 
-    def park(self, job: Job, now: float) -> None:
-        """Put a job aside until there may be room; those who wait for it have waited for room from now on."""
-        job.state = State.PARKED
-        job.has_room = False
-        self._parked[job.key] = job
-        self._urgent.pop(job.key, None)
-        self.stalled |= job.competes_in
-        for ticket in job.tickets:
-            if ticket.refused_at is None:
-                ticket.refused_at = now
-                self._refused[ticket] = job
+    def park(self, queued: QueuedItem, now: float) -> None:
+        """Put an item aside until there may be room; those who wait for it have waited for room from now on."""
+        queued.state = State.PARKED
+        queued.has_room = False
+        self._parked[queued.key] = queued
+        self._urgent.pop(queued.key, None)
+        self.stalled |= queued.competes_in
+        for request in queued.requests:
+            if request.refused_at is None:
+                request.refused_at = now
+                self._refused[request] = queued
 
     def unpark(self) -> None:
-        """Let every parked job try again; prefetches stay back where somebody waits for the same room."""
+        """Let every parked item try again; prefetches stay back where somebody waits for the same room."""
         parked, self._parked = list(self._parked.values()), {}
-        self.stalled &= {directory for job in parked if job.is_urgent for directory in job.competes_in}
-        for job in parked:
-            job.state = State.QUEUED
-            self.update(job)
+        self.stalled &= {directory for queued in parked if queued.is_urgent for directory in queued.competes_in}
+        for queued in parked:
+            queued.state = State.QUEUED
+            self.update(queued)
 
-    def grant(self, job: Job) -> None:
-        """Note that a job has got room: nobody waits for that any more."""
-        job.has_room = True
-        for ticket in job.tickets:
-            self.forget(ticket)
+    def grant(self, queued: QueuedItem) -> None:
+        """Note that an item has got room: nobody waits for that any more."""
+        queued.has_room = True
+        for request in queued.requests:
+            self.forget(request)
 
-    def forget(self, ticket: Ticket) -> None:
+    def forget(self, request: Request) -> None:
         """Note that a request does not wait for room."""
-        ticket.refused_at = None
-        self._refused.pop(ticket, None)
+        request.refused_at = None
+        self._refused.pop(request, None)
 
     def next_late_at(self) -> float:
         """Give when the next request will have waited for room for too long."""
-        return min((ticket.late_at for ticket in self._refused), default=math.inf)
+        return min((request.late_at for request in self._refused), default=math.inf)
 
-    def take_late(self, now: float) -> list[tuple[Job, Ticket]]:
-        """Take the requests out that have waited too long, whatever their jobs are doing at this very moment.
+    def take_late(self, now: float) -> list[tuple[QueuedItem, Request]]:
+        """Take the requests out that have waited too long, whatever their items are doing at this very moment.
 
         While something is on its way to the same directories, time does not count: a store that is away holds up what
         has room, and with it those who wait for that room.
         """
-        on_their_way = {job.key[0] for job in self.jobs.values() if job.has_room}
+        on_their_way = {queued.key[0] for queued in self.items.values() if queued.has_room}
         late = []
-        for ticket, job in self._refused.items():
-            if now < ticket.late_at:
+        for request, queued in self._refused.items():
+            if now < request.late_at:
                 continue
-            if on_their_way & job.competes_in:
-                ticket.refused_at = now
+            if on_their_way & queued.competes_in:
+                request.refused_at = now
             else:
-                late.append((job, ticket))
-        for job, ticket in late:
-            del self._refused[ticket]
-            job.tickets.remove(ticket)
+                late.append((queued, request))
+        for queued, request in late:
+            del self._refused[request]
+            queued.requests.remove(request)
         return late
 
     # --- Turns ----------------------------------------------------------------------------------------------
 
-    def pop(self, *, only_urgent: bool) -> Job | None:
-        """Take the most urgent job and mark it running, or give None if nothing may start now."""
-        job = self._first_urgent() or (None if only_urgent else self._first_later())
-        if job is not None:
-            job.state = State.RUNNING
-            job.has_room = False
-            self._urgent.pop(job.key, None)
-        return job
+    def pop(
+        self,
+        *,
+        only_urgent: bool,
+        busy: Collection[str] = (),
+        competing: Callable[[QueuedItem], frozenset[str]] = lambda _: frozenset(),
+    ) -> QueuedItem | None:
+        """Take the most urgent item and mark it running, or give None if nothing may start now.
 
-    def position(self, job: Job) -> int:
-        """Give how many jobs come before a waiting one."""
-        if job.state is State.RUNNING:
+        `competing` gives the directories whose room an item competes for, `busy` are those in which somebody is making
+        room. Whoever has to wait for one of them keeps all its own from those who come after it.
+        """
+        held = set(busy)
+        for queued in itertools.chain(self._urgent.values(), () if only_urgent else self._later_heads()):
+            needed = competing(queued)
+            if held.isdisjoint(needed):
+                queued.state = State.RUNNING
+                queued.has_room = False
+                self._urgent.pop(queued.key, None)
+                return queued
+            held |= needed
+        return None
+
+    def position(self, queued: QueuedItem) -> int:
+        """Give how many items come before a waiting one."""
+        if queued.state is State.RUNNING:
             return 0
-        return sum(1 for other in self._urgent.values() if other.order < job.order)
+        return sum(1 for other in self._urgent.values() if other.order < queued.order)
 
-    def _first_urgent(self) -> Job | None:
-        return next(iter(self._urgent.values()), None)
-
-    def _first_later(self) -> Job | None:
+    def _later_heads(self) -> Iterator[QueuedItem]:
+        """Give the soonest item of each directory, soonest first."""
         heads = [head for name in self._later if name not in self.stalled and (head := self._head(name)) is not None]
-        return self.jobs[min(heads)[2]] if heads else None
+        while heads:
+            first = min(heads)
+            heads.remove(first)
+            yield self.items[first[2]]
 
-    def _head(self, directory: str) -> tuple[int, int, JobKey] | None:
+    def _head(self, directory: str) -> tuple[int, int, ItemKey] | None:
         queue = self._later[directory]
         while queue:
             soonest, order, key = queue[0]
-            job = self.jobs.get(key)
-            is_valid = job is not None and job.state is State.QUEUED and job.order == order and not job.is_urgent
-            if job is not None and is_valid and job.soonest() == soonest and job.is_wanted:
+            queued = self.items.get(key)
+            is_valid = (
+                queued is not None and queued.state is State.QUEUED and queued.order == order and not queued.is_urgent
+            )
+            if queued is not None and is_valid and queued.soonest() == soonest and queued.is_wanted:
                 return queue[0]
             heapq.heappop(queue)
         return None
 
     def _rebuild(self, directory: str) -> None:
         self._later[directory] = [
-            (job.soonest(), job.order, key) for key, job in self.jobs.items() if key[0] == directory
+            (queued.soonest(), queued.order, key) for key, queued in self.items.items() if key[0] == directory
         ]
         heapq.heapify(self._later[directory])
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """A wish of a plan: which stream, what, in how many batches, and whether it lies there already."""
-
-    stream: int
-    item: Item
-    ahead: int
-    is_present: bool
 
 
 class Plans:
     """What each group expects; a new plan of a group replaces its old one."""
 
     def __init__(self) -> None:
-        self._plans: dict[GroupKey, dict[JobKey, int]] = {}
+        self._plans: dict[GroupKey, dict[ItemKey, int]] = {}
 
-    def replace(self, group: GroupKey, plan: dict[JobKey, int]) -> set[JobKey]:
+    def replace(self, group: GroupKey, plan: dict[ItemKey, int]) -> set[ItemKey]:
         """Set a plan and give what it no longer holds."""
         old = self._plans.get(group, {})
         self._plans[group] = plan
         return old.keys() - plan.keys()
 
-    def drop(self, group: GroupKey) -> set[JobKey]:
+    def drop(self, group: GroupKey) -> set[ItemKey]:
         """Forget a plan and give what it held."""
         return set(self._plans.pop(group, {}))
 
-    def ahead_in(self, directories: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Give, for each of some directories, in how many batches each name is needed first."""
-        merged: dict[str, dict[str, int]] = {name: {} for name in directories}
-        for directory, identity, ahead in self._all():
+    def all(self) -> list[dict[ItemKey, int]]:
+        """Give all plans. They are replaced as a whole, never changed."""
+        return list(self._plans.values())
+
+
+def ahead_in(directories: Iterable[str], plans: Iterable[dict[ItemKey, int]]) -> dict[str, dict[str, int]]:
+    """Give, for each of some directories, in how many batches each name is needed first."""
+    merged: dict[str, dict[str, int]] = {name: {} for name in directories}
+    for plan in plans:
+        for (directory, identity), ahead in plan.items():
             if directory in merged:
                 for name in names_of(identity):
                     merged[directory][name] = min(ahead, merged[directory].get(name, ahead))
-        return merged
-
-    def _all(self) -> Iterator[tuple[str, str, int]]:
-        for plan in self._plans.values():
-            for (directory, identity), ahead in plan.items():
-                yield directory, identity, ahead
+    return merged

@@ -1,58 +1,55 @@
-"""Serves the engine over a local socket: one connection a process, any number of groups and requests on it."""
+"""Serves the scheduler over a local socket: one connection a process, any number of groups and requests on it."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
+import gc
 import itertools
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
-from penstock.fetcher.errands import run_errand
-from penstock.fetcher.queue import Want
-from penstock.types import Span
+from penstock.fetcher.store_calls import call_store
+from penstock.wire import messages
 from penstock.wire.address import check_peer
-from penstock.wire.frames import (
-    PREFIX_BYTES,
-    PROTOCOL,
-    Header,
-    dump_error,
-    pack_message,
-    unpack_header,
-    unpack_prefix,
-)
-from penstock.wire.item import load_item
-from penstock.wire.settings import load_stream
-from penstock.wire.share import dump_share
+from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, pack_message, unpack_header, unpack_prefix
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from concurrent.futures import Future
 
-    from penstock.fetcher.scheduler import Engine
+    from typing_extensions import Buffer
+
+    from penstock.fetcher.scheduler import Scheduler
     from penstock.wire.share import Share
 
 _log = logging.getLogger("penstock.cache")
 PROGRESS_S = 1.0
 FIRST_CLIENT_S = 5.0
 GRACE_S = 0.5
+_MOST_STORE_CALLS = 16  # uploads of several writers side by side; each one is itself sent in parts
+_LARGE_BYTES = 16 << 10  # of a message that takes long to decode
 
 
 class Server:
     """Lives while anybody is connected, and a little longer: a pool of processes may come back at once."""
 
-    def __init__(self, engine: Engine, listener: socket.socket) -> None:
-        self._engine = engine
+    def __init__(self, scheduler: Scheduler, listener: socket.socket) -> None:
+        self._scheduler = scheduler
         self._listener = listener
         self._clients: set[int] = set()
         self._numbers = itertools.count()
         self._idle_since = time.monotonic() + FIRST_CLIENT_S - GRACE_S
         self._changed = asyncio.Event()
+        self._store_threads = ThreadPoolExecutor(_MOST_STORE_CALLS, thread_name_prefix="penstock-store")
 
     async def run(self, on_ready: Callable[[], None], may_leave: Callable[[], bool]) -> None:
         """Serve until nobody has been connected for a while and `may_leave` agrees."""
@@ -70,31 +67,74 @@ class Server:
             except asyncio.TimeoutError:
                 continue
         server.close()
+        self._store_threads.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = next(self._numbers)
         self._clients.add(client)
         self._changed.set()
-        connection = _Connection(self._engine, client, reader, writer)
+        session = ClientSession(self._scheduler, client, self._store_threads, reader, writer)
         try:
             check_peer(writer.get_extra_info("socket"))
-            await connection.run()
+            await session.run()
         except (FetcherError, ConnectionError, asyncio.IncompleteReadError) as error:
             _log.info("a client left: %s", error)
         finally:
-            connection.close()
-            await asyncio.get_running_loop().run_in_executor(None, self._engine.drop_client, client)
+            await session.close()
             self._clients.discard(client)
             self._idle_since = time.monotonic()
             self._changed.set()
 
 
-class _Connection:
-    def __init__(self, engine: Engine, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._engine = engine
+class Handled(enum.Enum):
+    """Where a message is dealt with. The event loop serves everybody, so nothing that may take long runs there."""
+
+    AT_ONCE = enum.auto()  # on the event loop: it takes short locks only
+    IN_TURN = enum.auto()  # in the client's own thread: it looks at directories; the next message waits for it
+    ASIDE = enum.auto()  # in a task of its own, while further messages are taken
+
+
+_Received = tuple["messages.Message[Any] | FetcherError", "int | None"]
+
+
+def _understand(data: bytes) -> _Received:
+    """Give a message, and its number if it is a request; instead of a request that makes no sense, what to answer."""
+    # What comes is no garbage: the collector would look through a large plan over and over again.
+    is_collecting = gc.isenabled() and len(data) >= _LARGE_BYTES
+    if is_collecting:
+        gc.disable()
+    try:
+        header = unpack_header(data)
+        try:
+            return messages.load_message(header)
+        except FetcherError as error:
+            if type(header.get("id")) is not int:
+                raise
+            return error, header["id"]
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
+class ClientSession:
+    """One connection: any number of groups and requests on it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: int,
+        store_threads: Executor,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._scheduler = scheduler
         self._client = client
         self._reader = reader
         self._writer = writer
+        self._store_threads = store_threads
+        self._loop = asyncio.get_running_loop()
+        # Its own, so that a directory on a slow disk holds up nobody but those who use it.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-client")
         self._sending = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[int, asyncio.Task[None]] = {}
@@ -103,35 +143,44 @@ class _Connection:
 
     async def run(self) -> None:
         """Take messages until the client leaves. Those that change the books are done in order."""
-        while True:
-            header = await self._receive()
-            if header is None:
-                return
-            operation = str(header.get("op"))
-            if operation in _SLOW:
-                self._start_request(header, getattr(self, f"_{operation}"))
-            elif operation in _QUICK:
-                await self._answer(header, getattr(self, f"_{operation}"))
+        while (received := await self._receive()) is not None:
+            message, number = received
+            if isinstance(message, FetcherError):
+                await self._send(messages.reply(number or 0, error=message))
+                continue
+            how, act = _HANDLERS[type(message)]
+            answering = self._answer(how, act, message, number)
+            if how is Handled.ASIDE:
+                self._start_request(number, answering)
             else:
-                raise FetcherError(f"a client asked for {operation!r}, which does not exist")
+                await answering
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Forget the client, once its last message is done."""
         for task in self._tasks:
             task.cancel()
         self._writer.close()
+        try:
+            await self._in_turn(self._scheduler.drop_client, self._client)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
+        return self._loop.run_in_executor(self._thread, action, *arguments)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _start_request(self, header: Header, act: Callable[[Header], Coroutine[Any, Any, Any]]) -> None:
-        number = int(header["id"])
-        self._requests[number] = self._start(self._answer(header, act))
-        self._requests[number].add_done_callback(lambda _: self._requests.pop(number, None))
+    def _start_request(self, number: int | None, answering: Coroutine[Any, Any, None]) -> None:
+        task = self._start(answering)
+        if number is not None:
+            self._requests[number] = task
+            task.add_done_callback(lambda _: self._requests.pop(number, None))
 
-    async def _receive(self) -> Header | None:
+    async def _receive(self) -> _Received | None:
         try:
             prefix = await self._reader.readexactly(PREFIX_BYTES)
         except asyncio.IncompleteReadError as error:
@@ -139,37 +188,55 @@ class _Connection:
                 raise
             return None
         num_header, num_payload = unpack_prefix(prefix)
-        header = unpack_header(await self._reader.readexactly(num_header))
+        data = await self._reader.readexactly(num_header)
         if num_payload:
             raise FetcherError("a client sent bytes that nobody asked for")
-        return header
+        received: _Received = _understand(data) if num_header < _LARGE_BYTES else await self._in_turn(_understand, data)
+        return received
 
-    async def _send(self, header: Header, payload: list[Any] | None = None) -> None:
-        total = sum(memoryview(data).nbytes for data in payload or ())
+    async def _send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
+        total = sum(memoryview(data).nbytes for data in payload)
         async with self._sending:
             self._writer.write(pack_message(header, total))
-            for data in payload or ():
+            for data in payload:
                 self._writer.write(data if isinstance(data, bytes) else memoryview(data).cast("B"))
                 await self._writer.drain()
             await self._writer.drain()
 
-    async def _answer(self, header: Header, act: Callable[[Header], Coroutine[Any, Any, Any]]) -> None:
+    async def _answer(
+        self, how: Handled, act: Callable[..., Any], message: messages.Message[Any], number: int | None
+    ) -> None:
         """Do one thing and reply, if the client waits for a reply."""
-        number = header.get("id")
         try:
-            payload = None
-            reply = await act(header)
-            if isinstance(reply, tuple):
-                reply, payload = reply
+            payload: Sequence[Buffer] = ()
+            if how is Handled.AT_ONCE:
+                answer = act(self, message)
+            elif how is Handled.IN_TURN:
+                answer = await self._in_turn(act, self, message)
+            else:
+                answer = await act(self, message, number)
+            if isinstance(answer, tuple):
+                answer, payload = answer
             if number is not None:
-                await self._send({"id": number, "ok": reply}, payload)
+                await self._send(messages.reply(number, ok=messages.Done() if answer is None else answer), payload)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001  it goes to whoever asked
             if not isinstance(error, PenstockError):
                 _log.exception("a request failed")
             if number is not None:
-                await self._send({"id": number, "error": dump_error(error)})
+                await self._send(messages.reply(number, error=error))
+
+    async def _report(
+        self,
+        number: int | None,
+        future: asyncio.Future[Any],
+        progress: Callable[[], messages.Progress] = messages.Progress,
+    ) -> None:
+        """Wait for something, and say every second that the fetcher is alive."""
+        while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
+            if number is not None:
+                await self._send(messages.reply(number, progress=progress()))
 
     # --- Unasked --------------------------------------------------------------------------------------------
 
@@ -184,104 +251,101 @@ class _Connection:
         try:
             while self._shares:
                 group = next(iter(self._shares))
-                await self._send({"group": group, "share": dump_share(self._shares.pop(group))})
+                await self._send(messages.dump_news(messages.ShareNews(group, self._shares.pop(group))))
         except ConnectionError as error:
             _log.info("a client left before it was told its share: %s", error)
         finally:
             self._is_telling = False
 
-    def _group(self, header: Header) -> tuple[int, int]:
-        return self._client, int(header["group"])
+    # --- At once --------------------------------------------------------------------------------------------
 
-    # --- In order -------------------------------------------------------------------------------------------
+    def _hello(self, hello: messages.Hello) -> None:
+        if hello.protocol != PROTOCOL:
+            raise FetcherError(f"the fetcher speaks protocol {PROTOCOL}, not {hello.protocol}")
 
-    async def _hello(self, header: Header) -> Header:
-        if header.get("protocol") != PROTOCOL:
-            raise FetcherError(f"the fetcher speaks protocol {PROTOCOL}, not {header.get('protocol')}")
-        return {"protocol": PROTOCOL}
+    def _released(self, _: messages.Released) -> None:
+        self._scheduler.released()
 
-    async def _register(self, header: Header) -> Header:
+    def _taken(self, taken: messages.Taken) -> None:
+        self._scheduler.taken((self._client, taken.group), taken.stream, taken.identity)
+
+    def _withdraw(self, withdraw: messages.Withdraw) -> None:
+        task = self._requests.get(withdraw.request)
+        if task is not None:
+            task.cancel()
+
+    def _stats(self, _: messages.GetStats) -> messages.NodeStats:
+        return self._scheduler.stats()
+
+    def _caused(self, caused: messages.GetCaused) -> messages.Caused:
+        return messages.Caused(self._scheduler.caused((self._client, caused.group)))
+
+    # --- In turn --------------------------------------------------------------------------------------------
+
+    def _register(self, register: messages.Register) -> messages.Registered:
         reach("register.before")
-        streams = [load_stream(value) for value in header["streams"]]
-        loop = asyncio.get_running_loop()
-        group = self._group(header)
 
         def on_share(share: Share) -> None:
             with suppress(RuntimeError):  # the loop has ended, and with it all clients
-                loop.call_soon_threadsafe(self._tell_share, group[1], share)
+                self._loop.call_soon_threadsafe(self._tell_share, register.group, share)
 
-        warnings = await loop.run_in_executor(None, self._engine.register, group, streams, header["limit"], on_share)
-        return {"warnings": warnings}
+        group = self._client, register.group
+        warnings = self._scheduler.register(group, register.streams, register.limit_bytes, on_share)
+        return messages.Registered(tuple(warnings))
 
-    async def _unregister(self, header: Header) -> Header:
-        self._engine.unregister(self._group(header))
-        return {}
+    def _unregister(self, unregister: messages.Unregister) -> None:
+        self._scheduler.unregister((self._client, unregister.group))
 
-    async def _expect(self, header: Header) -> Header:
-        wants = [Want(stream, load_item(item), ahead, there) for stream, item, ahead, there in header["wants"]]
-        self._engine.expect(self._group(header), wants)
-        return {}
+    def _expect(self, expect: messages.Expect) -> None:
+        self._scheduler.expect((self._client, expect.group), expect.wants)
 
-    async def _released(self, header: Header) -> Header:  # noqa: ARG002
-        self._engine.released()
-        return {}
+    # --- Aside ----------------------------------------------------------------------------------------------
 
-    async def _taken(self, header: Header) -> Header:
-        self._engine.taken(self._group(header), header["stream"], header["identity"])
-        return {}
-
-    async def _withdraw(self, header: Header) -> Header:
-        task = self._requests.get(int(header["request"]))
-        if task is not None:
-            task.cancel()
-        return {}
-
-    async def _stats(self, header: Header) -> Header:
-        if "group" in header:
-            return {str(stream): counts for stream, counts in self._engine.caused(self._group(header)).items()}
-        return self._engine.stats()
-
-    # --- At leisure -----------------------------------------------------------------------------------------
-
-    async def _fetch(self, header: Header) -> Header:
-        ticket = self._engine.ask(
-            self._group(header), header["stream"], load_item(header["item"]), is_urgent=header["urgent"]
-        )
-        future = asyncio.wrap_future(ticket.future)
+    async def _fetch(self, fetch: messages.Fetch, number: int | None) -> messages.Fetched:
+        group = self._client, fetch.group
+        request = self._scheduler.ask(group, fetch.stream, fetch.item, is_urgent=fetch.is_urgent)
+        future = asyncio.wrap_future(request.future)
         try:
-            while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
-                await self._send({"id": header["id"], "progress": self._engine.progress(ticket)})
-            # An error would say the same, and more.
-            notice = self._engine.take_notice(self._group(header), header["stream"])
-            return future.result() | ({"warnings": [notice]} if notice else {})
+            await self._report(number, future, lambda: self._scheduler.progress(request))
+            notice = self._scheduler.take_notice(group, fetch.stream)  # an error would say the same, and more
+            fetched = future.result()
+            return replace(fetched, warnings=(notice,)) if notice else fetched
         finally:
-            self._engine.withdraw(ticket)
+            self._scheduler.withdraw(request)
 
-    async def _read(self, header: Header) -> tuple[Header, list[Any]]:
-        places = [(key, Span(*bounds) if bounds else None) for key, *bounds in header["places"]]
-        asked = self._engine.read(self._group(header), header["stream"], places, header["edition"], header["shards"])
-        future = asyncio.wrap_future(asked)
-        while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
-            await self._send({"id": header["id"], "progress": {}})
-        found = future.result()
-        sizes = [sum(memoryview(piece).nbytes for piece in pieces) for pieces in found]
-        return {"sizes": sizes}, [piece for pieces in found for piece in pieces]
-
-    async def _store(self, header: Header) -> Any:
-        is_over = threading.Event()
-        run = asyncio.get_running_loop().run_in_executor(
-            _errands, run_errand, header["store"], header["action"], header["arguments"], is_over
+    async def _read(self, read: messages.Read, number: int | None) -> tuple[messages.Found, list[Buffer]]:
+        group = self._client, read.group
+        reading: Future[list[list[Buffer]]] = self._scheduler.read(
+            group, read.stream, read.places, read.edition, read.shards
         )
+        future = asyncio.wrap_future(reading)
+        await self._report(number, future)
+        found = future.result()
+        sizes = tuple(sum(memoryview(piece).nbytes for piece in pieces) for pieces in found)
+        return messages.Found(sizes), [piece for pieces in found for piece in pieces]
+
+    async def _store(self, call: messages.CallStore, number: int | None) -> tuple[messages.StoreAnswer, list[Buffer]]:
+        is_over = threading.Event()
+        future = self._loop.run_in_executor(self._store_threads, call_store, call, is_over)
         try:
-            while not (await asyncio.wait({run}, timeout=PROGRESS_S))[0]:
-                await self._send({"id": header["id"], "progress": {}})
-            values, data = run.result()
+            await self._report(number, future)
+            answer, data = future.result()
         finally:
             is_over.set()
-        return (values, [data]) if data else values
+        return answer, [data] if data else []
 
 
-# Uploads of several writers side by side; each one is itself sent in parts.
-_errands = ThreadPoolExecutor(16, thread_name_prefix="penstock-errand")
-_QUICK = {"hello", "register", "unregister", "expect", "released", "taken", "withdraw", "stats"}
-_SLOW = {"fetch", "read", "store"}
+_HANDLERS: dict[type[messages.Message[Any]], tuple[Handled, Callable[..., Any]]] = {
+    messages.Hello: (Handled.AT_ONCE, ClientSession._hello),
+    messages.Released: (Handled.AT_ONCE, ClientSession._released),
+    messages.Taken: (Handled.AT_ONCE, ClientSession._taken),
+    messages.Withdraw: (Handled.AT_ONCE, ClientSession._withdraw),
+    messages.GetStats: (Handled.AT_ONCE, ClientSession._stats),
+    messages.GetCaused: (Handled.AT_ONCE, ClientSession._caused),
+    messages.Register: (Handled.IN_TURN, ClientSession._register),
+    messages.Unregister: (Handled.IN_TURN, ClientSession._unregister),
+    messages.Expect: (Handled.IN_TURN, ClientSession._expect),
+    messages.Fetch: (Handled.ASIDE, ClientSession._fetch),
+    messages.Read: (Handled.ASIDE, ClientSession._read),
+    messages.CallStore: (Handled.ASIDE, ClientSession._store),
+}

@@ -1,15 +1,25 @@
-"""A store as the fetcher asks it: how often again, and for how long."""
+"""Stores as the fetcher asks them: how often again, and for how long; each is opened once for all."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from penstock.cachedir.layout import place_of
-from penstock.storage.base import shown_url
+from penstock.storage.base import open_store, shown_url
+from penstock.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from penstock.storage.base import Store, StoreSettings
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+    from penstock.storage.base import ObjectInfo, Store, StoreSettings
+    from penstock.storage.pieces import PieceReader
+    from penstock.storage.retry import RetryHooks
+    from penstock.types import Span
+    from penstock.wire.settings import CachedStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +35,49 @@ class Source:
     def where(self, key: str) -> str:
         """Name an object in messages."""
         return f"{shown_url(self.url).rstrip('/')}/{key}"
+
+
+class CopiesPieces(Protocol):
+    """A store that hands over what comes of a piece at once, so that it is in memory once and not for long."""
+
+    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
+        """Hand over a range of an object as it comes, each part with its place in the range."""
+        ...
+
+
+def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
+    """Tell whether a store can do so."""
+    return hasattr(store, "copy_piece")
+
+
+def reads_first(store: object) -> TypeGuard[PieceReader]:
+    """Tell whether a store gives the beginning of an object together with what the object is."""
+    return hasattr(store, "read_first")
+
+
+class Sources:
+    """Opens stores, and keeps them open. Safe for threads."""
+
+    def __init__(self, hooks: RetryHooks) -> None:
+        self._lock = threading.Lock()
+        self._stores: dict[str, Store] = {}
+        self._hooks = hooks
+
+    def of(self, stream: CachedStream) -> Source:
+        """Give the source of a stream."""
+        policy = RetryPolicy.of(stream.retry, stream.timeout_s)
+        known = f"{policy} {stream.store.url} {sorted(stream.store.options.items(), key=str)!r}"
+        with self._lock:
+            store = self._stores.get(known)
+            if store is None:
+                store = self._stores[known] = open_store(stream.store, retry=policy, hooks=self._hooks)
+        return Source(
+            store=store,
+            url=stream.store.url,
+            name=source_name(stream.store),
+            retry=stream.retry,
+            timeout_s=stream.timeout_s,
+        )
 
 
 def source_name(settings: StoreSettings) -> str:

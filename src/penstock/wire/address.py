@@ -10,7 +10,6 @@ import struct
 import sys
 from pathlib import Path
 
-import penstock
 from penstock._version import __version__
 from penstock.errors import ConfigError, FetcherError
 from penstock.wire.frames import PROTOCOL
@@ -19,7 +18,7 @@ READY = b"ready"  # what a fetcher says when it listens
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 104 or 108 bytes
 
 
-class Meeting:
+class FetcherAddress:
     """The files by which clients find their fetcher.
 
     Their name depends on protocol, version and installation, so that different ones never meet.
@@ -36,12 +35,12 @@ class Meeting:
 
 def package_root() -> Path:
     """Give the folder to import this very penstock from."""
-    return Path(penstock.__file__).resolve().parent.parent
+    return Path(__file__).resolve().parents[2]
 
 
-def meeting() -> Meeting:
-    """Give the meeting place of this process, in a folder that nobody else can enter."""
-    found = Meeting(runtime_folder())
+def fetcher_address() -> FetcherAddress:
+    """Give where this process finds its fetcher: files in a folder that nobody else can enter."""
+    found = FetcherAddress(runtime_folder())
     if len(os.fsencode(found.socket)) > _LONGEST_SOCKET_PATH:
         raise ConfigError(
             f"the path {found.socket} is too long for a socket: set PENSTOCK_RUNTIME_DIR to a shorter folder"

@@ -8,8 +8,9 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import FetcherError, PenstockError
+from penstock.wire.encoding import plain
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_HEADER_BYTES = 256 << 20  # a plan over 10⁶ shards
 MAX_PAYLOAD_BYTES = 4 << 30
 _PREFIX = struct.Struct("!IQ")
@@ -19,8 +20,8 @@ Header = dict[str, Any]
 
 
 def pack_message(header: Header, num_payload: int = 0) -> bytes:
-    """Give what goes on the wire before the payload."""
-    text = json.dumps(header, separators=(",", ":")).encode()
+    """Give what goes on the wire before the payload; dataclasses in the header travel as plain values."""
+    text = json.dumps(header, separators=(",", ":"), default=plain).encode()
     if len(text) > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
         raise FetcherError(f"a message of {len(text)} + {num_payload} bytes is too long: ask for less at once")
     return _PREFIX.pack(len(text), num_payload) + text

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +14,6 @@ class Share:
 
 
 UNHEARD = Share(is_tight=True)  # without a line to the fetcher nobody can ask for what is kept, so nothing is
-
-
-def dump_share(share: Share) -> list[Any]:
-    """Give a share as plain JSON values."""
-    return [share.num_bytes, share.is_tight]
-
-
-def load_share(value: Sequence[Any]) -> Share:
-    """Rebuild a share."""
-    num_bytes, is_tight = value
-    return Share(None if num_bytes is None else int(num_bytes), bool(is_tight))
 
 
 def is_news(told: Share | None, now: Share) -> bool:

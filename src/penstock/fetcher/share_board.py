@@ -12,18 +12,18 @@ from penstock.wire.share import is_news
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from penstock.fetcher.budget import Room
+    from penstock.fetcher.budget import DiskBudget
     from penstock.wire.share import Share
 
 _log = logging.getLogger("penstock.cache")
 _TIGHT_FOR_S = 2.0  # so long after somebody found no room: others may soon not find any either
 
 
-class Teller:
+class ShareBoard:
     """Knows who listens and what he was told. Safe for threads."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, budget: DiskBudget) -> None:
+        self._budget = budget
         self._lock = threading.RLock()  # never held while anybody is told
         self._telling = threading.RLock()  # one by one, in order; whoever is told may leave meanwhile
         self._listeners: dict[Hashable, Callable[[Share], None]] = {}
@@ -58,7 +58,7 @@ class Teller:
         """Say to all for whom it has changed what they may keep open."""
         with self._telling:
             with self._lock:
-                shares = self._room.shares(self._tight if self.is_tight() else ())
+                shares = self._budget.shares(self._tight if self.is_tight() else ())
                 news = {
                     group: shares[group]
                     for group in self._listeners

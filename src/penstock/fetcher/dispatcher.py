@@ -1,0 +1,268 @@
+"""Hands queued items to threads, the most urgent first, and sees to those for which there is no room.
+
+It shares the lock and the queue of the scheduler. The lock is held neither during IO nor while a folder is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import CacheError, CacheTooSmallError, PenstockError
+from penstock.fetcher.downloader import Admission, Downloader, NoLongerWanted
+from penstock.fetcher.queue import State
+from penstock.fetcher.transfer import Demand, Transfer
+from penstock.fetcher.workers import Clock, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.fetcher.budget import DiskBudget
+    from penstock.fetcher.counts import Counts
+    from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request
+    from penstock.fetcher.share_board import ShareBoard
+    from penstock.wire.messages import Fetched
+
+T = TypeVar("T")
+
+_log = logging.getLogger("penstock.cache")
+_MOST_WORKERS = 32  # for what is expected
+_MOST_URGENT_WORKERS = 64  # when somebody waits
+_FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
+# Most room is announced by whoever makes it. A reader that this fetcher does not know, or a pin that is removed by
+# hand, is not, and the kernel tells nobody that a lock of another process is gone: so it is tried again now and then.
+_RETRY_S = 1.0
+
+
+class Dispatcher:
+    """Called by the scheduler with its lock held, unless it says otherwise."""
+
+    def __init__(
+        self,
+        lock: Any,
+        queue: ItemQueue,
+        *,
+        downloader: Downloader,
+        budget: DiskBudget,
+        shares: ShareBoard,
+        counts: Counts,
+    ) -> None:
+        self._lock = lock
+        self._queue = queue
+        self._downloader = downloader
+        self._budget = budget
+        self._shares = shares
+        self._counts = counts
+        self._failed: dict[ItemKey, float] = {}  # until when
+        self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
+        # Where room is being made: one item at a time, so that what is needed later never takes the room of the sooner.
+        self._admitting: set[str] = set()
+        self._is_closed = False
+        self.workers = Workers(
+            lock,
+            count=queue.__len__,
+            is_any_left=queue.is_any_waiting,
+            take=self._take,
+            work=self._fetch,
+            most=_MOST_URGENT_WORKERS,
+        )
+        self._clock = Clock(
+            lock,
+            is_needed=self._is_anybody_short_of_room,
+            next_at=queue.next_late_at,
+            on_time=self._look_for_room,
+            period_s=_RETRY_S,
+        )
+
+    def wake(self) -> None:
+        """See to it that somebody looks at what has come to the queue."""
+        self.workers.call()
+
+    def has_just_failed(self, key: ItemKey) -> bool:
+        """Tell whether an item need not be tried again so soon."""
+        return bool(self._failed) and self._failed.get(key, 0.0) > time.monotonic()
+
+    def note_too_full(self, directories: frozenset[str]) -> None:
+        """Note where more is than a limit allows that came later: it goes as soon as nobody uses it."""
+        self._too_full = directories
+        self._tighten(directories)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._is_closed = True
+        self.workers.close()
+        self._clock.wake()
+
+    def _requeue(self, queued: QueuedItem) -> None:
+        """Queue an item anew. This thread may be the last to look: whoever waits for work has to hear of it."""
+        queued.state = State.QUEUED
+        queued.has_room = False
+        queued.transfer = None
+        self._queue.update(queued)
+        self.wake()
+
+    # --- Fetching one item after the other ------------------------------------------------------------------
+
+    def _take(self, num_busy: int) -> tuple[QueuedItem, Transfer, bool] | None:
+        """Give an item that may be admitted now; where it competes for room, nobody else is admitted meanwhile."""
+        known: dict[str, frozenset[str]] = {}
+
+        def competing(queued: QueuedItem) -> frozenset[str]:
+            name = queued.key[0]
+            if name not in known:
+                known[name] = self._budget.bound_with(queued.directory) | {name}
+            return known[name]
+
+        is_crowded = num_busy >= _MOST_WORKERS
+        queued = self._queue.pop(only_urgent=is_crowded, busy=self._admitting, competing=competing)
+        if queued is None:
+            return None
+        queued.competes_in = competing(queued)
+        self._admitting |= queued.competes_in
+        transfer = Transfer(queued.directory, queued.item, queued.stream, partial(self._demand, queued))
+        transfer.current_rank = queued.rank()
+        queued.transfer = transfer
+        return queued, transfer, queued.is_urgent
+
+    def _demand(self, queued: QueuedItem) -> Demand:
+        with self._lock:
+            return queued.demand()
+
+    def _fetch(self, work: tuple[QueuedItem, Transfer, bool]) -> None:
+        queued, transfer, was_urgent = work
+        admission: Admission | Exception | None = None
+        result: Fetched | Exception | None
+        try:
+            admission = self._try(transfer, partial(self._downloader.admit, transfer))
+        finally:
+            self._end_admission(queued, admission)
+        if isinstance(admission, Admission):
+            result = self._try(transfer, partial(self._downloader.fetch, transfer, admission))
+        else:
+            result = admission
+        if isinstance(result, NoLongerWanted):
+            if self._is_wanted_again(queued):
+                return
+            result = CacheError(f"{queued.item.name} is no longer wanted")
+        if result is None:
+            self._park(queued, was_urgent=was_urgent)
+        else:
+            self._finish(queued, result)
+
+    def _try(self, transfer: Transfer, step: Callable[[], T]) -> T | Exception:
+        """Give what a step gives, or its error: errors go to whoever wants the item, not to this thread."""
+        try:
+            return step()
+        except (PenstockError, NoLongerWanted) as error:
+            return error
+        except Exception as error:  # noqa: BLE001
+            _log.exception("fetching %s failed", transfer.item.name)
+            return error
+
+    def _end_admission(self, queued: QueuedItem, admission: Admission | Exception | None) -> None:
+        """Let the next one in."""
+        with self._lock:
+            self._admitting -= queued.competes_in
+            if isinstance(admission, Admission) and (admission.copy is not None or admission.reservation is not None):
+                self._queue.grant(queued)
+            self.wake()
+        if self._budget.has_news():
+            self._shares.tell()
+
+    def _is_wanted_again(self, queued: QueuedItem) -> bool:
+        """Queue an item anew that was cancelled and meanwhile found somebody who wants it."""
+        with self._lock:
+            if self._is_closed or not queued.is_wanted:
+                return False
+            self._requeue(queued)
+            return True
+
+    def _finish(self, queued: QueuedItem, result: Fetched | Exception) -> None:
+        with self._lock:
+            was_cancelled = queued.transfer is not None and queued.transfer.is_cancelled
+            requests, queued.requests, queued.transfer = queued.requests, [], None
+            for request in requests:
+                self._queue.forget(request)
+            self._queue.remove(queued)
+            if isinstance(result, Exception) and not was_cancelled:
+                self._counts.add("errors")
+                now = time.monotonic()
+                self._failed = {key: until for key, until in self._failed.items() if until > now}
+                self._failed[queued.key] = now + _FAILED_FOR_S
+                if not requests:
+                    _log.warning("prefetching %s failed: %s", queued.item.name, result)
+            else:
+                self._failed.pop(queued.key, None)
+            self._queue.unpark()
+            self.wake()
+        for request in requests:
+            if not request.future.set_running_or_notify_cancel():
+                continue
+            if isinstance(result, Exception):
+                request.future.set_exception(result)
+            else:
+                request.future.set_result(result)
+
+    # --- Want of room ---------------------------------------------------------------------------------------
+
+    def _park(self, queued: QueuedItem, *, was_urgent: bool) -> None:
+        """Put an item aside for want of room; prefetches that would compete for it stay back too."""
+        with self._lock:
+            if queued.is_urgent and not was_urgent:  # somebody has come to wait for it, and may take more
+                self._requeue(queued)
+                return
+            queued.transfer = None
+            queued.competes_in = self._budget.bound_with(queued.directory) | {queued.key[0]}
+            self._queue.park(queued, time.monotonic())
+            self._tighten(queued.competes_in if queued.requests else ())
+        self._shares.tell()
+
+    def _tighten(self, directories: Iterable[str]) -> None:
+        """Have everybody give up what he does not need in some directories, and see to all that wait for room."""
+        self._shares.tighten(directories)
+        self._clock.wake()
+
+    def _is_anybody_short_of_room(self) -> bool:
+        return not self._is_closed and bool(self._queue.is_short_of_room or self._too_full or self._shares.is_tight())
+
+    def _look_for_room(self, is_time_to_retry: bool) -> None:
+        """While anything waits for room, let it try again now and then, and end what has waited too long."""
+        if is_time_to_retry:
+            self._retry()
+        with self._lock:
+            late = self._queue.take_late(time.monotonic())
+            for queued, _ in late:
+                self._queue.reconsider(queued)
+        for queued, request in late:
+            self._refuse(queued, request)
+        self._shares.tell()
+
+    def _retry(self) -> None:
+        """Evict again what could not go before, and let those try again who found no room."""
+        try:
+            too_full = self._budget.trim()
+        except Exception:  # noqa: BLE001  whoever asks for room there meets the same error; the clock has others to serve
+            _log.exception("what is above a limit could not be removed")
+            too_full = frozenset()
+        with self._lock:
+            self._too_full = too_full
+            self._queue.unpark()
+            self.wake()
+
+    def _refuse(self, queued: QueuedItem, request: Request) -> None:
+        """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""
+        if request.future.set_running_or_notify_cancel():
+            try:
+                error: Exception = self._too_small(queued, request)
+            except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve
+                error = failure
+            request.future.set_exception(error)
+
+    def _too_small(self, queued: QueuedItem, request: Request) -> CacheTooSmallError:
+        return CacheTooSmallError(
+            f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
+            f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
+            needed=queued.item.raw_bytes,
+        )

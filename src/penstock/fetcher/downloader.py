@@ -1,0 +1,307 @@
+"""From the wish to the file: room, lock, download. Runs in the scheduler's threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.cachedir.editions import Edition, last_edition
+from penstock.cachedir.layout import new_part_path, stripe_of
+from penstock.cachedir.presence import is_name_taken, look
+from penstock.errors import AccessDeniedError, BadIndexError, ObjectNotFoundError, PenstockError, StoreError
+from penstock.fetcher.copies import Copies, Copy
+from penstock.fetcher.disk import Flusher
+from penstock.fetcher.download import Beginning, Download
+from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
+from penstock.fetcher.source import reads_first
+from penstock.files import copy_file, make_folders, translated
+from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.units import format_bytes
+from penstock.wire.messages import Fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from penstock.cachedir.folder import Folder
+    from penstock.cachedir.ledger import Record
+    from penstock.cachedir.lock import Stripes
+    from penstock.fetcher.budget import DiskBudget, Reservation
+    from penstock.fetcher.counts import Counts
+    from penstock.fetcher.pieces import PiecePool
+    from penstock.fetcher.source import Source, Sources
+    from penstock.fetcher.transfer import Transfer
+    from penstock.storage.base import ObjectInfo
+    from penstock.wire.item import Item
+
+_log = logging.getLogger("penstock.cache")
+_BEGINNING_BYTES = 1 << 20
+_PATIENCE = 10  # with another process that brings the same, as a multiple of that with the store
+_DELETED_TRIES = 5  # how often a directory may be deleted under one download
+
+
+class NoLongerWanted(Exception):  # noqa: N818  no error: whoever wanted it has left
+    """A transfer was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A transfer may go on: its item is there already, or has its room, or it is not yet known what room it needs."""
+
+    item: Item
+    reservation: Reservation | None = None
+    copy: Copy | None = None
+
+
+class Downloader:
+    """Brings items with the means that all transfers share. Safe for threads."""
+
+    def __init__(
+        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: Counts, sources: Sources
+    ) -> None:
+        self.watch = EditionWatch()
+        self._stripes = stripes
+        self._budget = budget
+        self._pool = pool
+        self._counts = counts
+        self._sources = sources
+        self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
+        self._copies = Copies(self._unpacking)
+        self._opener = EditionOpener()
+        self._flusher = Flusher()
+
+    def close(self) -> None:
+        """End what runs beside the transfers."""
+        self._flusher.close()
+
+    def admit(self, transfer: Transfer) -> Admission | None:
+        """Make room for an item without waiting for anybody; None: there is none now.
+
+        Of those that compete for room one is admitted after the other, so that what is needed later never takes the
+        room of what is needed sooner.
+        """
+        item = transfer.item
+        if transfer.is_cancelled:
+            raise NoLongerWanted
+        if item.is_index:
+            return Admission(item)
+        copy = self._copies.known(self._budget.folder(transfer.directory), item)
+        if copy is not None:
+            self._found(transfer, copy)
+            return Admission(item, copy=copy)
+        if item.parts[0].stored.num_bytes is None or is_name_taken(transfer.directory, item.name):
+            return Admission(item)
+        reservation = self._reserve(transfer, item)
+        return None if reservation is None else Admission(item, reservation)
+
+    def fetch(self, transfer: Transfer, admission: Admission) -> Fetched | None:
+        """Bring an item that was admitted; None: only now it is known what room it needs, and there is none."""
+        item, beginning = admission.item, None
+        if item.is_index:
+            return self._again(transfer, lambda: self._open_index(transfer))
+        if admission.copy is not None:
+            return Fetched(admission.copy.name)
+        if item.parts[0].stored.num_bytes is None:
+            item, beginning = self._sized(transfer)
+        room = _Room(self._budget, partial(self._reserve, transfer, item), admission.reservation)
+        try:
+            return self._again(transfer, lambda: self._fetch_held(transfer, item, beginning, room))
+        finally:
+            room.end(hand_over=transfer.demand().is_requested)
+
+    def _reserve(self, transfer: Transfer, item: Item) -> Reservation | None:
+        demand = transfer.demand()
+        return self._budget.reserve(
+            transfer.directory,
+            item,
+            keep_zip=transfer.stream.keep_zip,
+            is_urgent=demand.is_urgent,
+            insists=demand.insists,
+        )
+
+    def _found(self, transfer: Transfer, copy: Copy) -> None:
+        hand_over = transfer.demand().is_requested
+        self._budget.found(transfer.directory, copy.name, copy.record, hand_over=hand_over)
+
+    def _again(self, transfer: Transfer, bring: Callable[[], Fetched | None]) -> Fetched | None:
+        """Try again if the directory is deleted meanwhile."""
+        for _ in range(_DELETED_TRIES - 1):
+            try:
+                return bring()
+            except FileNotFoundError as error:
+                if isinstance(error, PenstockError) and not _is_below(transfer.directory, error):
+                    raise
+                _log.info("%s was deleted while %s was on its way: again", transfer.directory, transfer.item.name)
+        with translated(transfer.directory):
+            return bring()
+
+    @contextmanager
+    def _holding(self, transfer: Transfer, name: str) -> Iterator[None]:
+        # Whoever has the name may be bringing it over a slow network, and gives up by himself.
+        timeout_s = _PATIENCE * transfer.stream.timeout_s
+        held = self._stripes.take(transfer.directory, name, timeout_s, should_stop=lambda: transfer.is_cancelled)
+        try:
+            yield
+        finally:
+            self._stripes.leave(held)
+
+    def _fetch_held(self, transfer: Transfer, item: Item, beginning: Beginning | None, room: _Room) -> Fetched | None:
+        """Download unless the right copy is there, maybe brought by another fetcher."""
+        folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
+        with self._holding(transfer, item.name):
+            copy = self._copies.find(folder, item, source, partial(self._budget.evict_held, transfer.directory))
+            if copy.is_right:
+                self._found(transfer, copy)
+                return Fetched(copy.name)
+            if not room.reserve():
+                return None
+            cause = transfer.demand().cause
+            transfer.begin()
+            try:
+                record = self._download(transfer, item, beginning, copy).run()
+            except CancelledError as error:
+                raise NoLongerWanted from error
+            room.arrived = record
+            if item.number is not None:
+                edition = Edition(transfer.directory, item.edition)
+                files = record.files[: len(item.parts)]
+                edition.confirm(item.number, files, is_apart=copy.name != item.name)
+        if record.boot is not None:
+            self._flusher.add(transfer.directory, record, folder.ledger)
+        num_bytes = item.packed_bytes or item.raw_bytes
+        self._counts.add_download(cause, num_bytes)
+        return Fetched(copy.name, num_bytes)
+
+    def _download(self, transfer: Transfer, item: Item, beginning: Beginning | None, copy: Copy) -> Download:
+        folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
+        return Download(
+            item=item,
+            directory=transfer.directory,
+            source=source,
+            keep_zip=transfer.stream.keep_zip,
+            pool=self._pool,
+            owner=transfer,
+            unpacking=self._unpacking,
+            on_bytes=lambda num_bytes: self._on_bytes(transfer, num_bytes),
+            on_retry=lambda: self._counts.add("retries"),
+            beginning=beginning,
+            ledger=folder.ledger,
+            name_of=partial(copy.path_of, item),
+            kept=partial(self._copies.kept, folder, item),
+            check=lambda infos: self.watch.check(transfer.directory, item, infos, source),
+            explain=lambda key: self.watch.explain(transfer.directory, item.edition, source, key),
+            file_mode=0o600 if transfer.stream.is_private else 0o666,
+        )
+
+    def _on_bytes(self, transfer: Transfer, num_bytes: int) -> None:
+        transfer.add_bytes(num_bytes)
+        self._counts.add_arrived(num_bytes)
+
+    # --- The index ------------------------------------------------------------------------------------------
+
+    def _open_index(self, transfer: Transfer) -> Fetched:
+        """Fetch the index and open its edition; the one that was opened last serves if the store is away."""
+        folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
+        try:
+            item, beginning = self._sized(transfer)
+            _check_index_size(item, source)
+            download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
+            with download.fetched_index() as (path, info):
+                self._counts.add_download(transfer.demand().cause, info.num_bytes)
+                with self._holding(transfer, item.name):
+                    evict = partial(self._budget.evict, transfer.directory)
+                    edition = self._opener.open(folder, source, path, info, evict)
+                    self.watch.begin(edition)
+                    self._copies.begin(edition)
+        except CancelledError as error:
+            raise NoLongerWanted from error
+        except (ObjectNotFoundError, AccessDeniedError):
+            raise
+        except StoreError as error:
+            last = self._last(transfer, folder, source)
+            if last is None:
+                raise
+            return Fetched(edition=last.name, away=str(error))
+        return Fetched(edition=edition.name)
+
+    def _last(self, transfer: Transfer, folder: Folder, source: Source) -> Edition | None:
+        """Give the edition that was opened last, or one of the index that somebody else laid there."""
+        edition = last_edition(transfer.directory, source.name, digest_of)
+        if edition is not None:
+            edition.reopen()
+            return edition
+        if look(transfer.directory, INDEX_NAME) is None:
+            return None
+        with self._holding(transfer, INDEX_NAME):
+            copied = new_part_path(transfer.directory, stripe_of(INDEX_NAME))
+            make_folders(copied.parent, 0o700)
+            copy_file(transfer.directory / INDEX_NAME, copied)
+            evict = partial(self._budget.evict, transfer.directory)
+            return self._opener.open(folder, source, copied, None, evict)
+
+    def _sized(self, transfer: Transfer) -> tuple[Item, Beginning | None]:
+        """Learn the size of an object that came without one: room cannot be made for the unknown.
+
+        One question for its beginning answers that too, and of a small object it is all.
+        """
+        item = transfer.item
+        (part,) = item.parts
+        source, key = self._sources.of(transfer.stream), part.raw.key
+
+        def ask() -> tuple[ObjectInfo, Beginning | None]:
+            if not reads_first(source.store):
+                return source.store.stat(key), None
+            data, info = source.store.read_first(key, _BEGINNING_BYTES)
+            return info, Beginning(data, info)
+
+        asked = self._pool.submit(transfer, 0, source, key, ask)
+        try:
+            ((info, beginning),) = self._pool.wait([asked])
+        except CancelledError as error:
+            raise NoLongerWanted from error
+        sized = replace(part, raw=replace(part.raw, num_bytes=info.num_bytes))
+        return replace(item, parts=(sized,)), beginning
+
+
+def _is_below(directory: Path, error: PenstockError) -> bool:
+    """Tell whether it is one of our own files that is missing, not an object of the store."""
+    return str(error.facts.get("path", "")).startswith(f"{directory}{os.sep}")
+
+
+class _Room:
+    """The room of one transfer: reserved when it is known to be needed, given back when the transfer ends."""
+
+    def __init__(
+        self, budget: DiskBudget, reserve: Callable[[], Reservation | None], reservation: Reservation | None
+    ) -> None:
+        self._budget = budget
+        self._reserve = reserve
+        self._reservation = reservation
+        self.arrived: Record | None = None
+
+    def reserve(self) -> bool:
+        """Have room, or say that there is none now."""
+        if self._reservation is None:
+            self._reservation = self._reserve()
+        return self._reservation is not None
+
+    def end(self, *, hand_over: bool) -> None:
+        """Give it back, and count what came."""
+        if self._reservation is not None:
+            self._budget.settle(self._reservation, self.arrived, hand_over=hand_over)
+
+
+def _check_index_size(item: Item, source: Source) -> None:
+    num_bytes = item.parts[0].stored.num_bytes or 0
+    if num_bytes > MAX_INDEX_BYTES:
+        raise BadIndexError(
+            f"{source.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
+            f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
+            num_bytes=num_bytes,
+        )

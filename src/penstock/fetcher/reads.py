@@ -1,0 +1,118 @@
+"""Objects, or ranges of them, that go straight to whoever asks, and not to the disk."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import CacheError, ObjectChangedError
+from penstock.fetcher.pieces import MOST_SMALL, PIECE_BYTES, PieceOwner, split
+from penstock.storage.ranges import coalesce, cut_out
+from penstock.wire.item import Item, ItemPart, StoredFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from typing_extensions import Buffer
+
+    from penstock.fetcher.counts import Counts
+    from penstock.fetcher.open_editions import EditionWatch
+    from penstock.fetcher.pieces import PiecePool
+    from penstock.fetcher.source import Source, Sources
+    from penstock.storage.base import ObjectInfo
+    from penstock.types import Place, Span
+    from penstock.wire.settings import CachedStream
+
+
+class _Reader(PieceOwner):
+    """On whose behalf the ranges of one read are read: who asked first comes first."""
+
+    def __init__(self) -> None:
+        self._rank = (0.0, time.monotonic())
+
+    def rank(self) -> tuple[float, ...]:
+        return self._rank
+
+
+class ObjectReader:
+    """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
+
+    def __init__(self, pool: PiecePool, counts: Counts, sources: Sources, watch: EditionWatch) -> None:
+        self._pool = pool
+        self._counts = counts
+        self._sources = sources
+        self._watch = watch
+        self._threads = ThreadPoolExecutor(MOST_SMALL, thread_name_prefix="penstock-read")
+
+    def start(
+        self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
+    ) -> Future[list[list[Buffer]]]:
+        """Read in the background; each object or range comes as a list of pieces."""
+        return self._threads.submit(self._read, stream, places, edition, shards)
+
+    def close(self) -> None:
+        """Begin nothing more, and let the threads end; what they wait for ends with the pool of pieces."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _read(
+        self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
+    ) -> list[list[Buffer]]:
+        """Give objects or ranges of them, all read at the same time: near ranges together, whole objects in pieces.
+
+        `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
+        """
+        source, owner = self._sources.of(stream), _Reader()
+        wanted: dict[str, list[Span]] = {}
+        for key, span in places:
+            if span is not None:
+                wanted.setdefault(key, []).append(span)
+        ranges = {key: coalesce(spans, most_bytes=PIECE_BYTES) for key, spans in wanted.items()}
+        try:
+            whole = self._stat_all(source, owner, [key for key, span in places if span is None])
+            pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
+            found, infos = self._read_all(source, owner, ranges, pinned)
+            for key, number in shards.items():
+                if key in infos:
+                    self._watch.check(stream.directory, _shard_item(key, number, edition), [infos[key]], source)
+            objects = {key: split(info.num_bytes) for key, info in whole.items()}
+            etags = {key: info.etag for key, info in whole.items()}
+            complete, _ = self._read_all(source, owner, objects, etags)
+        except CancelledError as error:
+            raise CacheError("the fetcher is closing") from error
+        cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
+        return [complete[key] if span is None else [next(cut[key])] for key, span in places]
+
+    def _stat_all(self, source: Source, owner: PieceOwner, keys: Sequence[str]) -> dict[str, ObjectInfo]:
+        asked = [self._pool.submit(owner, 0, source, key, partial(source.store.stat, key)) for key in keys]
+        return dict(zip(keys, self._pool.wait(asked), strict=True))
+
+    def _read_all(
+        self, source: Source, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+    ) -> tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]:
+        def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
+            return source.store.read_piece(key, span, etags[key])
+
+        pieces = [
+            self._pool.submit(owner, len(span), source, key, partial(read, key, span))
+            for key, spans in wanted.items()
+            for span in spans
+        ]
+        answers = iter(self._pool.wait(pieces))
+        self._counts.add("bytes", sum(piece.num_bytes for piece in pieces))
+        found = {key: [next(answers) for _ in spans] for key, spans in wanted.items()}
+        infos = {key: _agreed(source, key, [info for _, info in parts]) for key, parts in found.items() if parts}
+        return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
+
+
+def _shard_item(key: str, number: int, edition: str) -> Item:
+    return Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
+
+
+def _agreed(source: Source, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:
+    """Give what an object is, if all that was read of it is of one version."""
+    if any(info.etag != infos[0].etag for info in infos):
+        raise ObjectChangedError(f"{source.where(key)} was replaced while it was being read: fetch it again", key=key)
+    return infos[0]

@@ -1,0 +1,276 @@
+"""What a process and its fetcher say to each other: one dataclass for each message and each answer, for both sides."""
+# ruff: noqa: TC001  the types of fields are looked at when messages are read
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import FetcherError
+from penstock.storage.base import ObjectInfo, StoreSettings
+from penstock.types import Place, Span
+from penstock.wire.encoding import compact, load, plain
+from penstock.wire.frames import Header, dump_error
+from penstock.wire.item import Item, Want
+from penstock.wire.settings import CachedStream
+from penstock.wire.share import Share
+
+AnswerT = TypeVar("AnswerT", covariant=True)
+
+compact(Span)
+
+
+class Message(Generic[AnswerT]):
+    """What a client says; its answer is of the type in brackets."""
+
+    __slots__ = ()
+
+
+# --- Answers, and what the fetcher says unasked -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was done, and there is nothing more to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A group is known."""
+
+    warnings: tuple[str, ...]  # for its user
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An item is there, or an index was opened."""
+
+    name: str = ""  # where it lies, below the directory
+    num_downloaded: int = 0  # bytes; 0: it was there already
+    edition: str = ""  # that an index opened
+    away: str | None = None  # why the store cannot be read: then the edition is the one that was opened last
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read follows, one after the other."""
+
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswer:
+    """What a store says of an object; bytes that it gives follow."""
+
+    info: ObjectInfo | None = None
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """What one stream has caused."""
+
+    downloads: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caused:
+    """What each stream of a group has caused, by its number."""
+
+    streams: dict[int, StreamCounts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStats:
+    """What the fetcher has done since its start, and does now."""
+
+    downloads: int
+    bytes: int
+    retries: int
+    errors: int
+    evictions: int
+    evicted_bytes: int
+    in_flight: int
+    queued: int
+    pieces_in_flight: int
+    concurrency: int
+    bytes_per_s: float
+    directories: dict[str, int]  # bytes in each, those on their way included
+    groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a request is; for some there is no more to say than that the fetcher is alive."""
+
+    name: str = ""
+    num_bytes: int = 0
+    total_bytes: int = 0
+    bytes_per_s: float = 0.0
+    position: int = 0  # how many come before it
+    num_wanted: int = 0
+    state: str = ""  # queued, running or parked
+
+
+@dataclass(frozen=True, slots=True)
+class ShareNews:
+    """What a group may keep open from now on."""
+
+    group: int
+    share: Share
+
+
+# --- Messages -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message[Done]):
+    """The first word of a client."""
+
+    protocol: int
+
+
+@dataclass(frozen=True, slots=True)
+class Register(Message[Registered]):
+    """There is a group of directories, which its number names from now on."""
+
+    group: int
+    streams: tuple[CachedStream, ...] = field(repr=False)  # their stores' options may hold secrets
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister(Message[Done]):
+    """A group is no more."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expect(Message[Done]):
+    """The plan of a group, instead of the one before."""
+
+    group: int
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Message[Done]):
+    """A lease was closed: there may be room now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Message[Done]):
+    """A lease was taken on an item that had been asked for."""
+
+    group: int
+    stream: int
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(Message[Done]):
+    """Nobody waits any more for the answer to a request of this connection."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetStats(Message[NodeStats]):
+    """Give the fetcher's own counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetCaused(Message[Caused]):
+    """Give what the streams of a group have caused."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Message[Fetched]):
+    """Bring an item, and answer when it is there."""
+
+    group: int
+    stream: int
+    item: Item
+    is_urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Message[Found]):
+    """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
+
+    group: int
+    stream: int
+    places: tuple[Place, ...]
+    edition: str
+    shards: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStore(Message[StoreAnswer]):
+    """Do one thing with a store for a process that has no client of its own."""
+
+    store: StoreSettings
+    retry: dict[str, Any]  # the fields of a RetryPolicy
+    action: str
+    key: str = ""  # for a list, the prefix
+    span: Span | None = None
+    path: str | None = None
+    etag: str | None = None
+
+
+# By the name of the operation: what is said, and what is answered.
+OPERATIONS: dict[str, tuple[type[Message[Any]], type]] = {
+    "hello": (Hello, Done),
+    "register": (Register, Registered),
+    "unregister": (Unregister, Done),
+    "expect": (Expect, Done),
+    "released": (Released, Done),
+    "taken": (Taken, Done),
+    "withdraw": (Withdraw, Done),
+    "stats": (GetStats, NodeStats),
+    "caused": (GetCaused, Caused),
+    "fetch": (Fetch, Fetched),
+    "read": (Read, Found),
+    "store": (CallStore, StoreAnswer),
+}
+_NAMES = {kind: name for name, (kind, _) in OPERATIONS.items()}
+_ANSWERS = dict(OPERATIONS.values())
+
+
+def dump_message(message: Message[Any], number: int | None = None) -> Header:
+    """Give the header of a message; with a number it is a request, whose answers carry the same."""
+    return {"op": _NAMES[type(message)], "id": number, "is": plain(message)}
+
+
+def load_message(header: Header) -> tuple[Message[Any], int | None]:
+    """Understand a header: the message, and its number if an answer is waited for."""
+    name, number = header.get("op"), header.get("id")
+    if name not in OPERATIONS:
+        raise FetcherError(f"a client asked for {name!r}, which does not exist")
+    if type(number) not in (int, type(None)):
+        raise FetcherError(f"a client numbered a request {number!r}, which is no number")
+    return load(OPERATIONS[name][0], header.get("is")), number
+
+
+def reply(
+    number: int, *, ok: object = None, progress: Progress | None = None, error: Exception | None = None
+) -> Header:
+    """Give the header of what is said to a request: its answer, how far it is, or that it failed."""
+    if progress is not None:
+        return {"id": number, "progress": progress}
+    return {"id": number, "ok": ok} if error is None else {"id": number, "error": dump_error(error)}
+
+
+def dump_news(news: ShareNews) -> Header:
+    """Give the header of what is said unasked."""
+    return {"news": news}
+
+
+def load_answer(message: Message[AnswerT], value: Any) -> AnswerT:
+    """Understand the answer to a message."""
+    answer: AnswerT = load(_ANSWERS[type(message)], value)
+    return answer

@@ -1,0 +1,125 @@
+"""What every backend of a cache promises: the node's fetcher and the scheduler of this process do the same."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
+from penstock.cachedir.items import item_of_object, item_of_shard
+from penstock.cachedir.streams import settled
+from penstock.errors import CacheTooSmallError, ObjectNotFoundError
+from penstock.types import Span
+from penstock.wire.item import Item, Want
+from tests.cache.kit import Dataset, content, wait_until, write_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.wire.share import Share
+
+
+class Heard:
+    """What a cache hears of its backend."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.shares: list[Share] = []
+
+
+@pytest.fixture(params=[FetcherBackend, LocalBackend])
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@contextmanager
+def opened(kind: Any, data: Dataset, limit_bytes: int | None = None, heard: Heard | None = None) -> Iterator[Backend]:
+    heard = heard or Heard()
+    streams = [settled(data.stream(timeout_s=1))]
+    backend = kind(streams, limit_bytes, heard.warnings.extend, heard.shares.append)
+    try:
+        backend.listen()
+        yield backend
+    finally:
+        backend.close()
+
+
+def item(data: Dataset, number: int) -> Item:
+    return item_of_shard(data.infos[number], number, "0e")
+
+
+def fetch(backend: Backend, wanted: Item) -> Any:
+    return backend.fetch(0, wanted, lambda _: None, is_urgent=True)
+
+
+def test_it_brings_an_item_once_and_counts_it(tmp_path: Path, kind: Any) -> None:
+    data = write_dataset(tmp_path, compression="zstd")
+    with opened(kind, data) as backend:
+        assert backend.is_running
+        first, again = fetch(backend, item(data, 0)), fetch(backend, item(data, 0))
+        assert (data.local / first.name).read_bytes() == content(first.name, 100_000)
+        assert first.name == again.name
+        assert (first.num_downloaded > 0, again.num_downloaded) == (True, 0)
+        caused = backend.caused()[0]
+        assert (caused.downloads, caused.num_bytes) == (1, first.num_downloaded)
+        stats = backend.node_stats()
+        assert (stats["downloads"], stats["groups"], stats["queued"]) == (1, 1, 0)
+
+
+def test_it_brings_what_is_expected(tmp_path: Path, kind: Any) -> None:
+    data = write_dataset(tmp_path)
+    with opened(kind, data) as backend:
+        backend.expect([Want(0, item(data, number), number, is_present=False) for number in data.shards])
+        wait_until(lambda: len(data.cached_names()) == 6)
+
+
+def test_it_reads_objects_and_ranges_in_the_order_asked_for(tmp_path: Path, kind: Any) -> None:
+    data = write_dataset(tmp_path)
+    names = [item(data, number).name for number in (0, 1)]
+    places = [(names[1], None), (names[0], Span(5, 50)), (names[1], Span(0, 3)), (names[0], Span(7, 7))]
+    with opened(kind, data) as backend:
+        found = backend.read(0, places, "0e", {})
+        assert found[0] == content(names[1], 100_000)
+        assert found[1:] == [content(names[0], 50)[5:], content(names[1], 3), b""]
+        assert backend.read(0, places[1:2], "0e", {names[0]: 0}) == [content(names[0], 50)[5:]]
+        assert not data.cached_names()
+
+
+def test_more_reads_than_threads_all_end(tmp_path: Path, kind: Any) -> None:
+    data = write_dataset(tmp_path)
+    name = item(data, 0).name
+    with opened(kind, data) as backend, ThreadPoolExecutor(150) as pool:
+        spans = [Span(number, number + 10) for number in range(300)]
+        found = list(pool.map(lambda span: backend.read(0, [(name, span)], "0e", {})[0], spans))
+        assert found == [content(name, 1000)[span.begin : span.end] for span in spans]
+        assert sum(thread.name.startswith("penstock-read") for thread in threading.enumerate()) <= 96
+
+
+def test_its_errors_are_of_our_tree(tmp_path: Path, kind: Any) -> None:
+    data = write_dataset(tmp_path)
+    with opened(kind, data) as backend:
+        with pytest.raises(ObjectNotFoundError):
+            fetch(backend, item_of_object("absent", "absent", 10, edition="0e"))
+        with pytest.raises(ObjectNotFoundError):
+            backend.read(0, [("absent", None)], "0e", {})
+
+
+def test_it_keeps_to_a_limit_and_says_what_may_stay_open(tmp_path: Path, kind: Any) -> None:
+    data, heard = write_dataset(tmp_path), Heard()
+    with opened(kind, data, 250_000, heard) as backend:
+        wait_until(lambda: heard.shares)
+        assert heard.shares[0].num_bytes == 125_000
+        for number in data.shards:
+            fetch(backend, item(data, number))
+            backend.taken(0, item(data, number).identity)
+            backend.released()
+        assert len(data.cached_names()) == 2
+        with pytest.raises(CacheTooSmallError, match="raise cache_limit"):
+            fetch(backend, item_of_object(item(data, 0).name, "copy", 300_000, edition="0e"))
+        with opened(kind, data, None, heard):
+            assert "another dataset of this node limits" in heard.warnings[0]
