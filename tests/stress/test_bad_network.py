@@ -132,7 +132,7 @@ def test_an_epoch_at_one_fault_in_five_is_the_same_epoch(bucket: Bucket, tmp_pat
 
 @pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "slow"])
 def test_nothing_but_faults_is_an_error_in_the_end(bucket: Bucket, tmp_path: Path, kind: Fault) -> None:
-    with bucket.open(tmp_path / "cache", download_retry=2, download_timeout=0.5) as dataset:
+    with bucket.open(tmp_path / "cache", download_retry=2, download_timeout=2) as dataset:
         bucket.proxy.faults = Faults(rate=1.0, kinds=(kind,), retry_after_s=0.1)
         begin = time.monotonic()
         with pytest.raises((StoreError, CorruptShardError), match=f"{bucket.root}/part.*/shard") as failure:

@@ -1,4 +1,8 @@
-"""What a process and its fetcher say to each other: one dataclass for each message and each answer, for both sides."""
+"""What a process and its fetcher say to each other: one dataclass for each message and each answer, for both sides.
+
+They are made when either side starts, so they have only what they need: comparing and showing them would take a class
+three times as long to make, and settings of stores hold secrets.
+"""
 # ruff: noqa: TC001  the types of fields are looked at when messages are read
 
 from __future__ import annotations
@@ -29,19 +33,19 @@ class Message(Generic[AnswerT]):
 # --- Answers, and what the fetcher says unasked -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Done:
     """It was done, and there is nothing more to say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Registered:
     """A group is known."""
 
     warnings: tuple[str, ...]  # for its user
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Fetched:
     """An item is there, or an index was opened."""
 
@@ -52,21 +56,21 @@ class Fetched:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """What was read follows, one after the other."""
 
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class StoreAnswer:
     """What a store says of an object; bytes that it gives follow."""
 
     info: ObjectInfo | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class StreamCounts:
     """What one stream has caused."""
 
@@ -74,14 +78,14 @@ class StreamCounts:
     num_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Caused:
     """What each stream of a group has caused, by its number."""
 
     streams: dict[int, StreamCounts]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class NodeStats:
     """What the fetcher has done since its start, and does now."""
 
@@ -100,7 +104,7 @@ class NodeStats:
     groups: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Progress:
     """How far a request is; for some there is no more to say than that the fetcher is alive."""
 
@@ -113,7 +117,7 @@ class Progress:
     state: str = ""  # queued, running or parked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ShareNews:
     """What a group may keep open from now on."""
 
@@ -124,14 +128,14 @@ class ShareNews:
 # --- Messages -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Hello(Message[Done]):
     """The first word of a client."""
 
     protocol: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Register(Message[Registered]):
     """There is a group of directories, which its number names from now on."""
 
@@ -140,14 +144,14 @@ class Register(Message[Registered]):
     limit_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Unregister(Message[Done]):
     """A group is no more."""
 
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Expect(Message[Done]):
     """The plan of a group, instead of the one before."""
 
@@ -155,12 +159,12 @@ class Expect(Message[Done]):
     wants: tuple[Want, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Released(Message[Done]):
     """A lease was closed: there may be room now."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Taken(Message[Done]):
     """A lease was taken on an item that had been asked for."""
 
@@ -169,26 +173,26 @@ class Taken(Message[Done]):
     identity: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Withdraw(Message[Done]):
     """Nobody waits any more for the answer to a request of this connection."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetStats(Message[NodeStats]):
     """Give the fetcher's own counts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetCaused(Message[Caused]):
     """Give what the streams of a group have caused."""
 
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Fetch(Message[Fetched]):
     """Bring an item, and answer when it is there."""
 
@@ -198,7 +202,7 @@ class Fetch(Message[Fetched]):
     is_urgent: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Read(Message[Found]):
     """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
 
@@ -209,7 +213,7 @@ class Read(Message[Found]):
     shards: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class CallStore(Message[StoreAnswer]):
     """Do one thing with a store for a process that has no client of its own."""
 
