@@ -14,7 +14,7 @@ from penstock.cachedir.layout import default_directory
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError
 from penstock.files import check_path
 from penstock.index.paths import resolve_inside
-from penstock.reading.joined import JoinedSources, Segment
+from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
 from penstock.reading.source import Source, sources
@@ -75,28 +75,24 @@ def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
     own = [_own_source(stream) for stream in streams]
     stored = [stream for stream, source in zip(streams, own, strict=True) if source is None]
     table = _open_stored(stored, options, limit_bytes) if stored else None
-    segments: list[Segment] = []
+    ranges: list[ShardRange] = []
     files: list[StreamFiles | None] = []
     first_shard = 0
     left = iter(table.streams if table is not None else ())
     for source in own:
         if source is not None:
-            segments.append(Segment(source, 0, len(source.spans)))
+            ranges.append(ShardRange(source, 0, len(source.spans)))
             files.append(None)
         elif table is not None:
             files.append(next(left))
-            segments.append(Segment(table, first_shard, len(files[-1].index.shards)))  # type: ignore[union-attr]
-            first_shard += segments[-1].num_shards
-    whole: Source = (
-        segments[0].source if len({id(segment.source) for segment in segments}) == 1 else JoinedSources(segments)
-    )
+            ranges.append(ShardRange(table, first_shard, len(files[-1].index.shards)))  # type: ignore[union-attr]
+            first_shard += ranges[-1].num_shards
+    is_one = len({id(part.source) for part in ranges}) == 1
+    whole = ranges[0].source if is_one else JoinedSources(ranges)
     if not whole.spans.num_samples and len(streams) == 1:
         where = shown_url(streams[0].url or str(streams[0].folder))
         raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
-    lengths = tuple(
-        np.diff(segment.source.spans.starts)[segment.first_shard : segment.first_shard + segment.num_shards]
-        for segment in segments
-    )
+    lengths = tuple(part.lengths for part in ranges)
     return OpenedStreams(source=whole, lengths=lengths, table=table, files=tuple(files))
 
 

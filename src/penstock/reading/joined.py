@@ -16,22 +16,32 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 
-class Segment(NamedTuple):
+class ShardRange(NamedTuple):
     """Some shards of a source in a row: those of one stream."""
 
     source: Source
     first_shard: int
     num_shards: int
 
+    @property
+    def shards(self) -> slice:
+        """Their numbers in the source."""
+        return slice(self.first_shard, self.first_shard + self.num_shards)
+
+    @property
+    def lengths(self) -> Int64Array:
+        """The samples of each."""
+        return np.diff(self.source.spans.starts)[self.shards]
+
 
 class JoinedSources(Source):
-    """Numbers the shards of all segments in their order."""
+    """Numbers the shards of all ranges in their order."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self._segments = tuple(segments)
-        self._starts = np.cumsum([0, *(segment.num_shards for segment in segments)])
-        super().__init__(np.concatenate([np.diff(segment.source.spans.starts)[_part(segment)] for segment in segments]))
-        self._sources = list({id(segment.source): segment.source for segment in segments}.values())
+    def __init__(self, ranges: Sequence[ShardRange]) -> None:
+        self._ranges = tuple(ranges)
+        self._starts = np.cumsum([0, *(part.num_shards for part in ranges)])
+        super().__init__(np.concatenate([part.lengths for part in ranges]))
+        self._sources = list({id(part.source): part.source for part in ranges}.values())
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard of the source that it belongs to."""
@@ -41,7 +51,7 @@ class JoinedSources(Source):
     @property
     def sizes(self) -> Int64Array:
         """The bytes of each shard."""
-        return np.concatenate([segment.source.sizes[_part(segment)] for segment in self._segments])
+        return np.concatenate([part.source.sizes[part.shards] for part in self._ranges])
 
     @property
     def is_fetched(self) -> bool:
@@ -78,14 +88,14 @@ class JoinedSources(Source):
     def find(self, shard: int) -> tuple[Source, int]:
         """Give the source of a shard and its number there."""
         number = int(self._starts.searchsorted(shard, side="right")) - 1
-        segment = self._segments[number]
-        return segment.source, shard - int(self._starts[number]) + segment.first_shard
+        part = self._ranges[number]
+        return part.source, shard - int(self._starts[number]) + part.first_shard
 
     def numbers_in(self, source: Source, shards: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Of some shards, say which belong to a source, by their places in the list, and what number each has there."""
         owners = self._starts.searchsorted(shards, side="right") - 1
-        is_in = np.array([segment.source is source for segment in self._segments])
-        shifts = np.array([segment.first_shard for segment in self._segments]) - self._starts[:-1]
+        is_in = np.array([part.source is source for part in self._ranges])
+        shifts = np.array([part.first_shard for part in self._ranges]) - self._starts[:-1]
         (at,) = np.nonzero(is_in[owners])
         return at, shards[at] + shifts[owners[at]]
 
@@ -111,7 +121,3 @@ class _JoinedRows:
             reader = self._readers[owner]
             opened[owner] = iter(reader.open(each) if reader is not None else ())
         return [next(opened[owner]) for owner in owners]
-
-
-def _part(segment: Segment) -> slice:
-    return slice(segment.first_shard, segment.first_shard + segment.num_shards)
