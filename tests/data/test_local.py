@@ -28,7 +28,7 @@ from penstock.errors import (
     SampleKeyError,
     UnsafeTypeError,
 )
-from penstock.formats.unpacked import note_path
+from penstock.formats.parts import note_path
 from penstock.order.id_spans import IdSpans
 from penstock.reading.batch_reader import group_by_shard
 from penstock.reading.collector import join_batches

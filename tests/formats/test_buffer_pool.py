@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from penstock.formats.encodings.buffer_pool import BufferPool
+from penstock.formats.encodings.decoding import BufferPool
 from tests.formats.making import read_stored
 
 LIMIT = 1000

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from penstock.errors import ConfigError
-from penstock.formats.jsonl import JSONFormat
+from penstock.formats.text import JSONFormat
 from penstock.index.entry import formats
 from penstock.testing import FormatContract
 from penstock.testing.formats import is_same

@@ -13,8 +13,8 @@ from PIL import Image
 
 from penstock import LocalDataset, MDSWriter
 from penstock.errors import ColumnValueError, CorruptShardError
-from penstock.formats.encodings import decode_budget
-from penstock.formats.encodings.decode_budget import MAX_PIXELS, DecodeBudget, WorkingMemory
+from penstock.formats.encodings import decoding
+from penstock.formats.encodings.decoding import MAX_PIXELS, DecodeBudget, WorkingMemory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,10 +61,10 @@ def test_a_failure_gives_its_share_back() -> None:
 
 
 def test_a_forked_process_begins_anew() -> None:
-    with decode_budget._working.use(1 << 40):
+    with decoding._working.use(1 << 40):
         pid = os.fork()
         if pid == 0:
-            with decode_budget._working.use(1 << 40):
+            with decoding._working.use(1 << 40):
                 os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -93,7 +93,7 @@ def test_a_batch_of_large_images_is_refused(
     with MDSWriter(out=tmp_path, columns={"image": encoding}) as writer:
         for _ in range(8):
             writer.write({"image": value})
-    monkeypatch.setattr(decode_budget, "MAX_DECODED_BYTES", 5 * 60_000)
+    monkeypatch.setattr(decoding, "MAX_DECODED_BYTES", 5 * 60_000)
     dataset = LocalDataset(tmp_path, image_decoder="array")
     assert len(dataset[:5]) == 5
     with pytest.raises(CorruptShardError, match=r"column 'image' holds images that would take more than .* at once"):
@@ -105,8 +105,8 @@ def test_a_batch_of_large_images_is_refused(
 def test_large_images_are_decoded_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With threads for all of them, but memory for one."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(decode_budget, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(decode_budget, "_working", WorkingMemory(1))
+    monkeypatch.setattr(decoding, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(decoding, "_working", WorkingMemory(1))
     with MDSWriter(out=tmp_path, columns={"image": "png"}) as writer:
         for _ in range(8):
             writer.write({"image": encoded("PNG")})

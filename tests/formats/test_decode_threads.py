@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from penstock.formats.encodings import decode_threads
-from penstock.formats.encodings.decode_threads import map_in_threads, num_threads
+from penstock.formats.encodings import decoding
+from penstock.formats.encodings.decoding import map_in_threads, num_threads
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_forked_process_starts_its_own_threads() -> None:
     pid = os.fork()
     if pid == 0:
         is_right = map_in_threads(square, range(8)) == [square(number) for number in range(8)]
-        os._exit(0 if is_right and decode_threads._pool.made is not None else 1)
+        os._exit(0 if is_right and decoding._pool.made is not None else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
 

@@ -11,9 +11,9 @@ from penstock import LocalDataset, MDSWriter
 from penstock.cachedir.items import item_of_shard
 from penstock.errors import BadIndexError, ConfigError, CorruptShardError, IndexFieldError
 from penstock.index.catalog import parse_index
-from penstock.index.merge import merge_indexes
 from penstock.index.model import FileInfo, ObjectSpan, Part
 from penstock.index.mosaic_json import dump_index
+from penstock.write.merge_index import merge_indexes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,7 @@ from penstock.errors import CorruptShardError, IndexFieldError
 from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
-from penstock.formats.offsets import read_offsets, table_bytes, write_offsets
-from penstock.formats.rows import check_projection, check_rows
+from penstock.formats.rows import check_projection, check_rows, read_offsets, table_bytes, write_offsets
 from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
 from penstock.order.windows import Conveyor
 from penstock.storage.base import StoreFamily

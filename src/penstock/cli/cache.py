@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.printable import printable
+from penstock.status_line import StatusLine
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -106,31 +107,18 @@ def run_warm(options: argparse.Namespace) -> int:
     """Fetch a dataset, showing how far it is."""
     from penstock.data.warm import warm_cache
 
-    line = _Line()
+    line = StatusLine()
+
+    def show(num_done: int, num_shards: int) -> None:
+        if line.is_terminal:
+            line.show(f"{num_done:,} of {num_shards:,} shards")
+
     try:
-        warmed = warm_cache(options.url, options.local, options.split, on_progress=line.show)
+        warmed = warm_cache(options.url, options.local, options.split, on_progress=show)
     finally:
         line.clear()
     print(json.dumps(asdict(warmed)) if options.json else render_warmed(warmed))
     return 0
-
-
-class _Line:
-    """Shows how many shards are there, on a terminal only."""
-
-    def __init__(self) -> None:
-        self._is_shown = False
-
-    def show(self, num_done: int, num_shards: int) -> None:
-        if sys.stderr.isatty():
-            self._is_shown = True
-            sys.stderr.write(f"\r{num_done:,} of {num_shards:,} shards\x1b[K")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 # --- In words -----------------------------------------------------------------------------------------------

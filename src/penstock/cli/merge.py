@@ -22,9 +22,6 @@ def run(options: argparse.Namespace) -> int:
     from penstock.storage.base import shown_url
     from penstock.write.merge_index import merge_index
 
-    if options.indexes:
-        merge_index(options.indexes, options.out)
-    else:
-        merge_index(options.out)
+    merge_index(index_file_urls=options.indexes or None, out=options.out)
     print(f"wrote {shown_url(options.out).rstrip('/')}/{INDEX_NAME}")
     return 0

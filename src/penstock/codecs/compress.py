@@ -38,8 +38,7 @@ class Codec:
             written = self._function(f"decompress{self.suffix}_into")(data, out)
         except Exception as error:
             raise CorruptShardError(
-                f"{where} does not decompress to the {expected} bytes that the index declares: {error}",
-                where=where,
+                f"{where} does not decompress to the {expected} bytes that the index declares: {error}", where=where
             ) from error
         if written != expected:
             raise CorruptShardError(

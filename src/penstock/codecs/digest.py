@@ -13,14 +13,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-# The names other tools store, and the functions of the xxhash package behind them.
-_XXHASH = {
-    "xxh32": "xxh32",
-    "xxh64": "xxh64",
-    "xxh128": "xxh128",
-    "xxh3_64": "xxh3_64",
-    "xxh3_128": "xxh3_128",
-}
+_XXHASH = {"xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"}  # functions of the xxhash package
 _QUICKEST = ("xxh3_64", "xxh3_128", "xxh128", "xxh64", "xxh32", "sha1", "sha256", "sha224", "md5", "blake2b")
 _HASHLIB = {
     name
@@ -67,7 +60,7 @@ def new_hasher(name: str) -> Hasher:
     """Start a digest."""
     (name,) = check_hashes(name)
     if name in _XXHASH:
-        hasher: Hasher = getattr(import_module("xxhash"), _XXHASH[name])()
+        hasher: Hasher = getattr(import_module("xxhash"), name)()
         return hasher
     return hashlib.new(name, usedforsecurity=False)
 
@@ -87,8 +80,7 @@ def check_digest(data: Buffer, expected: Mapping[str, str], name: str, where: st
     """Raise unless the bytes have the recorded digest of that name; a digest that was never recorded raises too."""
     if name not in expected:
         raise ConfigError(
-            f"{where} has no {name} digest to check: recorded are {', '.join(expected) or 'none'}",
-            where=where,
+            f"{where} has no {name} digest to check: recorded are {', '.join(expected) or 'none'}", where=where
         )
     found = digest([data], [name])[name]
     if found != expected[name]:

@@ -31,11 +31,6 @@ def map_file(path: Path) -> mmap.mmap | bytes:
 class MappedFile(mmap.mmap):
     """A file mapped for reading, whose pages can be let go of at any time: they stay in the cache of the system."""
 
-    def rest(self) -> None:
-        """Take the pages that were read out of this process's memory."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.madvise(mmap.MADV_DONTNEED)
-
 
 def check_whole(data: mmap.mmap | bytes, name: str) -> None:
     """Raise if a mapped file was cut: to read what is no longer there would end the process by a signal."""
@@ -48,8 +43,8 @@ def check_whole(data: mmap.mmap | bytes, name: str) -> None:
 
 def rest(data: mmap.mmap | bytes) -> None:
     """Take the pages of a mapped file out of this process's memory; what was unpacked into memory stays."""
-    if isinstance(data, MappedFile):
-        data.rest()
+    if isinstance(data, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED)
 
 
 def release(data: mmap.mmap | bytes) -> None:

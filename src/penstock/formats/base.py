@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from penstock.index.entry import EntryFormat
 from penstock.index.entry import formats as formats
@@ -133,5 +133,4 @@ class ShardFormat(EntryFormat, Protocol):
 
 def get_format(name: str) -> ShardFormat:
     """Find a format by the name it has in an index."""
-    found: ShardFormat = formats.get(name)()
-    return found
+    return cast("ShardFormat", formats.get(name)())

@@ -134,11 +134,7 @@ class BodyBuilder:
 
     def __init__(self, pool: ChunkPool, *, num_bytes: int, uncounted: int = 0, front_bytes: int) -> None:
         self._body = Body(
-            pool,
-            num_bytes=num_bytes,
-            overhead=self.sample_overhead,
-            uncounted=uncounted,
-            front_bytes=front_bytes,
+            pool, num_bytes=num_bytes, overhead=self.sample_overhead, uncounted=uncounted, front_bytes=front_bytes
         )
         self.append = self._body.append
 

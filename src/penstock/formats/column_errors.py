@@ -26,8 +26,8 @@ def encode_error(sample: Any, column: str, error: Exception) -> PenstockError:
         return MissingColumnError(f"column {column!r} is missing: the sample has {has}", column=column)
     if isinstance(error, MissingExtraError):
         return error
-    kind = _kind_of(error)
-    return kind(f"column {column!r} {_reason(error)}", column=column)
+    reason = error.message if isinstance(error, PenstockError) else f"cannot be stored: {error}"
+    return _kind_of(error)(f"column {column!r} {reason}", column=column)
 
 
 def _kind_of(error: Exception) -> type[BadSampleError]:
@@ -36,10 +36,6 @@ def _kind_of(error: Exception) -> type[BadSampleError]:
     if isinstance(error, OverflowError):
         return ColumnRangeError
     return ColumnTypeError if isinstance(error, (TypeError, AttributeError)) else ColumnValueError
-
-
-def _reason(error: Exception) -> str:
-    return error.message if isinstance(error, PenstockError) else f"cannot be stored: {error}"
 
 
 def decode_error(
@@ -58,10 +54,7 @@ def decode_error(
             decode([piece])
         except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
             return CorruptShardError(
-                f"{shard}, row {row}: column {column!r} {_decode_reason(culprit)}",
-                shard=shard,
-                row=row,
-                column=column,
+                f"{shard}, row {row}: column {column!r} {_decode_reason(culprit)}", shard=shard, row=row, column=column
             )
     return CorruptShardError(f"{shard}: column {column!r} {_decode_reason(error)}", shard=shard, column=column)
 

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest
-from penstock.errors import (
-    BadIndexError,
-    CorruptShardError,
-    UnsafeTypeError,
-)
-from penstock.formats.base import ShardFormat
+from penstock.errors import BadIndexError, CorruptShardError, UnsafeTypeError
+from penstock.formats.base import ShardFormat, get_format
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
-from penstock.formats.encodings.infer import infer_encodings
-from penstock.formats.encodings.table import get_encoding
+from penstock.formats.encodings.table import get_encoding, infer_encodings
 from penstock.formats.gather import ValueGatherer, as_list, view_items
 from penstock.formats.mds_encode import compile_encoder
-from penstock.formats.mds_ranges import MDSRowRanges
-from penstock.formats.offsets import max_samples, read_offsets, table_bytes, write_offsets
-from penstock.formats.rows import check_projection, check_rows, join_columns
+from penstock.formats.rows import (
+    check_projection,
+    check_rows,
+    join_columns,
+    max_samples,
+    read_offsets,
+    table_bytes,
+    write_offsets,
+)
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
+from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-    from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.base import ReadOptions, Rows, ShardBytes, ShardReader
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
@@ -41,6 +43,48 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
+
+# Asking for one range costs about as much as so many bytes.
+_TABLE_BYTES_PER_ROW = 256 << 10
+
+
+class MDSRowRanges:
+    """Finds rows by the table of offsets: all of it, if that is little for so many rows, or their entries."""
+
+    def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
+        """Say what to read of the table."""
+        if _takes_whole_table(info, rows):
+            return [Span(4, table_bytes(info.num_samples))]
+        return [Span(4 + 4 * row, 12 + 4 * row) for row in rows.tolist()]
+
+    def spans_of_rows(self, info: ShardInfo, rows: Int64Array, found: Sequence[bytes]) -> list[Span]:
+        """Say from what was read where each row begins and ends."""
+        words = np.frombuffer(b"".join(found), dtype="<u4").astype(np.int64)
+        if _takes_whole_table(info, rows):
+            bounds = np.stack([words[rows], words[rows + 1]], axis=1)
+        else:
+            bounds = words.reshape(-1, 2)
+        is_wrong = (
+            (bounds[:, 0] > bounds[:, 1])
+            | (bounds[:, 0] < table_bytes(info.num_samples))
+            | (bounds[:, 1] > info.parts[0].raw.num_bytes)
+        )
+        if is_wrong.any():
+            row = int(rows[int(np.argmax(is_wrong))])
+            raise CorruptShardError(
+                f"{info.name}, row {row}: its offsets lie outside of the shard", shard=info.name, row=row
+            )
+        return [Span(begin, end) for begin, end in bounds.tolist()]
+
+    def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
+        """Make a shard of these rows alone, which is read as any other."""
+        ends = np.cumsum([len(piece) for piece in pieces])
+        data = write_offsets(ends, table_bytes(len(pieces))) + b"".join(pieces)
+        return get_format(info.layout.format).open([data], replace(info, num_samples=len(pieces)), options)
+
+
+def _takes_whole_table(info: ShardInfo, rows: Int64Array) -> bool:
+    return table_bytes(info.num_samples) <= _TABLE_BYTES_PER_ROW * (len(rows) - 1)
 
 
 class MDSFormat(ShardFormat):
@@ -215,12 +259,11 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
     num_samples, name = info.num_samples, info.name
     offsets = read_offsets(data, num_samples, begin=table_bytes(num_samples), end=len(data), shard=name)
     starts, stops = offsets[:-1], offsets[1:]
-    sizes = _read_sizes(
-        data, starts, stops, [column for column in info.layout.columns if column.num_bytes is None], name
-    )
+    num_sizes = sum(column.num_bytes is None for column in info.layout.columns)
+    sizes = _read_sizes(data, starts, stops, num_sizes, name)
     columns: list[_FixedColumn | _VariableColumn] = []
-    bases, offset, ends = starts, 4 * sizes.shape[1], starts.astype(np.int64) + 4 * sizes.shape[1]
-    next_variable = iter(range(sizes.shape[1]))
+    bases, offset, ends = starts, 4 * num_sizes, starts.astype(np.int64) + 4 * num_sizes
+    next_sizes = iter(sizes.T)
     for column in info.layout.columns:
         encoding = get_encoding(column.encoding, options.image_decoder)
         if isinstance(encoding, FixedEncoding):
@@ -231,7 +274,7 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
         else:
             shortest = longest = encoding.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
             if encoding.num_bytes is None:
-                own_sizes = sizes[:, next(next_variable)]
+                own_sizes = next(next_sizes)
                 shortest, longest = (int(own_sizes.min()), int(own_sizes.max())) if num_samples else (0, 0)
             ends += own_sizes if encoding.num_bytes is None else encoding.num_bytes
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
@@ -251,21 +294,17 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
 
 
 def _read_sizes(
-    data: ShardBytes,
-    starts: npt.NDArray[np.uint32],
-    stops: npt.NDArray[np.uint32],
-    variable: list[Column],
-    name: str,
+    data: ShardBytes, starts: npt.NDArray[np.uint32], stops: npt.NDArray[np.uint32], num_sizes: int, name: str
 ) -> npt.NDArray[np.uint32]:
     """Give the size words of each sample, a row a sample and a column a variable column."""
-    num_bytes = 4 * len(variable)
-    if not variable or not len(starts):
-        return np.zeros((len(starts), len(variable)), np.uint32)
+    num_bytes = 4 * num_sizes
+    if not num_sizes or not len(starts):
+        return np.zeros((len(starts), num_sizes), np.uint32)
     if (stops - starts < num_bytes).any():
         row = int(np.argmax(stops - starts < num_bytes))
         raise CorruptShardError(f"{name}, row {row}: too short to hold the sizes of its values", shard=name, row=row)
     words: npt.NDArray[np.uint32] = view_items(data, "V", num_bytes)[starts.astype(np.intp)].view("<u4")
-    return words.reshape(len(starts), len(variable))
+    return words.reshape(len(starts), num_sizes)
 
 
 # --- Writing ------------------------------------------------------------------------------------------------

@@ -57,10 +57,8 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         statements.append(f"v{i} = sample[k{i}]")
         if isinstance(encoding, IntEncoding):  # packing would take other integers too, which this encoding refuses
             statements.append(f"if v{i}.__class__ is not int: return careful(sample)")
-        if column.encoding in (
-            "float16",
-            "float32",
-        ):  # packing goes through 64 bits, which some bits of a NaN do not survive
+        # Packing goes through 64 bits, which some bits of a NaN do not survive.
+        if column.encoding in ("float16", "float32"):
             statements.append(f"if v{i} != v{i}: return careful(sample)")
         if isinstance(encoding, (NumberEncoding, IntEncoding)):
             run_codes, run_items = run_codes + encoding.code, [*run_items, f"v{i}"]

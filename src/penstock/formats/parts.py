@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_digest
-from penstock.codecs.unpack import MappedFile, map_file, release, unpack_to_memory
-from penstock.errors import ConfigError, CorruptShardError
-from penstock.files import open_file, translated
+from penstock.codecs.unpack import MappedFile, map_file, release, unpack_into, unpack_to_memory
+from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, StoreError
+from penstock.files import appearing, open_file, read_file, translated
 from penstock.formats.base import ReadOptions, get_format
-from penstock.formats.unpacked import describe_file, is_current, is_outdated, make_copy
 from penstock.index.paths import resolve_inside
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.formats.base import ShardBytes, ShardReader
@@ -35,25 +35,30 @@ def open_shard(
     Compressed parts are unpacked into memory, up to `memory_limit`, or into `unpack_dir`, where the next reader finds
     them. With `validate_hash` the digest of each stored file is checked first.
     """
-    parts: list[ShardBytes] = []
-    try:
+
+    def load() -> Iterator[ShardBytes]:
+        room = memory_limit
         for part in info.parts:
-            in_memory = sum(len(data) for data in parts if not isinstance(data, MappedFile))
-            room = None if memory_limit is None else memory_limit - in_memory
-            parts.append(load_part(folder, part, info.layout.compression, validate_hash, unpack_dir, room))
-        return get_format(info.layout.format).open(parts, info, options)
-    except BaseException:
-        for data in parts:
-            release(data)
-        raise
+            data = load_part(folder, part, info.layout.compression, validate_hash, unpack_dir, room)
+            if room is not None and not isinstance(data, MappedFile):
+                room -= len(data)
+            yield data
+
+    return _open(load(), info, options)
 
 
 def open_files(paths: Sequence[Path], info: ShardInfo, options: ReadOptions) -> ShardReader:
     """Open a shard by its raw files."""
+    pairs = zip(paths, info.parts, strict=True)
+    return _open((load_file(path, part.raw, None) for path, part in pairs), info, options)
+
+
+def _open(loading: Iterable[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+    """Open a shard of parts that are loaded one after another; if one fails, those before are let go."""
     parts: list[ShardBytes] = []
     try:
-        for path, part in zip(paths, info.parts, strict=True):
-            parts.append(load_file(path, part.raw, None))
+        for data in loading:
+            parts.append(data)
         return get_format(info.layout.format).open(parts, info, options)
     except BaseException:
         for data in parts:
@@ -76,19 +81,19 @@ def load_part(
     if part.packed is None or compression is None:
         return load_file(raw, part.raw, validate_hash)
     stored = resolve_inside(folder, part.packed.basename)
-    if _has_size(raw, part.raw) and not is_outdated(raw, stored):
+    if _has_size(raw, part.raw) and not _is_outdated(raw, stored):
         return load_file(raw, part.raw, validate_hash)
     copy = None if unpack_dir is None else resolve_inside(unpack_dir, part.raw.basename)
-    if copy is not None and _has_size(copy, part.raw) and is_current(copy, stored):
+    if copy is not None and _has_size(copy, part.raw) and _is_current(copy, stored):
         try:
             return load_file(copy, part.raw, validate_hash)
         except CorruptShardError:  # our own copy, which can be made anew
             copy.unlink(missing_ok=True)
-    made_from = [] if copy is None else describe_file(stored)
+    made_from = [] if copy is None else _describe_file(stored)
     packed = load_file(stored, part.packed, validate_hash)
     try:
         if copy is not None:
-            return make_copy(copy, packed, compression, part.raw.num_bytes, packed=stored, made_from=made_from)
+            return _make_copy(copy, packed, compression, part.raw.num_bytes, packed=stored, made_from=made_from)
         _check_room(stored, part.raw.num_bytes, room)
         return unpack_to_memory(packed, compression, part.raw.num_bytes, str(stored))
     finally:
@@ -146,3 +151,60 @@ def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardByt
         release(data)
         raise
     return data
+
+
+# --- Raw copies of compressed files, kept in a folder for this and later readers -----------------------------
+
+# A copy counts only if it was made from the packed file that lies there now. Beside each lies a small hidden file that
+# says what it was made from and which file it is itself; both by size, time and inode. It is written before the copy
+# gets its name: whoever is killed in between leaves a note about a file that is not there, which fits none.
+_LONGEST_NOTE = 4096
+
+
+def note_path(copy: Path) -> Path:
+    """Give the hidden file that says what a copy was made from."""
+    return copy.with_name(f".{copy.name}.made-from")
+
+
+def _describe_file(path: Path) -> list[int]:
+    """Say which file lies here, so that another one, also of the same name and size, is told apart."""
+    with translated(path):
+        status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _is_current(copy: Path, packed: Path) -> bool:
+    """Tell whether a copy is what somebody made of the packed file that lies there now."""
+    note = _read_note(copy)
+    return note is not None and note == {"packed": _describe_file(packed), "copy": _describe_file(copy)}
+
+
+def _is_outdated(raw: Path, packed: Path) -> bool:
+    """Tell whether a raw file beside its packed one is a copy that was made of an earlier one.
+
+    Files without a note were put there by others, who know what they do.
+    """
+    try:
+        return _read_note(raw) is not None and not _is_current(raw, packed)
+    except ObjectNotFoundError:
+        return False  # the raw file is all there is
+
+
+def _make_copy(
+    copy: Path, data: ShardBytes, compression: str, num_bytes: int, *, packed: Path, made_from: list[int]
+) -> ShardBytes:
+    """Unpack a packed file, which `made_from` describes as it was before it was read, and map the copy."""
+    with translated(copy), appearing(copy, flush=True) as part:
+        unpack_into(data, compression, num_bytes, part, str(packed))
+        note = {"packed": made_from, "copy": _describe_file(part)}
+        with appearing(note_path(copy)) as note_part:
+            note_part.write_text(json.dumps(note))
+        return map_file(part)
+
+
+def _read_note(copy: Path) -> Any:
+    try:
+        data = read_file(note_path(copy))
+        return json.loads(data) if len(data) <= _LONGEST_NOTE else None
+    except (StoreError, ValueError):
+        return None

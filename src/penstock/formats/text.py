@@ -1,18 +1,26 @@
-"""What JSON, CSV, TSV and XSV shards share: a data file of lines, and a meta file that says where each begins."""
+"""JSON, CSV, TSV and XSV: a data file of lines, and a meta file that says where each begins."""
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest
-from penstock.errors import ColumnNameError, ColumnTypeError, ColumnValueError, IndexFieldError, UnknownEncodingError
+from penstock.errors import (
+    ColumnNameError,
+    ColumnTypeError,
+    ColumnValueError,
+    CorruptShardError,
+    IndexFieldError,
+    UnknownEncodingError,
+)
 from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
-from penstock.formats.offsets import max_samples, read_offsets, write_offsets
-from penstock.formats.rows import check_projection, check_rows
+from penstock.formats.rows import check_projection, check_rows, max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
 
@@ -52,7 +60,10 @@ class TextFormat(ShardFormat, Protocol):
         """Sort the columns by name and refuse encodings that are not text's."""
         for name, text in encodings.items():
             _check_encoding(text)
-            _check_name(name)
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:
+                raise ColumnNameError(f"column {name!r} has a name that UTF-8 cannot spell") from error
         return tuple(Column(name, text) for name, text in sorted(encodings.items()))
 
     def infer(self, sample: Sample) -> dict[str, str]:
@@ -66,16 +77,17 @@ class TextFormat(ShardFormat, Protocol):
         check_projection(layout, options)
 
 
-def _check_name(name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise ColumnNameError(f"column {name!r} has a name that UTF-8 cannot spell") from error
-
-
 def _check_encoding(text: str) -> None:
     if text not in ENCODINGS:
         raise UnknownEncodingError(f"unknown column encoding {text!r}: a text format knows {', '.join(ENCODINGS)}")
+
+
+def _newline(layout: ShardLayout) -> str:
+    return layout.settings.get("newline") or "\n"
+
+
+def _kinds(layout: ShardLayout) -> list[tuple[str, type]]:
+    return [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
 
 
 def _infer(name: str, value: Any) -> str:
@@ -83,8 +95,7 @@ def _infer(name: str, value: Any) -> str:
         if isinstance(value, kind):
             return text
     raise ColumnTypeError(
-        f"column {name!r} holds a {type(value).__name__}: text formats store {', '.join(ENCODINGS)}",
-        column=name,
+        f"column {name!r} holds a {type(value).__name__}: text formats store {', '.join(ENCODINGS)}", column=name
     )
 
 
@@ -164,8 +175,8 @@ class TextBuilder(BodyBuilder):
 
     def __init__(self, layout: ShardLayout, pool: ChunkPool, first_line: bytes = b"") -> None:
         self._header = dump_header(layout)
-        self._columns = [(column.name, ENCODINGS[column.encoding]) for column in layout.columns]
-        self._newline = layout.settings.get("newline") or "\n"
+        self._columns = _kinds(layout)
+        self._newline = _newline(layout)
         self._first_line = first_line
         super().__init__(pool, num_bytes=0, uncounted=len(first_line), front_bytes=len(first_line))
 
@@ -195,3 +206,146 @@ class TextBuilder(BodyBuilder):
         """Give the data file and the meta file."""
         offsets = write_offsets(self._body.ends(), len(self._first_line))
         return [self._body.pieces(self._first_line), [offsets, self._header]]
+
+
+# --- JSON: one object a line ---------------------------------------------------------------------------------
+
+
+class JSONFormat(TextFormat):
+    """Opens and builds JSON shards."""
+
+    column_fields = ("columns",)
+
+    def dump_columns(self, columns: Sequence[Column]) -> dict[str, Any]:
+        """Give one object of names and encodings."""
+        return {"columns": {column.name: column.encoding for column in columns}}
+
+    def parse_columns(self, fields: Mapping[str, Any]) -> tuple[Column, ...]:
+        """Understand this object."""
+        columns = fields["columns"]
+        if not isinstance(columns, dict):
+            raise IndexFieldError("has 'columns' that is not an object")
+        return tuple(map(Column, columns, columns.values()))
+
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
+        """Open a shard."""
+        self.check(info.layout, options)
+        parse = partial(_parse_lines, newline=_newline(info.layout).encode(), shard=info.name)
+        return TextReader(parts, info, parse, options)
+
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> JSONBuilder:
+        """Begin a shard."""
+        return JSONBuilder(layout, pool)
+
+
+class JSONBuilder(TextBuilder):
+    """One JSON shard in the making."""
+
+    _encode = json.JSONEncoder().encode
+
+    def line(self, values: dict[str, Any]) -> str:
+        """Give the JSON text; its keys are sorted because the columns are."""
+        return self._encode(values)
+
+
+def _parse_lines(lines: list[bytes], rows: list[int], *, newline: bytes, shard: str) -> list[Sample]:
+    lines = [line.removesuffix(newline) for line in lines]
+    try:
+        # One call for the whole batch. A raw newline is no part of any JSON string, so lines cannot flow together.
+        samples: list[Any] = json.loads(b"[" + b"\n,\n".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        samples = []
+    if len(samples) == len(lines) and all(type(sample) is dict for sample in samples):
+        return samples
+    return [_parse_line(line, row, shard) for line, row in zip(lines, rows, strict=True)]
+
+
+def _parse_line(line: bytes, row: int, shard: str) -> Sample:
+    try:
+        sample = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CorruptShardError(f"{shard}, row {row}: the line is not JSON: {error}", shard=shard, row=row) from error
+    if type(sample) is not dict:
+        raise CorruptShardError(f"{shard}, row {row}: the line is not a JSON object", shard=shard, row=row)
+    return sample
+
+
+# --- CSV, TSV and XSV: values between separators, with no quoting at all, under a header line ----------------
+
+
+class XSVFormat(TextFormat):
+    """Opens and builds shards with any separator."""
+
+    separator: str | None = None  # None: the layout tells
+    setting_fields: tuple[str, ...] = ("newline", "separator")
+
+    def open(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> TextReader:
+        """Open a shard."""
+        self.check(info.layout, options)
+        shard, columns = info.name, _kinds(info.layout)
+        newline, separator = _newline(info.layout), self._separator(info.layout)
+
+        def parse_line(line: bytes, row: int) -> Sample:
+            try:
+                values = line.decode().removesuffix(newline).split(separator)
+                return {name: kind(value) for (name, kind), value in zip(columns, values, strict=True)}
+            except ValueError as error:
+                raise CorruptShardError(
+                    f"{shard}, row {row}: the line does not hold its {len(columns)} columns: {error}",
+                    shard=shard,
+                    row=row,
+                ) from error
+
+        return TextReader(parts, info, lambda lines, rows: list(map(parse_line, lines, rows)), options)
+
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> DelimitedBuilder:
+        """Begin a shard."""
+        return DelimitedBuilder(layout, pool, self._separator(layout))
+
+    def _separator(self, layout: ShardLayout) -> str:
+        return self.separator or layout.settings.get("separator") or ","
+
+
+class CSVFormat(XSVFormat):
+    """Opens and builds shards with commas."""
+
+    separator = ","
+    setting_fields = ("newline",)
+
+
+class TSVFormat(XSVFormat):
+    """Opens and builds shards with tabs."""
+
+    separator = "\t"
+    setting_fields = ("newline",)
+
+
+class DelimitedBuilder(TextBuilder):
+    """One shard of separated values in the making."""
+
+    def __init__(self, layout: ShardLayout, pool: ChunkPool, separator: str) -> None:
+        self._separator = separator
+        newline = _newline(layout)
+        names = [column.name for column in layout.columns]
+        for name in names:
+            if separator in name or newline in name:
+                raise ColumnNameError(
+                    f"column {name!r} contains the separator {separator!r} or the newline {newline!r}"
+                )
+        super().__init__(layout, pool, (separator.join(names) + newline).encode())
+
+    def line(self, values: dict[str, Any]) -> str:
+        """Join the values; none may contain what tells them apart, nor a piece of it that would look like it."""
+        # "True" would not read back as an int.
+        texts = [str(int(value) if isinstance(value, bool) else value) for value in values.values()]
+        line = self._separator.join(texts)
+        fields = line.split(self._separator)
+        if fields == texts and self._newline not in line:
+            return line
+        pairs = zip(values, texts, fields, strict=False)
+        name = next(name for name, text, field in pairs if text != field or self._newline in text)
+        raise ColumnValueError(
+            f"column {name!r} contains the separator {self._separator!r} or the newline {self._newline!r}, or ends in"
+            " a piece of one, and this format has no quoting: use JSONWriter or MDSWriter",
+            column=name,
+        )

@@ -36,31 +36,6 @@ catalogs: Registry[Callable[[], Catalog]] = Registry(
 )
 
 
-def parse_index(data: bytes, where: str) -> Index:
-    """Read the index of a dataset, checking all that later code relies on; `where` names it in errors."""
-    with _collector_paused():
-        return _parse(data, where)
-
-
-def _parse(data: bytes, where: str) -> Index:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptIndexError(
-            f"Index file at {where} is empty or corrupted: {error}. Write it again, or fetch it anew",
-            where=where,
-        ) from error
-    if not isinstance(document, dict):
-        raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
-    name = document.get("catalog", "mosaic")
-    if not isinstance(name, str) or name not in catalogs:
-        raise BadIndexError(
-            f"Index file at {where} is of the unknown catalog {name!r}: known are {', '.join(catalogs.names())}."
-            " Install or import the package that registers it"
-        )
-    return catalogs.get(name)().parse(document, where)
-
-
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Keep the garbage collector from walking over a growing index again and again, which doubles the time."""
@@ -71,3 +46,23 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@_collector_paused()
+def parse_index(data: bytes, where: str) -> Index:
+    """Read the index of a dataset, checking all that later code relies on; `where` names it in errors."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptIndexError(
+            f"Index file at {where} is empty or corrupted: {error}. Write it again, or fetch it anew", where=where
+        ) from error
+    if not isinstance(document, dict):
+        raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
+    name = document.get("catalog", "mosaic")
+    if not isinstance(name, str) or name not in catalogs:
+        raise BadIndexError(
+            f"Index file at {where} is of the unknown catalog {name!r}: known are {', '.join(catalogs.names())}."
+            " Install or import the package that registers it"
+        )
+    return catalogs.get(name)().parse(document, where)

@@ -9,7 +9,7 @@ from penstock.index.model import MAX_SHARD_BYTES, Column
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.index.model import Part
 
@@ -57,23 +57,17 @@ class EntryFormat(Protocol):
 
 
 # One registry for the whole of a format: this floor uses the side above, `penstock.formats` all of it.
-formats: Registry[Any] = Registry(
+formats: Registry[Callable[[], EntryFormat]] = Registry(
     "shard format",
     group="penstock.formats",
     builtin={
         "mds": "penstock.formats.mds:MDSFormat",
-        "json": "penstock.formats.jsonl:JSONFormat",
-        "csv": "penstock.formats.delimited:CSVFormat",
-        "tsv": "penstock.formats.delimited:TSVFormat",
-        "xsv": "penstock.formats.delimited:XSVFormat",
+        "json": "penstock.formats.text:JSONFormat",
+        "csv": "penstock.formats.text:CSVFormat",
+        "tsv": "penstock.formats.text:TSVFormat",
+        "xsv": "penstock.formats.text:XSVFormat",
     },
 )
-
-
-def get_entry_format(name: str) -> EntryFormat:
-    """Find the format whose shards an index calls so."""
-    found: EntryFormat = formats.get(name)()
-    return found
 
 
 def part_fields(form: EntryFormat) -> list[tuple[str, str]]:

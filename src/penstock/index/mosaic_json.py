@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from penstock.errors import BadIndexError, IndexFieldError
 from penstock.index.catalog import INDEX_NAME
-from penstock.index.entry import formats, get_entry_format, part_fields
+from penstock.index.entry import formats, part_fields
 from penstock.index.model import MAX_SHARD_BYTES, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
 from penstock.index.paths import is_plain_name, is_shard_name
 from penstock.units import parse_bytes
@@ -30,7 +30,7 @@ def dump_index(index: Index, *, is_merged: bool = False) -> bytes:
     shards = []
     for shard in index.shards:
         if id(shard.layout) not in known:
-            fields = part_fields(get_entry_format(shard.layout.format))
+            fields = part_fields(formats.get(shard.layout.format)())
             known[id(shard.layout)] = dump_layout(shard.layout), fields
         shards.append(_dump_shard(shard, *known[id(shard.layout)]))
     if is_merged:
@@ -51,7 +51,7 @@ def _dump_shard(shard: ShardInfo, layout: dict[str, Any], fields: list[tuple[str
 
 def dump_layout(layout: ShardLayout) -> dict[str, Any]:
     """Give the settings that an index entry and the header of a shard share, their keys sorted."""
-    form = get_entry_format(layout.format)
+    form = formats.get(layout.format)()
     config: dict[str, Any] = {
         "compression": layout.compression,
         "format": layout.format,
@@ -99,7 +99,7 @@ class _KnownFormat:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.form = get_entry_format(name)
+        self.form = formats.get(name)()
         self.part_fields = part_fields(self.form)
         self.max_samples = self.form.max_samples
         self.fields = (*_COMMON_FIELDS, *self.form.column_fields, *self.form.setting_fields)

@@ -28,6 +28,8 @@ from penstock.index.mosaic_json import dump_index
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from typing_extensions import Buffer
+
     from penstock.formats.base import ShardBuilder, ShardBytes, ShardFormat, ShardReader
     from penstock.types import Columns, Sample
 
@@ -200,57 +202,45 @@ class FormatContract:
 
     def test_a_missing_column(self) -> None:
         """A sample that lacks a column is refused by name, and leaves no trace."""
-        builder = self._builder()
-        builder.append(builder.encode(self.samples[0]))
-        before = (builder.num_samples, builder.num_bytes)
-        for column in self.samples[1]:
-            sample = {name: value for name, value in self.samples[1].items() if name != column}
-            with raises(MissingColumnError, repr(column)):
-                builder.encode(sample)
-        with raises(MissingColumnError):
-            builder.encode({})
-        assert (builder.num_samples, builder.num_bytes) == before
-        self._check_builder_goes_on(builder)
+        with self._undisturbed_builder() as builder:
+            for column in self.samples[1]:
+                sample = {name: value for name, value in self.samples[1].items() if name != column}
+                with raises(MissingColumnError, repr(column)):
+                    builder.encode(sample)
+            with raises(MissingColumnError):
+                builder.encode({})
 
     def test_a_wrong_type(self) -> None:
         """A value that a column does not take is refused by the column's name, and leaves no trace."""
-        builder = self._builder()
-        builder.append(builder.encode(self.samples[0]))
-        before = (builder.num_samples, builder.num_bytes)
-        for column in self.samples[1]:
-            for value in self.bad_values.get(column, [object()]):
-                with raises(BadSampleError, repr(column)):
-                    builder.encode(self.samples[1] | {column: value})
-        not_a_sample: Any = None
-        with raises(BadSampleError):
-            builder.encode(not_a_sample)
-        assert (builder.num_samples, builder.num_bytes) == before
-        self._check_builder_goes_on(builder)
+        with self._undisturbed_builder() as builder:
+            for column in self.samples[1]:
+                for value in self.bad_values.get(column, [object()]):
+                    with raises(BadSampleError, repr(column)):
+                        builder.encode(self.samples[1] | {column: value})
+            not_a_sample: Any = None
+            with raises(BadSampleError):
+                builder.encode(not_a_sample)
 
     def test_memory_is_used_again_only_after_release(self) -> None:
         """Shards that share a pool do not disturb one another, built or not, until one is released."""
         pool = ChunkPool()
         many = [self.samples[number % len(self.samples)] for number in range(50)]
         turned = many[::-1]
-        first, second = self._builder(pool), self._builder(pool)
+        first, second = self._builder(pool=pool), self._builder(pool=pool)
         for one, other in zip(many, turned, strict=True):
             first.append(first.encode(one))
             second.append(second.encode(other))
         built = first.build()
         expected_first, expected_second = self._parts(many), self._parts(turned)
-        assert [_joined(pieces) for pieces in built] == expected_first
-        assert [_joined(pieces) for pieces in second.build()] == expected_second
-        third = self._builder(pool)
-        for sample in turned:
-            third.append(third.encode(sample))
-        assert [_joined(pieces) for pieces in third.build()] == expected_second
-        assert [_joined(pieces) for pieces in built] == expected_first
+        assert _joined(built) == expected_first
+        assert _joined(second.build()) == expected_second
+        third = self._builder(turned, pool)
+        assert _joined(third.build()) == expected_second
+        assert _joined(built) == expected_first
         first.release()
-        fourth = self._builder(pool)
-        for sample in turned:
-            fourth.append(fourth.encode(sample))
-        assert [_joined(pieces) for pieces in fourth.build()] == expected_second
-        assert [_joined(pieces) for pieces in second.build()] == expected_second
+        fourth = self._builder(turned, pool)
+        assert _joined(fourth.build()) == expected_second
+        assert _joined(second.build()) == expected_second
 
     def test_columns_can_be_guessed(self) -> None:
         """What is inferred from a sample can store that sample."""
@@ -273,14 +263,15 @@ class FormatContract:
         encodings = self.columns or self._format.infer(self.samples[0])
         return ShardLayout(format=self.format_name, columns=self._format.columns(encodings), settings=self.settings)
 
-    def _builder(self, pool: ChunkPool | None = None) -> ShardBuilder:
-        return self._format.builder(self._layout, pool or ChunkPool())
-
-    def _parts(self, samples: Sequence[Sample]) -> list[bytes]:
-        builder = self._builder()
+    def _builder(self, samples: Sequence[Sample] = (), pool: ChunkPool | None = None) -> ShardBuilder:
+        """Begin a shard that holds some samples."""
+        builder = self._format.builder(self._layout, pool or ChunkPool())
         for sample in samples:
             builder.append(builder.encode(sample))
-        parts = [_joined(pieces) for pieces in builder.build()]
+        return builder
+
+    def _parts(self, samples: Sequence[Sample]) -> list[bytes]:
+        parts = _joined(self._builder(samples).build())
         assert len(parts) == len(self._format.part_suffixes)
         return parts
 
@@ -312,11 +303,16 @@ class FormatContract:
         for size in range(1, 20):
             yield [numbers.randrange(num_samples) for _ in range(size)]
 
-    def _check_builder_goes_on(self, builder: ShardBuilder) -> None:
-        """Assert that a builder that holds the first sample takes the others and builds a good shard."""
+    @contextmanager
+    def _undisturbed_builder(self) -> Iterator[ShardBuilder]:
+        """Give a builder that holds the first sample, and assert that it still takes the others as if nothing were."""
+        builder = self._builder(self.samples[:1])
+        before = (builder.num_samples, builder.num_bytes)
+        yield builder
+        assert (builder.num_samples, builder.num_bytes) == before
         for sample in self.samples[1:]:
             builder.append(builder.encode(sample))
-        assert [_joined(pieces) for pieces in builder.build()] == self._parts(self.samples)
+        assert _joined(builder.build()) == self._parts(self.samples)
 
     def _check(self, found: Sequence[Sample], stored: Sequence[Sample]) -> None:
         assert len(found) == len(stored)
@@ -334,10 +330,9 @@ class FormatContract:
             assert len(values) == len(stored)
             for found, sample in zip(values, stored, strict=True):
                 # An array holds the numbers of a column as its own scalars.
-                value = (
-                    found.item() if isinstance(found, np.generic) and type(found) is not type(sample[name]) else found
-                )
-                assert self.same(value, sample[name]), f"column {name!r}: stored {sample[name]!r}, found {found!r}"
+                value = sample[name]
+                plain = found.item() if isinstance(found, np.generic) and type(found) is not type(value) else found
+                assert self.same(plain, value), f"column {name!r}: stored {value!r}, found {found!r}"
 
 
 def is_same(found: Any, stored: Any) -> bool:
@@ -369,8 +364,8 @@ def raises(kind: type[Exception], mention: str = "") -> Iterator[None]:
     assert mention in message, f"{message} does not mention {mention}"
 
 
-def _joined(pieces: Sequence[Any]) -> bytes:
-    return b"".join(pieces)
+def _joined(parts: Sequence[Sequence[Buffer]]) -> list[bytes]:
+    return [b"".join(pieces) for pieces in parts]
 
 
 def _mapped(data: bytes) -> mmap.mmap:

@@ -22,16 +22,11 @@ _LENGTHS = st.one_of(
     st.lists(st.sampled_from([0, 1, 2, 300]), min_size=1, max_size=12),
 ).filter(lambda lengths: sum(lengths) > 0)
 _WORLDS = st.builds(
-    World,
-    num_nodes=st.integers(1, 5),
-    ranks_per_node=st.integers(1, 4),
-    workers_per_rank=st.integers(1, 3),
+    World, num_nodes=st.integers(1, 5), ranks_per_node=st.integers(1, 4), workers_per_rank=st.integers(1, 3)
 )
 _SEEDS = st.integers(0, 2**32)
 _law = settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
 )
 
 
@@ -78,12 +73,7 @@ class OrderContract:
     @_law
     @given(lengths=_LENGTHS, seed=_SEEDS, worlds=st.tuples(_WORLDS, _WORLDS), cut=st.floats(0, 1), data=st.data())
     def test_cut_anywhere_and_go_on_equals_uncut(
-        self,
-        lengths: list[int],
-        seed: int,
-        worlds: tuple[World, World],
-        cut: float,
-        data: st.DataObject,
+        self, lengths: list[int], seed: int, worlds: tuple[World, World], cut: float, data: st.DataObject
     ) -> None:
         """A state taken after any step goes on with the very next sample, on any other world."""
         plan = self.make_plan(lengths, seed)

@@ -47,31 +47,28 @@ class Destination:
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
         with translated(self.local):
-            return self._open(exist_ok=exist_ok, append=append)
-
-    def _open(self, *, exist_ok: bool, append: bool) -> Index:
-        if self.store is not None:
-            check_writable(self.store)  # before the first sample, not after the last one
-        if append:
-            sweep(self.local)
-            return self._published_index() or Index(())
-        if exist_ok:
-            sweep(self.local)
-            self._clear()
-        elif self.local.is_dir() and any(self.local.iterdir()):
-            raise OutputExistsError(
-                f"Directory is not empty: {self.local}. Pass exist_ok=True to replace the dataset in it, or append=True"
-                " to continue it",
-                path=str(self.local),
-            )
-        elif self.store is not None and _read_index(self.store, self.shown) is not None:
-            raise OutputExistsError(
-                f"Directory is not empty: {self.shown} already holds a dataset. Pass exist_ok=True to replace it, or"
-                " append=True to continue it",
-                path=self.shown,
-            )
-        self.local.mkdir(parents=True, exist_ok=True)
-        return Index(())
+            if self.store is not None:
+                check_writable(self.store)  # before the first sample, not after the last one
+            if append:
+                sweep(self.local)
+                return self._published_index() or Index(())
+            if exist_ok:
+                sweep(self.local)
+                self._clear()
+            elif self.local.is_dir() and any(self.local.iterdir()):
+                raise OutputExistsError(
+                    f"Directory is not empty: {self.local}. Pass exist_ok=True to replace the dataset in it, or"
+                    " append=True to continue it",
+                    path=str(self.local),
+                )
+            elif self.store is not None and _read_index(self.store, self.shown) is not None:
+                raise OutputExistsError(
+                    f"Directory is not empty: {self.shown} already holds a dataset. Pass exist_ok=True to replace it,"
+                    " or append=True to continue it",
+                    path=self.shown,
+                )
+            self.local.mkdir(parents=True, exist_ok=True)
+            return Index(())
 
     @property
     def flushes(self) -> bool:

@@ -5,28 +5,31 @@ from __future__ import annotations
 import os
 import posixpath
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.cache.proxied import open_proxied
-from penstock.errors import ConfigError, ObjectNotFoundError, StoreTimeoutError
+from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, StoreTimeoutError
 from penstock.index.catalog import INDEX_NAME, parse_index
-from penstock.index.merge import merge_indexes
+from penstock.index.model import FileInfo, Index, ObjectSpan, Part
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import is_shard_name
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.destination import Destination, parse_destination
-from penstock.write.pending_shard import publish_index
+from penstock.write.publish import publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    from penstock.index.model import Index
+    from penstock.index.model import ShardInfo
     from penstock.storage.base import Store
 
     Location = str | PathLike[str]
     Out = Location | tuple[Location, Location]
+
+T = TypeVar("T", FileInfo, ObjectSpan)
 
 
 def merge_index(
@@ -132,3 +135,35 @@ def _as_path(url: str) -> str:
 
 def _is_below(folder: str, root: str) -> bool:
     return folder != root and posixpath.commonpath([folder, root]) == root
+
+
+def merge_indexes(by_folder: Mapping[str, Index]) -> Index:
+    """Join the indexes of folders below one root, sorted by folder, with names relative to that root.
+
+    A folder may itself hold a merged index of folders below it: a shard that is named twice counts once.
+    """
+    merged: dict[str, ShardInfo] = {}
+    for folder in sorted(by_folder, key=lambda path: path.split("/")):
+        for shard in by_folder[folder].shards:
+            moved = _below(folder, shard)
+            known = merged.setdefault(moved.name, moved)
+            if known != moved:
+                raise BadIndexError(
+                    f"two indexes describe {moved.name} differently, the second in {folder or 'the root'}: remove the"
+                    " outdated index",
+                    shard=moved.name,
+                )
+    return Index(tuple(merged.values()))
+
+
+def _below(folder: str, shard: ShardInfo) -> ShardInfo:
+    if not folder:
+        return shard
+
+    def move(file: T) -> T:
+        return replace(file, basename=f"{folder}/{file.basename}")
+
+    parts = (
+        Part(move(part.raw), part.packed and move(part.packed), part.span and move(part.span)) for part in shard.parts
+    )
+    return replace(shard, parts=tuple(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.codecs.compress import parse_compression
@@ -14,16 +15,16 @@ from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from penstock.interrupts import WaitingFor, cut_short
+from penstock.status_line import StatusLine
+from penstock.units import format_bytes
 from penstock.write.destination import parse_destination
-from penstock.write.pending_shard import PendingShard, publish_index
-from penstock.write.progress import ProgressBar
+from penstock.write.publish import PendingShard, ShardQueue, publish_index
 from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
-from penstock.write.shard_queue import ShardQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from os import PathLike
-    from types import TracebackType
+    from typing import TextIO
 
     from typing_extensions import Self
 
@@ -132,7 +133,8 @@ class Writer:
             record = builder.encode(sample)
             cost = len(record) + self._overhead
             if is_full(self._shard_bytes, cost, self._size_limit):
-                builder = self._cut()
+                self._submit(builder)
+                builder = self._next_builder()
             builder.append(record)
         except BadSampleError as error:
             raise self._with_number(error) from error
@@ -178,9 +180,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.finish()
             return
@@ -235,12 +235,6 @@ class Writer:
         self._builder = builder
         return builder
 
-    def _cut(self) -> ShardBuilder:
-        """Hand the present shard over, full or empty, and begin the next."""
-        if self._builder is not None:
-            self._submit(self._builder)
-        return self._next_builder()
-
     def _submit(self, builder: ShardBuilder) -> None:
         name = shard_name(self._next_shard, self.format_name)
         names = tuple(name + suffix for suffix in self._format.part_suffixes)
@@ -275,6 +269,35 @@ class Writer:
 
 def _describe(layout: ShardLayout) -> str:
     return ", ".join(f"{column.name}: {column.encoding}" for column in layout.columns)
+
+
+class ProgressBar:
+    """Shows how far a writer is."""
+
+    def __init__(self, label: str, stream: TextIO | None = None) -> None:
+        self._label = label
+        self._line = StatusLine(stream)
+        self._started = time.monotonic()
+
+    def update(self, num_samples: int, num_bytes: int) -> None:
+        """Show the state, unless it was shown a moment ago."""
+        if self._line.is_due():
+            self._show(num_samples, num_bytes)
+
+    def close(self, num_samples: int, num_bytes: int) -> None:
+        """Show the final state and end the line."""
+        self._show(num_samples, num_bytes, end="\n")
+
+    def _show(self, num_samples: int, num_bytes: int, end: str = "") -> None:
+        words = progress_line(num_samples, num_bytes, time.monotonic() - self._started)
+        self._line.show(f"{self._label}: {words}", end)
+
+
+def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
+    """Say samples, bytes and rates."""
+    rate = num_samples / elapsed_s if elapsed_s > 0 else 0.0
+    speed = num_bytes / elapsed_s if elapsed_s > 0 else 0.0
+    return f"{num_samples:,} samples, {format_bytes(num_bytes)}, {rate:,.0f} samples/s, {format_bytes(speed)}/s"
 
 
 class MDSWriter(Writer):

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.errors import ColumnTypeError, ColumnValueError, EncodingConfigError
 from penstock.formats.encodings.base import Encoding, FixedEncoding
+from penstock.formats.encodings.scalars import NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,19 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # One byte names a dtype: its bits, plus 0 for unsigned, 1 for signed, 2 for float.
-_DTYPE_CODES = {
-    "uint8": 8,
-    "int8": 9,
-    "uint16": 16,
-    "int16": 17,
-    "float16": 18,
-    "uint32": 32,
-    "int32": 33,
-    "float32": 34,
-    "uint64": 64,
-    "int64": 65,
-    "float64": 66,
-}
+_DTYPE_CODES = {name: 8 * np.dtype(name).itemsize + "uif".index(np.dtype(name).kind) for name in NUMBERS}
 _DTYPES_BY_CODE = {code: np.dtype(name).newbyteorder("<") for name, code in _DTYPE_CODES.items()}
 # By dtype, in either byte order; asking a dtype for its name takes longer than copying a page.
 _CODES_BY_DTYPE = {np.dtype(order + dtype.str[1:]): code for code, dtype in _DTYPES_BY_CODE.items() for order in "<>"}

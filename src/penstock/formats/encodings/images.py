@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import struct
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.errors import ColumnTypeError, ColumnValueError
 from penstock.extras import require
 from penstock.formats.encodings.base import Encoding
-from penstock.formats.encodings.buffer_pool import BufferPool
-from penstock.formats.encodings.decode_budget import DecodeBudget
-from penstock.formats.encodings.decode_threads import map_in_threads
+from penstock.formats.encodings.decoding import BufferPool, DecodeBudget, map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,24 +30,10 @@ _decoded = BufferPool(max_bytes=32 << 20)
 _FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
 _PIXEL_BYTES = {
-    "L": 1,
-    "P": 1,
-    "I;16": 2,
-    "I;16L": 2,
-    "I;16B": 2,
-    "LA": 2,
-    "La": 2,
-    "PA": 2,
-    "RGB": 3,
-    "YCbCr": 3,
-    "LAB": 3,
-    "HSV": 3,
-    "RGBA": 4,
-    "RGBa": 4,
-    "RGBX": 4,
-    "CMYK": 4,
-    "I": 4,
-    "F": 4,
+    **dict.fromkeys(("L", "P"), 1),
+    **dict.fromkeys(("I;16", "I;16L", "I;16B", "LA", "La", "PA"), 2),
+    **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 3),
+    **dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 4),
 }
 
 
@@ -57,23 +41,27 @@ def _pillow() -> Any:
     return require("PIL.Image", extra="images", purpose="an image column")
 
 
-class ImageCodec(Protocol):
+class ImageCodec(ABC):
     """One stored image ↔ a PIL image; some have a quicker way to an array."""
 
+    @abstractmethod
     def encode(self, image: Any) -> bytes:
         """Give the stored bytes of a PIL image."""
-        ...
 
+    @abstractmethod
     def to_pil(self, data: bytes) -> Any:
         """Give a PIL image."""
-        ...
 
     def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Give an RGB array of (height, width, 3), if the budget allows it."""
-        ...
+        image = self.to_pil(data)
+        width, height = image.size
+        budget.take(width, height)
+        with budget.working(width * height * _WORKING_BYTES):
+            return np.array(image.convert("RGB"))
 
 
-class PixelCodec:
+class PixelCodec(ImageCodec):
     """Size, mode and raw pixels."""
 
     def encode(self, image: Any) -> bytes:
@@ -96,12 +84,8 @@ class PixelCodec:
             raise ColumnValueError(f"holds {len(pixels)} bytes for an image of {width} × {height} in mode {mode!r}")
         return _pillow().frombytes(mode, (width, height), bytes(pixels))
 
-    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
-        """Give the pixels as RGB."""
-        return _to_rgb(self.to_pil(data), budget)
 
-
-class FileCodec:
+class FileCodec(ImageCodec):
     """The bytes of an image file; opened lazily, so that broken pixels show when they are used."""
 
     def __init__(self, format: str) -> None:  # noqa: A002  Pillow's word
@@ -120,10 +104,6 @@ class FileCodec:
             return _pillow().open(BytesIO(data), formats=_FILE_FORMATS)
         except OSError as error:  # its message holds a memory address
             raise ColumnValueError("holds no image file that Pillow knows") from error
-
-    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
-        """Decode the pixels to RGB."""
-        return _to_rgb(self.to_pil(data), budget)
 
 
 class JpegCodec(FileCodec):
@@ -151,13 +131,6 @@ class JpegCodec(FileCodec):
             memory = _decoded.take(height * width * 3)
             array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
-
-
-def _to_rgb(image: Any, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
-    width, height = image.size
-    budget.take(width, height)
-    with budget.working(width * height * _WORKING_BYTES):
-        return np.array(image.convert("RGB"))
 
 
 def _check_image(value: Any) -> None:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 # The NumPy scalars, and how `struct` packs them.
 NUMBERS = {
     "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
     "int8": "b",
+    "uint16": "H",
     "int16": "h",
-    "int32": "i",
-    "int64": "q",
     "float16": "e",
+    "uint32": "I",
+    "int32": "i",
     "float32": "f",
+    "uint64": "Q",
+    "int64": "q",
     "float64": "d",
 }
 

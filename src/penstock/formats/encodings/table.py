@@ -1,12 +1,14 @@
-"""All column encodings by name, open to outside packages."""
+"""Which encoding a column has: by its name, open to outside packages, or by a first value."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, EncodingConfigError, UnknownEncodingError
+import numpy as np
+
+from penstock.errors import ColumnTypeError, ConfigError, EncodingConfigError, UnknownEncodingError
 from penstock.formats.encodings.arrays import ArrayEncoding
 from penstock.formats.encodings.base import IMAGE_DECODERS, Encoding, ImageDecoder
 from penstock.formats.encodings.images import (
@@ -17,13 +19,14 @@ from penstock.formats.encodings.images import (
     JpegCodec,
     PixelCodec,
 )
-from penstock.formats.encodings.pickles import PickleEncoding
 from penstock.formats.encodings.scalars import NUMBERS, IntEncoding, NumberEncoding
-from penstock.formats.encodings.text import BytesEncoding, JsonEncoding, StrEncoding, TextualEncoding
+from penstock.formats.encodings.text import BytesEncoding, JsonEncoding, PickleEncoding, StrEncoding, TextualEncoding
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.types import Sample
 
 _BUILTIN: dict[str, Callable[[], Encoding]] = {
     **{name: partial(NumberEncoding, name) for name in NUMBERS},
@@ -31,9 +34,9 @@ _BUILTIN: dict[str, Callable[[], Encoding]] = {
     "ndarray": ArrayEncoding,
     "bytes": BytesEncoding,
     "str": StrEncoding,
-    "str_int": partial(TextualEncoding, int, int),
-    "str_float": partial(TextualEncoding, float, float),
-    "str_decimal": partial(TextualEncoding, Decimal, Decimal),
+    "str_int": partial(TextualEncoding, int),
+    "str_float": partial(TextualEncoding, float),
+    "str_decimal": partial(TextualEncoding, Decimal),
     "json": JsonEncoding,
     "pkl": PickleEncoding,
     "pil": partial(ImageEncoding, PixelCodec()),
@@ -44,6 +47,17 @@ _BUILTIN: dict[str, Callable[[], Encoding]] = {
     "list[png]": partial(ImageListEncoding, FileCodec("PNG")),
     "jpeg_array": partial(JpegArrayEncoding, JpegCodec()),
     "jpegarray": partial(JpegArrayEncoding, JpegCodec()),
+}
+# Which encoding suits a value, where the user names no columns.
+_BY_TYPE: dict[type, str] = {
+    bytes: "bytes",
+    str: "str",
+    bool: "int",
+    int: "int",
+    float: "float64",
+    Decimal: "str_decimal",
+    dict: "json",
+    list: "json",
 }
 encodings: Registry[Callable[[], Encoding]] = Registry("column encoding", group="penstock.encodings", builtin=_BUILTIN)
 
@@ -62,3 +76,26 @@ def get_encoding(text: str, image_decoder: ImageDecoder = "pil") -> Encoding:
     if encoding is None:
         raise EncodingConfigError(f"column encoding {text!r}: {name} takes no settings after a colon")
     return encoding.with_image_decoder(image_decoder)
+
+
+def infer_encodings(sample: Sample) -> dict[str, str]:
+    """Choose an encoding for each column of a first sample."""
+    return {name: _infer(name, value) for name, value in sample.items()}
+
+
+def _infer(name: str, value: Any) -> str:
+    """Choose an encoding that gives the value back, leaving free what may differ from sample to sample (shapes)."""
+    if type(value) in _BY_TYPE:
+        return _BY_TYPE[type(value)]
+    if isinstance(value, np.ndarray) and value.dtype.name in NUMBERS:
+        return f"ndarray:{value.dtype.name}"
+    if isinstance(value, np.generic) and value.dtype.name in NUMBERS:
+        return value.dtype.name
+    if hasattr(value, "mode") and hasattr(value, "tobytes"):  # a PIL image, told without importing PIL
+        if getattr(value, "format", None) == "JPEG":
+            return "jpeg"
+        return "png" if value.mode in ("1", "L", "LA", "RGB", "RGBA") else "pil"
+    raise ColumnTypeError(
+        f"column {name!r} holds a {type(value).__name__}, for which no encoding can be guessed: pass columns=...",
+        column=name,
+    )

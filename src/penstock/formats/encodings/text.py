@@ -1,8 +1,9 @@
-"""Bytes, text, and what is stored as text: big numbers, decimals, JSON."""
+"""Bytes, text, and what is stored as one of them: big numbers, decimals, JSON, pickled objects."""
 
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from penstock.errors import ColumnTypeError
 from penstock.formats.encodings.base import Encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 class BytesEncoding(Encoding):
@@ -51,9 +52,8 @@ class StrEncoding(Encoding):
 class TextualEncoding(Encoding):
     """A value of one type, stored as the text that `str` makes of it."""
 
-    def __init__(self, kind: type, parse: Callable[[str], Any]) -> None:
+    def __init__(self, kind: type) -> None:
         self._kind = kind
-        self._parse = parse
 
     def encode(self, value: Any) -> bytes:
         """Give the text of the value."""
@@ -63,11 +63,11 @@ class TextualEncoding(Encoding):
 
     def decode(self, data: bytes) -> Any:
         """Parse the text."""
-        return self._parse(data.decode())
+        return self._kind(data.decode())
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
-        return [self._parse(piece.decode()) for piece in pieces]
+        return [self._kind(piece.decode()) for piece in pieces]
 
 
 class JsonEncoding(Encoding):
@@ -84,3 +84,17 @@ class JsonEncoding(Encoding):
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
         return list(map(json.loads, pieces))
+
+
+class PickleEncoding(Encoding):
+    """Any object that pickles. Reading it runs whatever its writer wished, so readers must be told to allow it."""
+
+    is_unsafe = True
+
+    def encode(self, value: Any) -> bytes:
+        """Pickle with the default protocol."""
+        return pickle.dumps(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Unpickle: the format's `open` has made sure that this was asked for."""
+        return pickle.loads(data)  # noqa: S301
