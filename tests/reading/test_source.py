@@ -124,6 +124,15 @@ def _collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": [sample["id"] for sample in samples]}
 
 
+def test_two_streams_of_one_source() -> None:
+    source = Squares([4, 4])
+    streams = [Stream(source=source, name="once"), Stream(source=source, name="again")]
+    with StreamingDataset(streams=streams) as dataset:
+        assert dataset.num_samples == 16
+        assert [dataset[number]["id"] for number in (0, 7, 8, 15)] == [FIRST_ID, FIRST_ID + 7, FIRST_ID, FIRST_ID + 7]
+        assert Counter(sample["id"] for sample in dataset) == Counter({FIRST_ID + row: 2 for row in range(8)})
+
+
 def test_a_source_by_name_is_made_from_its_stream() -> None:
     made: list[Stream] = []
 

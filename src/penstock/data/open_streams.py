@@ -87,7 +87,7 @@ def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
             files.append(next(left))
             ranges.append(ShardRange(table, first_shard, len(files[-1].index.shards)))  # type: ignore[union-attr]
             first_shard += ranges[-1].num_shards
-    is_one = len({id(part.source) for part in ranges}) == 1
+    is_one = len(ranges) == 1 or len(stored) == len(streams)
     whole = ranges[0].source if is_one else JoinedSources(ranges)
     if not whole.spans.num_samples and len(streams) == 1:
         where = shown_url(streams[0].url or str(streams[0].folder))
