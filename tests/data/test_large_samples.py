@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import MDSWriter, StreamingDataset
-from penstock.reading.blocks import portion_size
+from penstock.reading.schedule import portion_size
 
 if TYPE_CHECKING:
     from pathlib import Path

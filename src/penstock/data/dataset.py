@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.getitem import resolve_ids
-from penstock.data.open_streams import open_streams
-from penstock.data.opened_dataset import OpenedDataset
+from penstock.data.open_streams import OpenedDataset, open_streams
 from penstock.data.orphans import end_with_parent
 from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.resharding import refuse_resharding

@@ -12,8 +12,7 @@ from penstock.data.seat import is_worker, pass_key, worker_of
 from penstock.errors import ResumeError
 from penstock.processes import PerProcess
 from penstock.reading.pass_reader import PassReader
-from penstock.reading.process_readers import PassUnderWay, ProcessReaders
-from penstock.reading.read_counts import TakenSamples
+from penstock.reading.readers import PassUnderWay, ProcessReaders, TakenSamples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.data.passes import Pass
     from penstock.data.run_state import RunState
     from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions
-    from penstock.reading.process_readers import ThreadReader
+    from penstock.reading.readers import ThreadReader
     from penstock.reading.source import Source
     from penstock.types import Columns, Int64Array
 

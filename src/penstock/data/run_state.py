@@ -15,7 +15,7 @@ from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.native import StreamPlan
 from penstock.processes import abandon_in_children
-from penstock.reading.blocks import BatchSchedule
+from penstock.reading.schedule import BatchSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import CorruptShardError
-from penstock.reading.collector import ColumnCollector, SampleCollector
+from penstock.reading.columns import ColumnCollector, SampleCollector
 from penstock.reading.skip import SKIPPED, Gap
 
 if TYPE_CHECKING:

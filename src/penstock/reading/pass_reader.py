@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.blocks import portion_size
 from penstock.reading.open_shards import max_mapped
-from penstock.reading.prefetch import Prefetcher, batches_ahead, max_open_shards
+from penstock.reading.schedule import Prefetcher, batches_ahead, max_open_shards, portion_size
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps
 from penstock.reading.source import mean_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.reading.blocks import BatchSchedule
-    from penstock.reading.collector import ColumnCollector
-    from penstock.reading.process_readers import ThreadReader
-    from penstock.reading.read_counts import TakenSamples
+    from penstock.reading.columns import ColumnCollector
+    from penstock.reading.readers import TakenSamples, ThreadReader
+    from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
     from penstock.types import Columns, Int64Array
 
