@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.cachedir.layout import stripe_of, stripe_path
+from penstock.cachedir.layout import control_folder, stripe_name, stripe_of
 from penstock.cachedir.presence import is_still_at
 from penstock.errors import CacheError, LockTimeoutError
 from penstock.processes import abandon_in_children
@@ -22,6 +22,8 @@ from penstock.processes import abandon_in_children
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -53,6 +55,12 @@ class Descriptor:
 
     abandon = close
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def __del__(self) -> None:
         with suppress(OSError):
             self.close()
@@ -61,23 +69,19 @@ class Descriptor:
 def open_locked(path: Path | str, flags: int = _READING, *, is_shared: bool = False) -> Descriptor | None:
     """Open a file and lock it at once, alone or with others who share it; None: somebody else is in the way."""
     descriptor = Descriptor(os.open(path, flags, 0o600))
-    is_locked = False
     try:
         fcntl.flock(descriptor.number, _TRY_SHARED if is_shared else _TRY_ALONE)
-        is_locked = True
-        return descriptor
-    except BlockingIOError:
-        return None
     except OSError as error:
+        descriptor.close()
+        if isinstance(error, BlockingIOError):
+            return None
         if error.errno in _NOT_ON_THIS_DISK:
             raise CacheError(
                 f"{path} cannot be locked ({error.strerror}): put the cache on a local disk, not on a network one",
                 path=str(path),
             ) from error
         raise
-    finally:
-        if not is_locked:
-            descriptor.close()
+    return descriptor
 
 
 def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descriptor | None:
@@ -152,7 +156,7 @@ class Stripes:
         self, directory: Path, name: str, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
     ) -> Held:
         """Hold a name, waiting for whoever has it; give what to `leave` it by."""
-        path = stripe_path(directory, stripe_of(name))
+        path = control_folder(directory) / stripe_name(stripe_of(name))
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while (directory, name) in self._names:
@@ -169,18 +173,10 @@ class Stripes:
 
     def try_take(self, directory: Path, name: str) -> Held | None:
         """Hold a name if nobody else does."""
-        path = stripe_path(directory, stripe_of(name))
-        with self._changed:
-            if (directory, name) in self._names:
-                return None
-            self._names.add((directory, name))
-        is_taken = False
         try:
-            is_taken = self._try_stripe(path) is not None
-        finally:
-            if not is_taken:
-                self._leave_name(directory, name)
-        return Held(directory, name, path) if is_taken else None
+            return self.take(directory, name, 0.0)
+        except LockTimeoutError:
+            return None
 
     def leave(self, held: Held) -> None:
         """Give back what was taken; the last of this process unlocks the stripe."""
@@ -189,7 +185,7 @@ class Stripes:
 
     def try_stripe(self, directory: Path, stripe: int) -> Path | None:
         """Hold a stripe alone, not sharing it with other threads, if nobody holds it."""
-        path = stripe_path(directory, stripe)
+        path = control_folder(directory) / stripe_name(stripe)
         with self._changed:
             return None if path in self._stripes else self._try_stripe(path)
 
