@@ -334,7 +334,7 @@ def remove_empty_folders(directory: Path, names: Iterable[str]) -> None:
                 resolve_inside(directory, str(folder)).rmdir()
 
 
-def remove_directory(remover: Remover, directory: Path) -> bool:
+def remove_directory(remover: Remover, directory: Path) -> None:
     """Remove our own folder from a directory in which nothing of ours is left, and the directory if it is ours, too.
 
     All locks of the directory are held meanwhile, so no fetcher is at work there, and what is checked stays true. The
@@ -344,25 +344,24 @@ def remove_directory(remover: Remover, directory: Path) -> bool:
     for moved in directory.glob(f"{control.name}.*{PART_SUFFIX}"):  # a killed process had moved it away
         shutil.rmtree(moved, ignore_errors=True)
     if not _is_bare(remover, directory):
-        return False
+        return
     with ExitStack() as held:
         for stripe in range(NUM_STRIPES):
             path = remover.stripes.try_stripe(directory, stripe)
             if path is None:
-                return False
+                return
             held.callback(remover.stripes.leave_stripe, path)
         if not _is_bare(remover, directory):
-            return False
+            return
         moved = directory / f"{control.name}.{secrets.token_hex(4)}{PART_SUFFIX}"
         try:
             control.rename(moved)
         except FileNotFoundError:  # another one clears the cache, too
-            return False
+            return
     shutil.rmtree(moved, ignore_errors=True)
     if is_below_own_cache(directory):
         with suppress(OSError):  # files of somebody else lie there
             directory.rmdir()
-    return True
 
 
 def _is_bare(remover: Remover, directory: Path) -> bool:

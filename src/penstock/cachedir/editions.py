@@ -140,8 +140,7 @@ class Edition:
 
     def seen(self, number: int) -> int:
         """Give a fingerprint of the version of a shard that was seen first; 0: none was."""
-        version: int = _SEEN.unpack(_read_at(self.folder / _SEEN_NAME, number, _SEEN.size))[0]
-        return version
+        return int(_SEEN.unpack(_read_at(self.folder / _SEEN_NAME, number, _SEEN.size))[0])
 
     def see(self, number: int, version: int) -> None:
         """Say which version of a shard was seen first."""

@@ -91,8 +91,8 @@ def _load(value: dict[str, Any]) -> Record:
     return Record(files=files, **lists, **value)
 
 
-def _dump(record: Record) -> bytes:
-    return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 class Ledger:
@@ -129,22 +129,29 @@ class Ledger:
 
     def put(self, record: Record) -> None:
         """Write down files that are about to get their names."""
-        self._append(_dump(record))
+        self._append(asdict(record))
 
     def begin(self) -> None:
         """Have on the disk that files are brought here in this boot; to be called before the first gets its name."""
-        if not self._has_begun:
-            _note_boot(self._directory)
-            self._has_begun = True
+        if self._has_begun:
+            return
+        boots = _boots(self._directory)
+        if not boots or boots[-1][0] != boot_id():
+            path = boots_path(self._directory)
+            make_folders(path.parent, 0o700)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with Descriptor(os.open(path, flags, 0o600)) as file:
+                os.write(file.number, _dump([boot_id(), time.time_ns()]))
+                os.fsync(file.number)
+        self._has_begun = True
 
     def note_flushed(self, record: Record) -> None:
         """Write down that the files of a record are on the disk."""
-        line = {"flushed": record.name, "inode": record.files[0].inode}
-        self._append(json.dumps(line).encode() + b"\n")
+        self._append({"flushed": record.name, "inode": record.files[0].inode})
 
     def drop(self, name: str) -> None:
         """Write down that files are gone, or are no longer ours."""
-        self._append(json.dumps({"gone": name}).encode() + b"\n")
+        self._append({"gone": name})
 
     def close(self) -> None:
         """Close the file; whoever asks again opens it anew."""
@@ -188,7 +195,7 @@ class Ledger:
             self._held.close()
         self._held = None
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, line: dict[str, Any]) -> None:
         with self._open(is_shared=True) as held:
             number = held.number
             if not self._has_written:
@@ -196,7 +203,7 @@ class Ledger:
                 size = os.fstat(number).st_size
                 if size and os.pread(number, 1, size - 1) != b"\n":
                     os.write(number, b"\n")  # the last line was cut short: it must not spoil the next
-            os.write(number, line)  # one call, so that lines of several threads and processes do not mix
+            os.write(number, _dump(line))  # one call, so that lines of several threads and processes do not mix
             if boot_id() is None:  # nothing else would tell after a loss of power
                 os.fsync(number)
 
@@ -207,7 +214,7 @@ class Ledger:
             with appearing(self._path) as part:
                 part.touch(mode=0o600)
                 with part.open("wb") as file:
-                    file.writelines(map(_dump, self._records.values()))
+                    file.writelines(_dump(asdict(record)) for record in self._records.values())
                     file.flush()
                     os.fdatasync(file.fileno())
         self._forget()
@@ -245,18 +252,6 @@ def is_doubtful(directory: Path, status: os.stat_result) -> bool:
     earlier = [since_ns for boot, since_ns in boots if boot != boot_id()]
     now = [since_ns for boot, since_ns in boots if boot == boot_id()]
     return bool(earlier) and min(earlier) <= status.st_ctime_ns < min(now, default=time.time_ns())
-
-
-def _note_boot(directory: Path) -> None:
-    boots = _boots(directory)
-    if boots and boots[-1][0] == boot_id():
-        return
-    path = boots_path(directory)
-    make_folders(path.parent, 0o700)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with Descriptor(os.open(path, flags, 0o600)) as file:
-        os.write(file.number, json.dumps([boot_id(), time.time_ns()]).encode() + b"\n")
-        os.fsync(file.number)
 
 
 def _boots(directory: Path) -> list[tuple[str | None, int]]:

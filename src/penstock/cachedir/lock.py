@@ -108,7 +108,11 @@ def lock_within(path: Path, timeout_s: float) -> Descriptor:
 
 
 def wait_for_lock(
-    attempt: Callable[[], T | None], path: Path, timeout_s: float, should_stop: Callable[[], bool] = lambda: False
+    attempt: Callable[[], T | None],
+    path: Path,
+    timeout_s: float,
+    should_stop: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] = time.sleep,
 ) -> T:
     """Try to take a lock again and again; whoever has it for too long is an error that says so."""
     deadline = time.monotonic() + timeout_s
@@ -118,15 +122,12 @@ def wait_for_lock(
         if taken is not None:
             return taken
         if time.monotonic() >= deadline or should_stop():
-            raise _held_too_long(path, timeout_s)
-        time.sleep(pause_s)  # the kernel offers no wait for a lock that ends by itself
+            raise LockTimeoutError(
+                f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it",
+                path=str(path),
+            )
+        pause(pause_s)  # the kernel offers no wait for a lock that ends by itself
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _held_too_long(path: Path, timeout_s: float) -> LockTimeoutError:
-    return LockTimeoutError(
-        f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it", path=str(path)
-    )
 
 
 # --- Stripes ------------------------------------------------------------------------------------------------
@@ -157,19 +158,15 @@ class Stripes:
     ) -> Held:
         """Hold a name, waiting for whoever has it; give what to `leave` it by."""
         path = control_folder(directory) / stripe_name(stripe_of(name))
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while (directory, name) in self._names:
-                if time.monotonic() >= deadline or should_stop():
-                    raise _held_too_long(path, timeout_s)
-                self._changed.wait(_LONGEST_PAUSE_S)  # nobody wakes us when it is no longer wanted
+
+        def attempt() -> Held | None:
+            if (directory, name) in self._names or self._try_stripe(path) is None:
+                return None
             self._names.add((directory, name))
-        try:
-            wait_for_lock(lambda: self._try_stripe(path), path, timeout_s, should_stop)
-        except BaseException:
-            self._leave_name(directory, name)
-            raise
-        return Held(directory, name, path)
+            return Held(directory, name, path)
+
+        with self._changed:  # threads of this process wake us, other processes do not
+            return wait_for_lock(attempt, path, timeout_s, should_stop, self._changed.wait)
 
     def try_take(self, directory: Path, name: str) -> Held | None:
         """Hold a name if nobody else does."""
@@ -181,7 +178,9 @@ class Stripes:
     def leave(self, held: Held) -> None:
         """Give back what was taken; the last of this process unlocks the stripe."""
         self.leave_stripe(held.stripe)
-        self._leave_name(held.directory, held.name)
+        with self._changed:
+            self._names.discard((held.directory, held.name))
+            self._changed.notify_all()
 
     def try_stripe(self, directory: Path, stripe: int) -> Path | None:
         """Hold a stripe alone, not sharing it with other threads, if nobody holds it."""
@@ -200,19 +199,13 @@ class Stripes:
         holder.close()
 
     def _try_stripe(self, path: Path) -> Path | None:
-        with self._changed:
-            old, count = self._stripes.get(path, (None, 0))
-            if old is None or not is_still_at(path, os.fstat(old.number)):
-                holder = try_hold(path)
-                if holder is None:
-                    return None
-                if old is not None:
-                    old.close()
-                old = holder
-            self._stripes[path] = old, count + 1
+        old, count = self._stripes.get(path, (None, 0))
+        if old is None or not is_still_at(path, os.fstat(old.number)):
+            holder = try_hold(path)
+            if holder is None:
+                return None
+            if old is not None:
+                old.close()
+            old = holder
+        self._stripes[path] = old, count + 1
         return path
-
-    def _leave_name(self, directory: Path, name: str) -> None:
-        with self._changed:
-            self._names.discard((directory, name))
-            self._changed.notify_all()
