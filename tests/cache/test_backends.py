@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cachedir.items import item_of_object, item_of_shard
-from penstock.cachedir.streams import settled
+from penstock.cachedir.items import item_of_object, item_of_shard, settled
 from penstock.errors import CacheTooSmallError, ObjectNotFoundError
 from penstock.types import Span
 from penstock.wire.item import Item, Want

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import clear_cache, list_cache, prune_cache
-from penstock.cache.cleanup import removal_order
+from penstock.cache.cleanup import Outcome, removal_order, remove_in_order, sum_up
 from penstock.cache.contents import Contents, Standing, mark_newest, standings
-from penstock.cache.removal import Outcome, remove_in_order, sum_up
 from penstock.cachedir.layout import apart_name, default_directory
 from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, ConfigError
@@ -289,7 +288,7 @@ def test_what_killed_processes_left_goes_too(tmp_path: Path) -> None:
 
 
 def test_what_a_fetcher_holds_stays_and_so_do_its_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cache.removal.PATIENCE_S", 0.1)
+    monkeypatch.setattr("penstock.cache.cleanup.PATIENCE_S", 0.1)
     data = write_dataset(tmp_path)
     fill(data)
     stripes = Stripes()

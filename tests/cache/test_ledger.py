@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cachedir.boot import boot_id
 from penstock.cachedir.folder import Folder
 from penstock.cachedir.layout import apart_name, boots_path, ledger_path, plain_name
-from penstock.cachedir.ledger import Ledger, Record, read_lines
+from penstock.cachedir.ledger import Ledger, Record, boot_id, read_lines
 from penstock.cachedir.lock import Stripes
 from penstock.cachedir.presence import FileStamp, are_unchanged, look
 from penstock.cachedir.versions import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock import MDSWriter, StreamingDataset
-from penstock.cachedir.ownership import describe_risks
+from penstock.cachedir.folder import describe_risks
 from penstock.errors import BadIndexError, CacheError, PenstockError, StoreError
 from tests.cache.kit import check_shard, content, write_dataset
 from tests.servers.script import Answer, Request, run_script, whole

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from penstock.cache.connection import FetcherConnection
-from penstock.cachedir.items import item_of_shard
-from penstock.cachedir.streams import settled
+from penstock.cachedir.items import item_of_shard, settled
 from penstock.errors import FetcherError
 from penstock.fetcher.scheduler import Scheduler
 from penstock.fetcher.server import Server

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
 from penstock.cache.lease import Lease, Paths, try_lease
-from penstock.cache.progress import WaitLine
+from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheStats, StreamStats
 from penstock.cachedir.editions import Edition, OpenEdition
-from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard
+from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, settled
 from penstock.cachedir.layout import pin_path
-from penstock.cachedir.streams import settled
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
 from penstock.index.catalog import parse_index
@@ -101,7 +100,8 @@ class Cache:
                 opened.close()
                 continue
             if answer.away is not None:
-                _warn_away(where, settings.directory, answer.away)
+                text = f"{where} cannot be read, so its last copy in {settings.directory} is used: {answer.away}"
+                warnings.warn(text, stacklevel=7)
             index = parse_index(data, where)
             self._indexes[stream] = edition.name, index
             self._process.get().opened[stream] = opened, index
@@ -244,13 +244,9 @@ class Cache:
         with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
             return self._backend(stream).read(stream, places, edition, shards or {})
 
-    # --- Sharing --------------------------------------------------------------------------------------------
-
     def keep(self, listener: ShareListener) -> None:
         """Have somebody told what he may keep open between uses; he must be held elsewhere."""
         self._process.get().listeners.add(listener)
-
-    # --- Looking in -----------------------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
         """Give the counts of this cache in this process."""
@@ -335,12 +331,8 @@ class Cache:
         )
 
     def _fetch(self, stream: int, item: Item, *, is_urgent: bool, what: str | None = None) -> Fetched:
-        line = WaitLine(what)
-        try:
-            with WaitingFor(self._described(stream, what or item.name)):
-                answer = self._backend(stream).fetch(stream, item, line.show, is_urgent=is_urgent)
-        finally:
-            line.clear()
+        with wait_line(what) as show, WaitingFor(self._described(stream, what or item.name)):
+            answer = self._backend(stream).fetch(stream, item, show, is_urgent=is_urgent)
         _warn(answer.warnings)
         return answer
 
@@ -388,7 +380,3 @@ class Cache:
 def _warn(texts: Iterable[str]) -> None:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=4)
-
-
-def _warn_away(where: str, directory: Path, reason: str) -> None:
-    warnings.warn(f"{where} cannot be read, so its last copy in {directory} is used: {reason}", stacklevel=8)

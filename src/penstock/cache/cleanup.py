@@ -1,40 +1,81 @@
 """`clear_cache` removes everything of one dataset, or of all; `prune_cache` what was used longest ago.
 
-Nothing goes that somebody has in use or has pinned, and no file of others.
+Both work beside readers, fetchers and others that do the same: nothing goes that somebody has in use or has pinned, and
+no file of others. With the last copies go what belonged to them: editions, empty folders and, at last, our own folder.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import enum
+import secrets
+import shutil
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from penstock.cache.contents import Standing, find_directories, is_at, read_contents, standings
-from penstock.cache.removal import (
-    PATIENCE_S,
-    CacheRemoval,
-    Outcome,
-    RemovedDataset,
-    Remover,
-    remove_directory,
-    remove_edition,
-    remove_empty_folders,
-    remove_in_order,
-    sum_up,
-)
-from penstock.errors import CacheError
+from penstock.cache.contents import Standing, find_directories, is_at, is_below_own_cache, read_contents, standings
+from penstock.cachedir.editions import editions_in
+from penstock.cachedir.folder import Folder, beside_clearing
+from penstock.cachedir.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path, plain_name
+from penstock.cachedir.lock import Stripes
+from penstock.cachedir.presence import are_unchanged
+from penstock.errors import BadIndexError, CacheError, LockTimeoutError
 from penstock.files import translated
+from penstock.index.paths import resolve_inside
 from penstock.storage.base import shown_url
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from penstock.cache.contents import CachedCopy, Contents
-    from penstock.cache.removal import Attempt
+    from penstock.cachedir.editions import Edition
+    from penstock.cachedir.lock import Held
 
-_TRIES = 5
+# A fetcher that brings something holds a lock that its name shares with others: so long they are waited for.
+PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedDataset:
+    """What was removed of one dataset in one directory, and what was not."""
+
+    source: str  # where it comes from, without secrets
+    directory: str
+    num_removed: int = 0  # shards, and other objects
+    removed_bytes: int = 0
+    in_use_bytes: int = 0  # kept, because somebody reads or fetches it
+    pinned_bytes: int = 0  # kept, because it is pinned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRemoval:
+    """What was removed from the cache, and what is left there."""
+
+    datasets: tuple[RemovedDataset, ...]
+    left_bytes: int  # of all datasets in the directories that were looked at
+
+    @property
+    def removed_bytes(self) -> int:
+        """The bytes that were removed."""
+        return sum(dataset.removed_bytes for dataset in self.datasets)
+
+    @property
+    def in_use_bytes(self) -> int:
+        """The bytes that were to go, and stay because they are in use."""
+        return sum(dataset.in_use_bytes for dataset in self.datasets)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """The bytes that were to go, and stay because they are pinned."""
+        return sum(dataset.pinned_bytes for dataset in self.datasets)
 
 
 # --- By dataset ---------------------------------------------------------------------------------------------
@@ -56,71 +97,55 @@ def clear_cache(
     found = [read_contents(directory) for directory in directories]
     meant = [contents for contents in found if place is None or _sources(contents, place)]
     if place is not None and not meant:
-        raise _unknown(place, directories)
+        where = f"any of {len(directories)} cache directories" if directories else "the cache, which is empty"
+        raise CacheError(
+            f"nothing of {shown_url(place)} is in {where}: `penstock cache` lists what is. A folder that was given as"
+            " `local` has to be named",
+            url=shown_url(place),
+        )
     remover = Remover()
     removed: list[RemovedDataset] = []
     left_bytes = sum(contents.num_bytes for contents in found)
     for contents in meant:
         tried, left = _clear(remover, contents, place)
-        removed += _with_empty(contents, place, sum_up(tried))
+        datasets = sum_up(tried)
+        empty = _sources(contents, place) - {dataset.source for dataset in datasets}  # editions without a shard
+        removed += datasets
+        removed += [RemovedDataset(source=name, directory=str(contents.directory)) for name in sorted(empty)]
         left_bytes -= contents.num_bytes - left
     return CacheRemoval(datasets=tuple(removed), left_bytes=left_bytes)
 
 
+def _is_meant(source: str | None, place: str | None) -> bool:
+    return place is None or (source is not None and is_at(source, place))
+
+
 def _sources(contents: Contents, place: str | None) -> set[str]:
     """Name the datasets of a directory that are meant."""
-    of_editions = {found.source for found in contents.editions if found.source is not None}
-    sources = of_editions | {copy.record.url for copy in contents.copies}
-    return {source for source in sources if place is None or is_at(source, place)}
-
-
-def _unknown(place: str, directories: Sequence[Path]) -> CacheError:
-    where = f"any of {len(directories)} cache directories" if directories else "the cache, which is empty"
-    return CacheError(
-        f"nothing of {shown_url(place)} is in {where}: `penstock cache` lists what is. A folder that was given as"
-        " `local` has to be named",
-        url=shown_url(place),
-    )
+    sources = {copy.record.url for copy in contents.copies} | {found.source for found in contents.editions}
+    return {source for source in sources if source is not None and _is_meant(source, place)}
 
 
 def _clear(remover: Remover, contents: Contents, place: str | None) -> tuple[list[Attempt], int]:
     """Clear one directory; give what was tried, and how many bytes are left in it."""
-    going, tried = [], []
-    for copy, standing in zip(contents.copies, standings(contents), strict=True):
-        if place is None or is_at(copy.record.url, place):
-            if standing is Standing.NEEDED:
-                tried.append((copy, Outcome.IN_USE))
-            else:
-                going.append(copy)
-    more, left_bytes = remove_in_order(going, remover.remove, left_bytes=contents.num_bytes)
+    kept, going = removal_order([contents])
+    going = [copy for copy in going if _is_meant(copy.record.url, place)]
+    tried, left_bytes = remove_in_order(going, remover.remove, left_bytes=contents.num_bytes)
+    tried += [(copy, Outcome.IN_USE) for copy in kept if _is_meant(copy.record.url, place)]
     remove_empty_folders(contents.directory, [copy.record.name for copy in going])
-    with translated(contents.directory):
-        for _ in range(_TRIES - 1):
-            with suppress(FileNotFoundError):  # another one clears the same directory, and was quicker
-                _remove_rest(remover, contents, place)
-                break
-        else:
-            _remove_rest(remover, contents, place)
-    return tried + more, left_bytes
+    beside_clearing(contents.directory, partial(_remove_rest, remover, contents, place))
+    return tried, left_bytes
 
 
 def _remove_rest(remover: Remover, contents: Contents, place: str | None) -> None:
     """Remove what belongs to copies that are gone: editions, the index beside them, and at last the directory."""
-    is_left = False
-    for found in contents.editions:
-        if place is None or (found.source is not None and is_at(found.source, place)):
-            is_left |= not remove_edition(remover, found.edition)
+    editions = [found.edition for found in contents.editions if _is_meant(found.source, place)]
+    is_left = [edition for edition in editions if not remove_edition(remover, edition)]
     index = contents.index
-    if index is not None and not is_left and (place is None or is_at(index.record.url, place)):
+    if index is not None and not is_left and _is_meant(index.record.url, place):
         remover.remove(index, PATIENCE_S)
     remover.folder(contents.directory).sweep()
     remove_directory(remover, contents.directory)
-
-
-def _with_empty(contents: Contents, place: str | None, removed: Sequence[RemovedDataset]) -> list[RemovedDataset]:
-    """Name datasets too of which no shard was there, only an edition."""
-    others = _sources(contents, place) - {dataset.source for dataset in removed}
-    return [*removed, *(RemovedDataset(source=name, directory=str(contents.directory)) for name in sorted(others))]
 
 
 # --- By age -------------------------------------------------------------------------------------------------
@@ -169,3 +194,181 @@ def _remove_unread(remover: Remover, contents: Contents, tried: Iterable[Attempt
             remove_edition(remover, found.edition)
     names = [copy.record.name for copy, _ in tried if copy.directory == contents.directory]
     remove_empty_folders(contents.directory, names)
+
+
+# --- What becomes of a copy ---------------------------------------------------------------------------------
+
+
+class Outcome(enum.Enum):
+    """What became of a copy that was to go."""
+
+    REMOVED = enum.auto()
+    GONE = enum.auto()  # somebody else was quicker
+    IN_USE = enum.auto()
+    PINNED = enum.auto()
+    BUSY = enum.auto()  # its name is locked by whoever fetches it, or one that shares the lock
+
+
+Attempt = tuple["CachedCopy", Outcome]
+
+
+def remove_in_order(
+    copies: Iterable[CachedCopy],
+    remove: Callable[[CachedCopy, float], Outcome],
+    *,
+    left_bytes: int,
+    to_bytes: int = -1,
+) -> tuple[list[Attempt], int]:
+    """Remove one copy after the other until no more than so many bytes are left; give what was tried, and what is left.
+
+    `remove` waits for a lock at most the seconds that it is told. What is busy is tried once more after all others.
+    """
+    tried: list[Attempt] = []
+    busy: list[CachedCopy] = []
+    for patience_s, round_copies in ((0.0, copies), (PATIENCE_S, busy)):
+        deadline = time.monotonic() + patience_s
+        for copy in round_copies:
+            if left_bytes <= to_bytes:
+                break
+            outcome = remove(copy, max(0.0, deadline - time.monotonic()))
+            if outcome is Outcome.BUSY and round_copies is not busy:
+                busy.append(copy)
+                continue
+            tried.append((copy, outcome))
+            left_bytes -= copy.num_bytes if outcome in (Outcome.REMOVED, Outcome.GONE) else 0
+    return tried, left_bytes
+
+
+def sum_up(tried: Iterable[Attempt]) -> tuple[RemovedDataset, ...]:
+    """Say what became of each dataset."""
+    totals: defaultdict[tuple[str, str], Counter[Outcome]] = defaultdict(Counter)
+    num_removed = Counter[tuple[str, str]]()
+    for copy, outcome in tried:
+        key = copy.record.url, str(copy.directory)
+        totals[key][outcome] += copy.num_bytes
+        num_removed[key] += outcome is Outcome.REMOVED
+    return tuple(
+        RemovedDataset(
+            source=source,
+            directory=directory,
+            num_removed=num_removed[source, directory],
+            removed_bytes=num_bytes[Outcome.REMOVED],
+            in_use_bytes=num_bytes[Outcome.IN_USE] + num_bytes[Outcome.BUSY],
+            pinned_bytes=num_bytes[Outcome.PINNED],
+        )
+        for (source, directory), num_bytes in sorted(totals.items(), key=itemgetter(0))
+    )
+
+
+class Remover:
+    """Removes copies under the locks that fetchers and readers use."""
+
+    def __init__(self) -> None:
+        self.stripes = Stripes()
+        self._folders: dict[Path, Folder] = {}
+
+    def folder(self, directory: Path) -> Folder:
+        """Give a directory, with its ledger."""
+        if directory not in self._folders:
+            self._folders[directory] = Folder(directory, self.stripes)
+        return self._folders[directory]
+
+    def remove(self, copy: CachedCopy, wait_s: float) -> Outcome:
+        """Remove a copy, unless it is another one by now, or somebody reads it, fetches it or has pinned it."""
+        name = copy.record.name
+        with translated(copy.directory):
+            if not control_folder(copy.directory).is_dir():
+                return Outcome.GONE
+            held = self.hold(copy.directory, plain_name(name), wait_s)
+            if held is None:
+                return Outcome.BUSY
+            try:
+                now = self.folder(copy.directory).ledger.get(name)
+                if now is None:
+                    return Outcome.GONE
+                if now.files != copy.record.files:
+                    return Outcome.IN_USE  # it was just fetched anew
+                if pin_path(copy.directory, plain_name(name)).exists():
+                    return Outcome.PINNED
+                return Outcome.REMOVED if self.folder(copy.directory).evict_held(name) else Outcome.IN_USE
+            finally:
+                self.stripes.leave(held)
+
+    def hold(self, directory: Path, name: str, wait_s: float) -> Held | None:
+        """Keep fetchers from a name of a directory, or give None if one holds it for longer than this."""
+        try:
+            return self.stripes.take(directory, name, wait_s)
+        except (LockTimeoutError, FileNotFoundError):  # or another one clears the directory at this moment
+            return None
+
+
+# --- What is left when copies are gone ----------------------------------------------------------------------
+
+
+def remove_edition(remover: Remover, edition: Edition) -> bool:
+    """Remove an edition that nobody reads and that has no copies of its own left; tell whether it is gone.
+
+    Editions are made by whoever holds the name of the index.
+    """
+    held = remover.hold(edition.directory, edition.index_path.name, PATIENCE_S)
+    if held is None:
+        return False
+    try:
+        below = apart_name(edition.name, "")
+        records = remover.folder(edition.directory).ledger.all()
+        own = [record for record in records if record.name.startswith(below)]
+        if any(are_unchanged(edition.directory, record.files[:1]) for record in own):
+            return False
+        return edition.remove_unused()
+    finally:
+        remover.stripes.leave(held)
+
+
+def remove_empty_folders(directory: Path, names: Iterable[str]) -> None:
+    """Remove the folders below a directory in which files of these names lay, where nothing else lies in them."""
+    folders = {folder for name in names for folder in PurePosixPath(name).parents if folder.name}
+    control = control_folder(directory).name
+    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+        if folder.parts[0] != control:
+            with suppress(OSError, BadIndexError):  # something lies there, it is gone already, or a link leads out
+                resolve_inside(directory, str(folder)).rmdir()
+
+
+def remove_directory(remover: Remover, directory: Path) -> None:
+    """Remove our own folder from a directory in which nothing of ours is left, and the directory if it is ours, too.
+
+    All locks of the directory are held meanwhile, so no fetcher is at work there, and what is checked stays true. The
+    folder is moved away before it is deleted, so whoever comes next makes a new one, and none is ever found half gone.
+    """
+    control = control_folder(directory)
+    for moved in directory.glob(f"{control.name}.*{PART_SUFFIX}"):  # a killed process had moved it away
+        shutil.rmtree(moved, ignore_errors=True)
+    if not _is_bare(remover, directory):
+        return
+    with ExitStack() as held:
+        for stripe in range(NUM_STRIPES):
+            path = remover.stripes.try_stripe(directory, stripe)
+            if path is None:
+                return
+            held.callback(remover.stripes.leave_stripe, path)
+        if not _is_bare(remover, directory):
+            return
+        moved = directory / f"{control.name}.{secrets.token_hex(4)}{PART_SUFFIX}"
+        try:
+            control.rename(moved)
+        except FileNotFoundError:  # another one clears the cache, too
+            return
+    shutil.rmtree(moved, ignore_errors=True)
+    if is_below_own_cache(directory):
+        with suppress(OSError):  # files of somebody else lie there
+            directory.rmdir()
+
+
+def _is_bare(remover: Remover, directory: Path) -> bool:
+    """Tell whether nothing lies in a directory that anybody could still want: no copy, no edition, no pin."""
+    if editions_in(directory):
+        return False
+    pins = pin_path(directory, "").parent
+    if pins.is_dir() and any(pins.iterdir()):
+        return False
+    return not any(are_unchanged(directory, record.files[:1]) for record in remover.folder(directory).ledger.all())

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import editions_in
+from penstock.cachedir.folder import check_control, has_own_control
 from penstock.cachedir.holders import pids_holding
 from penstock.cachedir.layout import control_folder, pin_path, place_of, plain_name, user_cache_dir
 from penstock.cachedir.ledger import Ledger
-from penstock.cachedir.ownership import check_control, has_own_control
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.errors import ObjectNotFoundError
 from penstock.files import translated
@@ -90,7 +90,7 @@ def find_directories(folders: Sequence[str | os.PathLike[str]] | None = None) ->
     A split lies in a folder of its own, so folders below are looked at too, but no link is followed.
     """
     if folders is None:
-        return sorted(_below(own_root()))
+        return sorted(_below(Path(os.path.realpath(user_cache_dir()))))  # as the fetcher writes it, without links
     found: set[Path] = set()
     for folder in folders:
         root = Path(os.path.realpath(Path(folder).expanduser()))
@@ -103,14 +103,9 @@ def find_directories(folders: Sequence[str | os.PathLike[str]] | None = None) ->
     return sorted(found)
 
 
-def own_root() -> Path:
-    """Give the user's own cache as the fetcher writes it, without links."""
-    return Path(os.path.realpath(user_cache_dir()))
-
-
 def is_below_own_cache(directory: Path) -> bool:
     """Tell whether a directory was made by us, below the user's own cache: then it goes when it is empty."""
-    return directory != own_root() and directory.is_relative_to(own_root())
+    return Path(os.path.realpath(user_cache_dir())) in directory.parents
 
 
 def is_at(source: str, url: str) -> bool:
@@ -194,11 +189,10 @@ class Standing(enum.Enum):
     OUTDATED = enum.auto()  # only an earlier edition has it, and nobody reads that
 
 
-def read_contents(directory: Path, ledger: Ledger | None = None) -> Contents:
+def read_contents(directory: Path) -> Contents:
     """Look at a cache directory. What is not as we left it is somebody else's, and is left out."""
     with translated(directory):
-        records = (Ledger(directory) if ledger is None else ledger).all()
-        copies = [copy for record in records if (copy := _find(directory, record)) is not None]
+        copies = [copy for record in Ledger(directory).all() if (copy := _find(directory, record)) is not None]
         editions = [_look_at(edition) for edition in editions_in(directory)]
     return Contents(
         directory=directory,
@@ -239,14 +233,12 @@ def _look_at(edition: Edition) -> FoundEdition:
 
 def mark_newest(editions: Iterable[FoundEdition]) -> tuple[FoundEdition, ...]:
     """Mark the edition of each source that was opened last, and put the newest first."""
-    newest: dict[str, FoundEdition] = {}
-    ordered = sorted(editions, key=lambda found: (-found.opened_s, found.edition.name))
-    for found in ordered:
-        if found.source is not None:
-            newest.setdefault(found.source, found)
-    return tuple(
-        replace(found, is_newest=found.source is not None and newest[found.source] is found) for found in ordered
-    )
+    marked: list[FoundEdition] = []
+    seen: set[str | None] = {None}
+    for found in sorted(editions, key=lambda found: (-found.opened_s, found.edition.name)):
+        marked.append(replace(found, is_newest=found.source not in seen))
+        seen.add(found.source)
+    return tuple(marked)
 
 
 def standings(contents: Contents) -> list[Standing]:

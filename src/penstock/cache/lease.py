@@ -78,29 +78,19 @@ def try_lease(
     first = paths[0]
     try:
         descriptor = open_locked(first, is_shared=True)
-    except OSError as error:
-        if isinstance(error, PermissionError):
-            with translated(Path(first)):
-                raise
+    except PermissionError:
+        with translated(Path(first)):
+            raise
+    except OSError:
         return None
     if descriptor is None:
         return None  # it is being evicted
-    is_leased = False
-    try:
-        status = os.fstat(descriptor.number)
-        if not stamp.is_first(status, sizes[0]) or not is_still_at(first, status):
-            return None
-        if len(paths) > 1 and not stamp.are_others_at(paths[1:], sizes[1:]):
-            return None
-        _note_use(descriptor.number, status)
-        is_leased = True
-        return Lease(paths, descriptor, on_close)
-    finally:
-        if not is_leased:
-            descriptor.close()
-
-
-def _note_use(number: int, status: os.stat_result) -> None:
-    """Set the time of access, which is the clock that everybody's eviction goes by."""
+    status = os.fstat(descriptor.number)
+    is_right = stamp.is_first(status, sizes[0]) and is_still_at(first, status)
+    if not is_right or (len(paths) > 1 and not stamp.are_others_at(paths[1:], sizes[1:])):
+        descriptor.close()
+        return None
+    # The time of access is the clock that everybody's eviction goes by.
     with suppress(OSError):  # a file of another user: its time of use is then not ours to set
-        os.utime(number, ns=(time.time_ns(), status.st_mtime_ns))
+        os.utime(descriptor.number, ns=(time.time_ns(), status.st_mtime_ns))
+    return Lease(paths, descriptor, on_close)

@@ -37,10 +37,8 @@ def keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDA
             lock = lock_within(folder / stripe_name(stripe_of(name)), _PATIENCE_S)
         except LockTimeoutError:  # whoever holds it is stopped, or slower than we can tell
             return compute()
-        try:
+        with lock:
             return _map(path) if path.exists() else _compute(path, compute)
-        finally:
-            lock.close()
 
 
 def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -49,7 +47,8 @@ def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray
         return values
     with appearing(path) as part, part.open("wb") as file:
         np.save(file, values, allow_pickle=False)
-    _remove_old(path.parent)
+    for old in sorted(path.parent.glob("*.npy"), key=lambda path: path.stat().st_mtime)[:-_MAX_FILES]:
+        old.unlink(missing_ok=True)
     return _map(path)
 
 
@@ -57,9 +56,3 @@ def _map(path: Path) -> npt.NDArray[Any]:
     # The file may be removed at once by whoever makes room: what is mapped stays.
     mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return mapped
-
-
-def _remove_old(folder: Path) -> None:
-    files = sorted(folder.glob("*.npy"), key=lambda path: path.stat().st_mtime)
-    for path in files[:-_MAX_FILES]:
-        path.unlink(missing_ok=True)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.status_line import StatusLine
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from penstock.wire.messages import Progress
 
-_SILENT_FOR_S = 2.0
 
+@contextmanager
+def wait_line(what: str | None) -> Iterator[Callable[[Progress], None]]:
+    """Give what shows a report of the fetcher during a long wait, on a terminal only, until the wait is over."""
+    line = StatusLine(silent_for_s=2.0)
 
-class WaitLine:
-    """Shows how a long wait goes, on a terminal only, and is gone when the wait is over."""
+    def show(progress: Progress) -> None:
+        if progress.name and line.is_due() and line.is_terminal:
+            line.show(describe(progress, what))
 
-    def __init__(self, what: str | None = None) -> None:
-        self._what = what
-        self._line = StatusLine(silent_for_s=_SILENT_FOR_S)
-
-    def show(self, progress: Progress) -> None:
-        """Take one report of the fetcher."""
-        if progress.name and self._line.is_due() and self._line.is_terminal:
-            self._line.show(describe(progress, self._what))
-
-    def clear(self) -> None:
-        """Erase the line."""
-        self._line.clear()
+    try:
+        yield show
+    finally:
+        line.clear()
 
 
 def describe(progress: Progress, what: str | None = None) -> str:

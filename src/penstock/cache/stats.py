@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 
 @dataclass(slots=True)
@@ -26,8 +26,4 @@ class CacheStats:
     @property
     def total(self) -> StreamStats:
         """The sum over all streams."""
-        sums = StreamStats()
-        for stream in self.streams:
-            for name in StreamStats.__slots__:
-                setattr(sums, name, getattr(sums, name) + getattr(stream, name))
-        return sums
+        return StreamStats(*map(sum, zip(*map(astuple, self.streams), strict=True)))

@@ -17,14 +17,14 @@ import json
 import os
 import struct
 import weakref
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.boot import boot_id
 from penstock.cachedir.layout import apart_name, editions_folder
-from penstock.cachedir.lock import open_locked, wait_for_lock
+from penstock.cachedir.ledger import boot_id
+from penstock.cachedir.lock import Descriptor, open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import appearing, make_folders
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.cachedir.lock import Descriptor
     from penstock.cachedir.presence import FileStamp
     from penstock.storage.base import ObjectInfo
 
 _ABOUT = "about.json"
 _ENTRY = struct.Struct("<QqQQ")
+_SEEN_NAME = "seen"
 _SEEN = struct.Struct("<Q")
 _PATIENCE_S = 60.0  # a table is locked by others only while they look at it, or remove the edition
 
@@ -88,7 +88,7 @@ class Edition:
         self.table_path.touch(mode=0o600)
         with appearing(self.folder / _ABOUT) as part:
             part.touch(mode=0o600)
-            part.write_text(json.dumps({name: getattr(about, name) for name in About.__slots__}))
+            part.write_text(json.dumps(asdict(about)))
 
     def reopen(self) -> None:
         """Note that it is opened again, maybe in another boot."""
@@ -97,7 +97,7 @@ class Edition:
                 old.unlink(missing_ok=True)
             self.table_path.touch(mode=0o600)
         if not self.is_open():
-            self._seen_path.unlink(missing_ok=True)
+            (self.folder / _SEEN_NAME).unlink(missing_ok=True)
         os.utime(self.folder / _ABOUT)
 
     def about(self) -> About | None:
@@ -140,25 +140,17 @@ class Edition:
 
     def seen(self, number: int) -> int:
         """Give a fingerprint of the version of a shard that was seen first; 0: none was."""
-        version: int = _SEEN.unpack(_read_at(self._seen_path, number, _SEEN.size))[0]
-        return version
+        return int(_SEEN.unpack(_read_at(self.folder / _SEEN_NAME, number, _SEEN.size))[0])
 
     def see(self, number: int, version: int) -> None:
         """Say which version of a shard was seen first."""
-        self._write(self._seen_path, number, _SEEN.pack(version))
-
-    @property
-    def _seen_path(self) -> Path:
-        return self.folder / "seen"
+        self._write(self.folder / _SEEN_NAME, number, _SEEN.pack(version))
 
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
         make_folders(self.folder, 0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.pwrite(descriptor, data, number * len(data))
-        finally:
-            os.close(descriptor)
+        with Descriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
+            os.pwrite(file.number, data, number * len(data))
 
     def remove_unused(self) -> bool:
         """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.
@@ -167,30 +159,25 @@ class Edition:
         """
         import shutil  # which takes a while to load, and is seldom needed
 
-        held: Descriptor | None = None
-        try:
+        with ExitStack() as stack:
             with suppress(FileNotFoundError):  # nobody opened it since the machine was started
                 held = open_locked(self.table_path)
                 if held is None:
                     return False
+                stack.enter_context(held)
             (self.folder / _ABOUT).unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
-        finally:
-            if held is not None:
-                held.close()
         return not self.folder.exists()
 
 
 def _read_at(path: Path, number: int, size: int) -> bytes:
     """Read one of equally long entries; one that was never written is zero."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
     except OSError:
         return bytes(size)
-    try:
-        return os.pread(descriptor, size, number * size).ljust(size, b"\0")
-    finally:
-        os.close(descriptor)
+    with file:
+        return os.pread(file.number, size, number * size).ljust(size, b"\0")
 
 
 class OpenEdition:

@@ -1,30 +1,99 @@
-"""One cache directory as the fetcher knows it: which files are ours, how large they are, and how one is evicted."""
+"""One cache directory: whose it is, which files in it are ours, how large they are, and how one is evicted."""
 
 from __future__ import annotations
 
+import os
+import stat
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.cachedir.layout import PART_SUFFIX, control_folder, pin_path, plain_name, stripe_of_part
 from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
 from penstock.cachedir.policy import EvictionOrder
 from penstock.cachedir.presence import status_if_unchanged
+from penstock.errors import CacheError
 from penstock.failpoints import reach
+from penstock.files import make_folders, translated
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.cachedir.ledger import Record
-    from penstock.cachedir.lock import Descriptor, Stripes
+    from penstock.cachedir.lock import Stripes
 
+T = TypeVar("T")
+
+_TRIES = 5
 # A shard that was just handed over is not evicted before its reader has locked it, unless the reader died.
 _HAND_OVER_S = 5.0
 
 
+def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
+    """Make a cache directory ready for use, and give warnings to show about it.
+
+    Below the user's own cache nobody else may look. A folder that the user names is left as it is, but what is ours in
+    it must be ours: a link or a folder of somebody else there could make us write or delete anywhere.
+    """
+
+    def prepare() -> list[str]:
+        make_folders(directory, 0o700 if is_private else 0o777)
+        warnings = describe_risks(directory, directory.stat(), os.getuid())
+        control = control_folder(directory)
+        with suppress(FileExistsError):
+            control.mkdir(mode=0o700)
+        check_control(directory)
+        if stat.S_IMODE(control.lstat().st_mode) & 0o077:
+            control.chmod(0o700)
+        return warnings
+
+    return beside_clearing(directory, prepare)
+
+
+def beside_clearing(directory: Path, attempt: Callable[[], T]) -> T:
+    """Do something in a directory, anew if somebody cleared the cache at that moment and removed what was empty."""
+    with translated(directory):
+        for _ in range(_TRIES - 1):
+            with suppress(FileNotFoundError):
+                return attempt()
+        return attempt()
+
+
+def check_control(directory: Path) -> None:
+    """Raise if what lies under the name of our own folder in a cache directory is not a folder of this user."""
+    if not has_own_control(directory):
+        control = control_folder(directory)
+        raise CacheError(
+            f"{control} is a link, is no folder, or belongs to somebody else: remove it, or choose another `local`",
+            path=str(control),
+        )
+
+
+def has_own_control(directory: Path) -> bool:
+    """Tell whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody."""
+    status = control_folder(directory).lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+
+def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[str]:
+    """Say who else could change what lies in a folder."""
+    if status.st_uid not in (0, user):
+        return [
+            f"{directory} belongs to another user (id {status.st_uid}), who can change what is read from it: use a"
+            " folder of your own as `local`, or set validate_hash"
+        ]
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        return [
+            f"everybody on this machine can change what lies in {directory}: take the right to write away from others"
+            " (chmod o-w), or set validate_hash"
+        ]
+    return []
+
+
 class Folder:
-    """Not safe for threads by itself, all but its ledger: whoever budgets the disk guards it."""
+    """What is ours in a directory. Not safe for threads, all but its ledger: whoever budgets the disk guards it."""
 
     def __init__(self, directory: Path, stripes: Stripes) -> None:
         self.directory = directory
@@ -103,9 +172,9 @@ class Folder:
     def evict_held(self, name: str) -> bool:
         """Delete a copy that nobody reads; whoever calls holds its stripe. Tells whether the name is free of it."""
         record = self.ledger.get(name)
-        if record is not None and not delete_as_left(self.directory, record):
-            return False
         if record is not None:
+            if not delete_as_left(self.directory, record):
+                return False
             self.ledger.drop(name)
         self.eviction_order.drop(name)
         self._handed_over.pop(name, None)
@@ -126,13 +195,12 @@ def delete_as_left(directory: Path, record: Record) -> bool:
 
     The first one is locked, and goes first: its name stands for all. Files that somebody changed meanwhile are theirs.
     """
-    first = directory / record.name
-    lock: Descriptor | None = None
-    try:
+    with ExitStack() as held:
         with suppress(FileNotFoundError):
-            lock = open_locked(first)
+            lock = open_locked(directory / record.name)
             if lock is None:
                 return False
+            held.enter_context(lock)
         reach("evict.before")
         for number, file in enumerate(record.files):
             if number == 1:
@@ -141,7 +209,4 @@ def delete_as_left(directory: Path, record: Record) -> bool:
                 with suppress(FileNotFoundError):
                     (directory / file.name).unlink()
         reach("evict.after")
-    finally:
-        if lock is not None:
-            lock.close()
     return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _LOCKS = Path("/proc/locks")  # Linux alone tells
 # 12: FLOCK  ADVISORY  READ 4711 08:01:1234567 0 EOF
@@ -66,32 +66,25 @@ def describe_holders(holders: Sequence[Holder], names: Mapping[int, str]) -> str
 
 def who_holds(sizes: Mapping[Path, int]) -> str:
     """Say who holds some files now, given what each stands for in bytes; empty where the system does not tell."""
+    holders = _find_now(sizes)
+    names = {}
+    for holder in holders[:_MOST_NAMED]:
+        with suppress(OSError):  # the program without its arguments: these may hold secrets
+            names[holder.pid] = Path(f"/proc/{holder.pid}/comm").read_text().strip()
+    return describe_holders(holders, names)
+
+
+def pids_holding(path: Path) -> tuple[int, ...]:
+    """Give the processes that share the lock on a file now; none where the system does not tell."""
+    return tuple(sorted(holder.pid for holder in _find_now({path: 0})))
+
+
+def _find_now(sizes: Mapping[Path, int]) -> list[Holder]:
     found: dict[File, int] = {}
     for path, num_bytes in sizes.items():
         with suppress(OSError):
             status = path.lstat()
             found[status.st_dev, status.st_ino] = num_bytes
-    try:
-        holders = find_holders(found, _LOCKS.read_text())
-    except OSError:
-        return ""
-    return describe_holders(holders, _programs(holder.pid for holder in holders[:_MOST_NAMED]))
-
-
-def pids_holding(path: Path) -> tuple[int, ...]:
-    """Give the processes that share the lock on a file now; none where the system does not tell."""
-    try:
-        status = path.lstat()
-        holders = find_holders({(status.st_dev, status.st_ino): 0}, _LOCKS.read_text())
-    except OSError:
-        return ()
-    return tuple(sorted(holder.pid for holder in holders))
-
-
-def _programs(pids: Iterable[int]) -> dict[int, str]:
-    """Give the names of programs, without their arguments: these may hold secrets."""
-    names = {}
-    for pid in pids:
-        with suppress(OSError):
-            names[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
-    return names
+    with suppress(OSError):
+        return find_holders(found, _LOCKS.read_text())
+    return []

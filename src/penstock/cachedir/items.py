@@ -1,17 +1,33 @@
-"""What a dataset is made of, as it is asked of the fetcher: its index, its shards, other objects."""
+"""What is asked of the fetcher: streams, and what they are made of, index, shards and other objects."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.layout import apart_name
-from penstock.codecs.digest import quickest_hash
+from penstock.cachedir.layout import apart_name, place_of, user_cache_dir
+from penstock.codecs.digest import check_hashes, quickest_hash
 from penstock.errors import ConfigError
 from penstock.index.catalog import INDEX_NAME
+from penstock.storage.base import StoreSettings, url_scheme
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
     from penstock.index.model import FileInfo, Part, ShardInfo
+    from penstock.wire.settings import CachedStream
+
+
+def settled(stream: CachedStream) -> CachedStream:
+    """Give the same stream for any process, checked: paths that no longer depend on where it stands."""
+    check_hashes(stream.validate_hash)
+    store = stream.store
+    if url_scheme(store.url) is None:
+        store = StoreSettings(place_of(store.url), store.options)
+    directory = Path(os.path.realpath(os.path.expanduser(stream.directory)))  # noqa: PTH111
+    is_private = directory.is_relative_to(os.path.realpath(user_cache_dir()))
+    return replace(stream, directory=directory, is_private=is_private, store=store)
 
 
 def names_of(identity: str) -> tuple[str, str]:

@@ -64,11 +64,6 @@ def stripe_name(stripe: int) -> str:
     return f"stripe-{stripe:02}.lock"
 
 
-def stripe_path(directory: Path, stripe: int) -> Path:
-    """Give a lock file of a cache directory."""
-    return control_folder(directory) / stripe_name(stripe)
-
-
 def new_part_path(directory: Path, stripe: int) -> Path:
     """Give a fresh name for a file on its way; it says whose lock must be free before others may remove it."""
     return control_folder(directory) / f"{stripe:02}-{os.urandom(8).hex()}{PART_SUFFIX}"

@@ -1,7 +1,12 @@
 """What we brought into a cache directory, and how we left it: only that may be replaced or deleted.
 
 The ledger is a file of lines. A line is written before the file that it speaks of gets its name. So a file without a
-line is not ours, whichever process died when; what a loss of power may do to it is told in `boot`.
+line is not ours, whichever process died when.
+
+Neither a file that was brought nor its line is flushed before the file gets its name: that would make every download
+wait for the disk. Instead a line says in which boot a file came, until it is flushed, and a directory says, flushed
+once in each boot, since when files were brought to it. So what a loss of power may have spoilt is known: files of an
+earlier boot that were not flushed, and files of that time of which the ledger knows nothing.
 """
 
 from __future__ import annotations
@@ -9,23 +14,21 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager, suppress
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
-from penstock.cachedir.boot import boot_id, note_boot
-from penstock.cachedir.layout import ledger_path
+from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
 from penstock.files import appearing, make_folders
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_plain_name
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux alone tells
 _FEW_LINES = 1024  # below that, rewriting the file would not pay
 _PATIENCE_S = 60.0  # a line is written in no time, and the whole file in a few seconds
 
@@ -88,8 +91,8 @@ def _load(value: dict[str, Any]) -> Record:
     return Record(files=files, **lists, **value)
 
 
-def _dump(record: Record) -> bytes:
-    return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 class Ledger:
@@ -126,22 +129,29 @@ class Ledger:
 
     def put(self, record: Record) -> None:
         """Write down files that are about to get their names."""
-        self._append(_dump(record))
+        self._append(asdict(record))
 
     def begin(self) -> None:
         """Have on the disk that files are brought here in this boot; to be called before the first gets its name."""
-        if not self._has_begun:
-            note_boot(self._directory)
-            self._has_begun = True
+        if self._has_begun:
+            return
+        boots = _boots(self._directory)
+        if not boots or boots[-1][0] != boot_id():
+            path = boots_path(self._directory)
+            make_folders(path.parent, 0o700)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with Descriptor(os.open(path, flags, 0o600)) as file:
+                os.write(file.number, _dump([boot_id(), time.time_ns()]))
+                os.fsync(file.number)
+        self._has_begun = True
 
     def note_flushed(self, record: Record) -> None:
         """Write down that the files of a record are on the disk."""
-        line = {"flushed": record.name, "inode": record.files[0].inode}
-        self._append(json.dumps(line).encode() + b"\n")
+        self._append({"flushed": record.name, "inode": record.files[0].inode})
 
     def drop(self, name: str) -> None:
         """Write down that files are gone, or are no longer ours."""
-        self._append(json.dumps({"gone": name}).encode() + b"\n")
+        self._append({"gone": name})
 
     def close(self) -> None:
         """Close the file; whoever asks again opens it anew."""
@@ -185,38 +195,70 @@ class Ledger:
             self._held.close()
         self._held = None
 
-    def _append(self, line: bytes) -> None:
-        with self._opened(is_shared=True) as number:
+    def _append(self, line: dict[str, Any]) -> None:
+        with self._open(is_shared=True) as held:
+            number = held.number
             if not self._has_written:
                 self._has_written = True
                 size = os.fstat(number).st_size
                 if size and os.pread(number, 1, size - 1) != b"\n":
                     os.write(number, b"\n")  # the last line was cut short: it must not spoil the next
-            os.write(number, line)  # one call, so that lines of several threads and processes do not mix
+            os.write(number, _dump(line))  # one call, so that lines of several threads and processes do not mix
             if boot_id() is None:  # nothing else would tell after a loss of power
                 os.fsync(number)
 
     def _rewrite(self) -> None:
         """Keep one line for each record; others that write at this moment wait, and then find the new file."""
-        with self._opened(is_shared=False):
+        with self._open(is_shared=False):
             self._refresh()
             with appearing(self._path) as part:
                 part.touch(mode=0o600)
                 with part.open("wb") as file:
-                    file.writelines(map(_dump, self._records.values()))
+                    file.writelines(_dump(asdict(record)) for record in self._records.values())
                     file.flush()
                     os.fdatasync(file.fileno())
         self._forget()
         self._refresh()
 
-    @contextmanager
-    def _opened(self, *, is_shared: bool) -> Iterator[int]:
+    def _open(self, *, is_shared: bool) -> Descriptor:
         """Open the file, locked against being rewritten, or to rewrite it."""
         make_folders(self._path.parent, 0o700)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         attempt = partial(try_hold_file, self._path, flags, is_shared=is_shared)
-        descriptor = wait_for_lock(attempt, self._path, _PATIENCE_S)
-        try:
-            yield descriptor.number
-        finally:
-            descriptor.close()
+        return wait_for_lock(attempt, self._path, _PATIENCE_S)
+
+
+# --- Boots of the machine -----------------------------------------------------------------------------------
+
+
+@cache
+def boot_id() -> str | None:
+    """Give a name of this boot, or None where the system has none."""
+    try:
+        return _BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def flush_file(path: Path) -> None:
+    """Wait until the bytes of a file are on the disk."""
+    with Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        os.fdatasync(file.number) if hasattr(os, "fdatasync") else os.fsync(file.number)
+
+
+def is_doubtful(directory: Path, status: os.stat_result) -> bool:
+    """Tell whether a file that the ledger does not know may be one that we brought before the power failed."""
+    boots = _boots(directory)
+    earlier = [since_ns for boot, since_ns in boots if boot != boot_id()]
+    now = [since_ns for boot, since_ns in boots if boot == boot_id()]
+    return bool(earlier) and min(earlier) <= status.st_ctime_ns < min(now, default=time.time_ns())
+
+
+def _boots(directory: Path) -> list[tuple[str | None, int]]:
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for line in boots_path(directory).read_bytes().splitlines():
+            with suppress(ValueError, TypeError):  # a line that was cut short
+                boot, since_ns = json.loads(line)
+                found.append((boot, int(since_ns)))
+    return found

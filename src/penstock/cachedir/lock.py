@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.cachedir.layout import stripe_of, stripe_path
+from penstock.cachedir.layout import control_folder, stripe_name, stripe_of
 from penstock.cachedir.presence import is_still_at
 from penstock.errors import CacheError, LockTimeoutError
 from penstock.processes import abandon_in_children
@@ -22,6 +22,8 @@ from penstock.processes import abandon_in_children
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -53,6 +55,12 @@ class Descriptor:
 
     abandon = close
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def __del__(self) -> None:
         with suppress(OSError):
             self.close()
@@ -61,23 +69,19 @@ class Descriptor:
 def open_locked(path: Path | str, flags: int = _READING, *, is_shared: bool = False) -> Descriptor | None:
     """Open a file and lock it at once, alone or with others who share it; None: somebody else is in the way."""
     descriptor = Descriptor(os.open(path, flags, 0o600))
-    is_locked = False
     try:
         fcntl.flock(descriptor.number, _TRY_SHARED if is_shared else _TRY_ALONE)
-        is_locked = True
-        return descriptor
-    except BlockingIOError:
-        return None
     except OSError as error:
+        descriptor.close()
+        if isinstance(error, BlockingIOError):
+            return None
         if error.errno in _NOT_ON_THIS_DISK:
             raise CacheError(
                 f"{path} cannot be locked ({error.strerror}): put the cache on a local disk, not on a network one",
                 path=str(path),
             ) from error
         raise
-    finally:
-        if not is_locked:
-            descriptor.close()
+    return descriptor
 
 
 def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descriptor | None:
@@ -104,7 +108,11 @@ def lock_within(path: Path, timeout_s: float) -> Descriptor:
 
 
 def wait_for_lock(
-    attempt: Callable[[], T | None], path: Path, timeout_s: float, should_stop: Callable[[], bool] = lambda: False
+    attempt: Callable[[], T | None],
+    path: Path,
+    timeout_s: float,
+    should_stop: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] = time.sleep,
 ) -> T:
     """Try to take a lock again and again; whoever has it for too long is an error that says so."""
     deadline = time.monotonic() + timeout_s
@@ -114,15 +122,12 @@ def wait_for_lock(
         if taken is not None:
             return taken
         if time.monotonic() >= deadline or should_stop():
-            raise _held_too_long(path, timeout_s)
-        time.sleep(pause_s)  # the kernel offers no wait for a lock that ends by itself
+            raise LockTimeoutError(
+                f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it",
+                path=str(path),
+            )
+        pause(pause_s)  # the kernel offers no wait for a lock that ends by itself
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _held_too_long(path: Path, timeout_s: float) -> LockTimeoutError:
-    return LockTimeoutError(
-        f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it", path=str(path)
-    )
 
 
 # --- Stripes ------------------------------------------------------------------------------------------------
@@ -152,44 +157,34 @@ class Stripes:
         self, directory: Path, name: str, timeout_s: float, *, should_stop: Callable[[], bool] = lambda: False
     ) -> Held:
         """Hold a name, waiting for whoever has it; give what to `leave` it by."""
-        path = stripe_path(directory, stripe_of(name))
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while (directory, name) in self._names:
-                if time.monotonic() >= deadline or should_stop():
-                    raise _held_too_long(path, timeout_s)
-                self._changed.wait(_LONGEST_PAUSE_S)  # nobody wakes us when it is no longer wanted
+        path = control_folder(directory) / stripe_name(stripe_of(name))
+
+        def attempt() -> Held | None:
+            if (directory, name) in self._names or self._try_stripe(path) is None:
+                return None
             self._names.add((directory, name))
-        try:
-            wait_for_lock(lambda: self._try_stripe(path), path, timeout_s, should_stop)
-        except BaseException:
-            self._leave_name(directory, name)
-            raise
-        return Held(directory, name, path)
+            return Held(directory, name, path)
+
+        with self._changed:  # threads of this process wake us, other processes do not
+            return wait_for_lock(attempt, path, timeout_s, should_stop, self._changed.wait)
 
     def try_take(self, directory: Path, name: str) -> Held | None:
         """Hold a name if nobody else does."""
-        path = stripe_path(directory, stripe_of(name))
-        with self._changed:
-            if (directory, name) in self._names:
-                return None
-            self._names.add((directory, name))
-        is_taken = False
         try:
-            is_taken = self._try_stripe(path) is not None
-        finally:
-            if not is_taken:
-                self._leave_name(directory, name)
-        return Held(directory, name, path) if is_taken else None
+            return self.take(directory, name, 0.0)
+        except LockTimeoutError:
+            return None
 
     def leave(self, held: Held) -> None:
         """Give back what was taken; the last of this process unlocks the stripe."""
         self.leave_stripe(held.stripe)
-        self._leave_name(held.directory, held.name)
+        with self._changed:
+            self._names.discard((held.directory, held.name))
+            self._changed.notify_all()
 
     def try_stripe(self, directory: Path, stripe: int) -> Path | None:
         """Hold a stripe alone, not sharing it with other threads, if nobody holds it."""
-        path = stripe_path(directory, stripe)
+        path = control_folder(directory) / stripe_name(stripe)
         with self._changed:
             return None if path in self._stripes else self._try_stripe(path)
 
@@ -204,19 +199,13 @@ class Stripes:
         holder.close()
 
     def _try_stripe(self, path: Path) -> Path | None:
-        with self._changed:
-            old, count = self._stripes.get(path, (None, 0))
-            if old is None or not is_still_at(path, os.fstat(old.number)):
-                holder = try_hold(path)
-                if holder is None:
-                    return None
-                if old is not None:
-                    old.close()
-                old = holder
-            self._stripes[path] = old, count + 1
+        old, count = self._stripes.get(path, (None, 0))
+        if old is None or not is_still_at(path, os.fstat(old.number)):
+            holder = try_hold(path)
+            if holder is None:
+                return None
+            if old is not None:
+                old.close()
+            old = holder
+        self._stripes[path] = old, count + 1
         return path
-
-    def _leave_name(self, directory: Path, name: str) -> None:
-        with self._changed:
-            self._names.discard((directory, name))
-            self._changed.notify_all()

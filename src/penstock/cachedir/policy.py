@@ -87,9 +87,7 @@ class EvictionOrder:
         the one needed latest first. Names in `tried` could not be evicted in this round and are passed over.
         """
         found = self._oldest_idle(look, tried)
-        if found is None and is_urgent:
-            found = self._latest_expected(look, tried)
-        return found
+        return self._latest_expected(look, tried) if found is None and is_urgent else found
 
     def _oldest_idle(self, look: Callable[[str], float | None], tried: set[str]) -> tuple[Rank, str] | None:
         passed_over = []
@@ -102,19 +100,16 @@ class EvictionOrder:
             elif name in tried:
                 passed_over.append(heapq.heappop(self._oldest))
             else:
-                found = self._check(name, entry, look(name))
+                seen = look(name)
+                if seen is None:
+                    self.drop(name)
+                elif seen > entry.last_use:
+                    self.touch(name, seen)
+                else:
+                    found = (0, entry.last_use), name
         for pair in passed_over:
             heapq.heappush(self._oldest, pair)
         return found
-
-    def _check(self, name: str, entry: _Entry, seen: float | None) -> tuple[Rank, str] | None:
-        if seen is None:
-            self.drop(name)
-        elif seen > entry.last_use:
-            self.touch(name, seen)
-        else:
-            return (0, entry.last_use), name
-        return None
 
     def _latest_expected(self, look: Callable[[str], float | None], tried: set[str]) -> tuple[Rank, str] | None:
         if self._latest is None:

@@ -22,9 +22,6 @@ _NOWHERE, _PLAIN, APART = range(3)
 _MIX = 0x9E3779B97F4A7C15
 
 
-# --- One file -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FileStamp:
     """One file as it was published."""
@@ -81,9 +78,6 @@ def _status(directory: Path, name: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status if stat.S_ISREG(status.st_mode) else None
-
-
-# --- The files of a shard -----------------------------------------------------------------------------------
 
 
 class ShardStamp(NamedTuple):

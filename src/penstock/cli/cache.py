@@ -16,8 +16,8 @@ from penstock.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.cache.cleanup import CacheRemoval, RemovedDataset
     from penstock.cache.contents import CachedDataset
-    from penstock.cache.removal import CacheRemoval, RemovedDataset
     from penstock.data.warm import WarmedCache
 
 _SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"))

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cachedir.boot import boot_id, is_doubtful
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name
+from penstock.cachedir.ledger import boot_id, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
 from penstock.codecs.digest import digest

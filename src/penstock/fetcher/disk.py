@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cachedir.boot import flush_file
+from penstock.cachedir.ledger import flush_file
 from penstock.errors import ConfigError
 from penstock.units import parse_bytes
 

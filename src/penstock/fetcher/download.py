@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cachedir.boot import boot_id, flush_file
 from penstock.cachedir.layout import folder_mode, new_part_path, stripe_of
-from penstock.cachedir.ledger import Record
+from penstock.cachedir.ledger import Record, boot_id, flush_file
 from penstock.cachedir.presence import stamp_of
 from penstock.cachedir.versions import lasting_tag
 from penstock.codecs.digest import digest

@@ -11,9 +11,9 @@ import threading
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from penstock.cachedir.folder import prepare_folder
 from penstock.cachedir.items import names_of
 from penstock.cachedir.lock import Stripes
-from penstock.cachedir.ownership import prepare_folder
 from penstock.errors import CacheError
 from penstock.fetcher.budget import DiskBudget
 from penstock.fetcher.counts import Counts
