@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
     from penstock.loaders.torch import StreamingDataLoader
-    from penstock.reading.function_reader import FunctionReader
-    from penstock.reading.source import OpenShard, Source
+    from penstock.reading.source import FunctionReader, OpenShard, Source
     from penstock.write.merge_index import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
     "CSVWriter": "penstock.write.writer",
     "Encoding": "penstock.formats.encodings.base",
-    "FunctionReader": "penstock.reading.function_reader",
+    "FunctionReader": "penstock.reading.source",
     "JSONWriter": "penstock.write.writer",
     "LocalDataset": "penstock.data.local",
     "MDSWriter": "penstock.write.writer",

@@ -22,7 +22,7 @@ from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKe
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
-from penstock.reading.transforms import CheckedBatchTransform, SampleTransforms
+from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.order.mosaic.rules import MosaicVersion, SamplingMethod
     from penstock.order.plan import EpochEnd
     from penstock.order.schedule import MixSchedule
-    from penstock.reading.pass_reader import MakeColumns, MakeSamples
+    from penstock.reading.pass_reader import MakeSamples
     from penstock.reading.transforms import BatchTransform, SampleTransform
     from penstock.types import Columns, Int64Array
 
@@ -145,7 +145,8 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         for stream in self.streams:
             stream.apply_default(settings.stream_defaults)
         self.columnar = columnar
-        self._batch_transform = None if batch_transform is None else CheckedBatchTransform(batch_transform)
+        check_transform(batch_transform, "batch_transform")
+        self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)
         self._open(settings, batch_size, sample_transform, allow_mix_change=allow_mix_change)
         if columnar:
             self.check_columnar()
@@ -232,7 +233,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         if isinstance(ids, int):
             raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
         columns = self.readers.here.main.batches.read_columns(ids)
-        return columns if self._batch_transform is None else self._batch_transform.apply(ids, columns)
+        return columns if self.make_columns is None else self.make_columns(ids, columns)
 
     # --- Iterating --------------------------------------------------------------------------------------------
 
@@ -263,7 +264,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         """Give what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""
         if self.columnar:
             return iter([self.readers.columns(number, self.make_columns)])
-        if self._batch_transform is not None:
+        if self.make_columns is not None:
             raise ConfigError("batch_transform= takes columns: set columnar=True, or give sample_transform= instead")
         return self.readers.samples(number, self._make_samples())
 
@@ -277,11 +278,6 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
             raise ConfigError(
                 "columnar=True reads whole columns and would not call your sample_transform: give batch_transform="
             )
-
-    @property
-    def make_columns(self) -> MakeColumns | None:
-        """What makes the batches by column that a pass yields from those that were read."""
-        return None if self._batch_transform is None else self._batch_transform.apply
 
     # --- Samples of the user's making -------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,41 +24,12 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array
 
 
-_KIND = "penstock-worker"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerState:
-    """How far one worker got in a pass: valid for the same worker of as many.
-
-    `begun` is the state of the whole job where the pass began.
-    """
-
-    worker: int
-    num_workers: int
-    yielded: int
-    begun: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Describe it in plain JSON values."""
-        return {"kind": _KIND, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any], *, worker: int, num_workers: int) -> WorkerState:
-        """Read it, in the worker that it belongs to."""
-        read = cls(**{name: state[name] for name in cls.__slots__})
-        if (read.worker, read.num_workers) != (worker, num_workers):
-            raise ResumeError(
-                f"this is the state of worker {read.worker} of {read.num_workers}, and here is worker {worker} of "
-                f"{num_workers}: resume with num_workers={read.num_workers}, or use penstock's StreamingDataLoader, "
-                "whose state serves any number"
-            )
-        return read
+_WORKER_STATE = "penstock-worker"
 
 
 def is_worker_state(state: Mapping[str, Any]) -> bool:
-    """Tell the state of one worker from that of a job."""
-    return state.get("kind") == _KIND
+    """Tell the state of one worker, of a loader that keeps one for each of its own, from that of a job."""
+    return state.get("kind") == _WORKER_STATE
 
 
 class PassReaders:
@@ -68,7 +38,7 @@ class PassReaders:
     def __init__(self, run: RunState, source: Source, first_ids: Int64Array, options: PassOptions) -> None:
         self._run, self._source, self._options = run, source, options
         self._in_process = PerProcess(partial(_readers_here, source, first_ids))
-        self._worker_state: WorkerState | None = None
+        self._num_yielded_before = 0  # of a worker that goes on from its own state
         self._announced: int | None = None
 
     @property
@@ -124,10 +94,8 @@ class PassReaders:
         self.here.abandon_threads()
 
     def _reader(self, begun: Pass, worker: int, num_workers: int, reader: ThreadReader, **makes: Any) -> PassReader:
-        before = 0
-        if self._worker_state is not None:
-            before, self._worker_state = self._worker_state.yielded, None
-        schedule, taken = self._run.schedule(begun, worker, num_workers), TakenSamples(before)
+        schedule = self._run.schedule(begun, worker, num_workers)
+        taken, self._num_yielded_before = TakenSamples(self._num_yielded_before), 0
         self.here.under_way = PassUnderWay(schedule, taken)
         return PassReader(schedule, self._source, reader, self._options, taken=taken, **makes)
 
@@ -144,15 +112,26 @@ class PassReaders:
         if under_way is None:
             raise ResumeError("this worker has not begun a pass: there is no state to take")
         worker, num_workers = worker_of()
-        begun = under_way.schedule.plan.state_dict(under_way.schedule.at)
-        yielded = under_way.taken.count
-        return WorkerState(worker=worker, num_workers=num_workers, yielded=yielded, begun=begun).to_dict()
+        return {
+            "kind": _WORKER_STATE,
+            "worker": worker,
+            "num_workers": num_workers,
+            "yielded": under_way.taken.count,
+            "begun": under_way.schedule.plan.state_dict(under_way.schedule.at),
+        }
 
     def load_worker_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Go on from the state of this worker with its next pass; gives the state of the job where that pass began."""
         worker, num_workers = worker_of()
-        self._worker_state = WorkerState.from_dict(state, worker=worker, num_workers=num_workers)
-        return self._worker_state.begun
+        if (state["worker"], state["num_workers"]) != (worker, num_workers):
+            raise ResumeError(
+                f"this is the state of worker {state['worker']} of {state['num_workers']}, and here is worker {worker}"
+                f" of {num_workers}: resume with num_workers={state['num_workers']}, or use penstock's"
+                " StreamingDataLoader, whose state serves any number"
+            )
+        self._num_yielded_before = state["yielded"]
+        begun: dict[str, Any] = state["begun"]
+        return begun
 
 
 def _readers_here(source: Source, first_ids: Int64Array) -> ProcessReaders:

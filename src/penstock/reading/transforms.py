@@ -27,7 +27,7 @@ class SampleTransforms:
         of_dataset: SampleTransform | None,
     ) -> None:
         for transform in (*of_streams, of_dataset):
-            _check(transform, "sample_transform")
+            check_transform(transform, "sample_transform")
         self._source, self._first_ids = source, first_ids
         self._chains = [tuple(filter(None, (own, of_dataset))) for own in of_streams]
 
@@ -62,26 +62,20 @@ class SampleTransforms:
         )
 
 
-class CheckedBatchTransform:
-    """The transform of whole batches by column."""
-
-    def __init__(self, transform: BatchTransform) -> None:
-        _check(transform, "batch_transform")
-        self._transform = transform
-
-    def apply(self, ids: Sequence[int] | Int64Array, columns: Columns) -> Columns:
-        """Give what the transform makes of a batch; an error says which samples were in it."""
-        try:
-            return self._transform(columns)
-        except Exception as error:
-            first = int(ids[0]) if len(ids) else None
-            raise TransformError(
-                f"batch_transform failed on the batch of {len(ids)} samples that begins with sample {first}:"
-                f" {type(error).__name__}: {error}",
-                sample=first,
-            ) from error
+def make_columns(transform: BatchTransform, ids: Sequence[int] | Int64Array, columns: Columns) -> Columns:
+    """Give what a transform makes of a batch by column; an error says which samples were in it."""
+    try:
+        return transform(columns)
+    except Exception as error:
+        first = int(ids[0]) if len(ids) else None
+        raise TransformError(
+            f"batch_transform failed on the batch of {len(ids)} samples that begins with sample {first}:"
+            f" {type(error).__name__}: {error}",
+            sample=first,
+        ) from error
 
 
-def _check(transform: Any, name: str) -> None:
+def check_transform(transform: Any, name: str) -> None:
+    """Raise if something given as a transform is none."""
     if transform is not None and not callable(transform):
         raise ConfigError(f"{name}={transform!r:.100} cannot be called: give a function that takes one value")
