@@ -12,6 +12,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.boot import boot_id, is_doubtful
@@ -80,7 +81,7 @@ class Copies:
             return None
         if item.number is None:
             return self._known_object(folder, item)
-        edition = Edition(folder.directory, item.edition)
+        edition = _edition(folder.directory, item.edition)
         entry = edition.entry(item.number)
         if not entry.is_known:
             return None
@@ -158,12 +159,12 @@ class Copies:
             folder.ledger.put(record)
         if item.number is not None:
             files = record.files[: len(item.parts)]
-            Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+            _edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
         return record
 
     def _is_wanted_elsewhere(self, folder: Folder, item: Item, record: Record) -> bool:
         """Tell whether the copy in the way belongs to another edition that somebody reads."""
-        return record.edition not in ("", item.edition) and Edition(folder.directory, record.edition).is_open()
+        return record.edition not in ("", item.edition) and _edition(folder.directory, record.edition).is_open()
 
     def _apart(self, folder: Folder, item: Item) -> Copy:
         name = apart_name(item.edition, item.name)
@@ -171,7 +172,7 @@ class Copies:
         if record is not None and not item.refresh and self._is_trusted(folder, record):
             if item.number is not None:
                 files = record.files[: len(item.parts)]
-                Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=True)
+                _edition(folder.directory, item.edition).confirm(item.number, files, is_apart=True)
             return Copy(name, is_right=True, record=record)
         return Copy(name, is_right=False)
 
@@ -187,13 +188,13 @@ class Copies:
         if item.refresh or len(files) < len(item.parts):
             return self._apart(folder, item)
         if item.number is not None:
-            Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+            _edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
         return Copy(item.name, is_right=True)
 
     def _is_right_file(self, folder: Folder, item: Item, stamp: FileStamp, file: StoredFile) -> bool:
         if file.num_bytes not in (None, stamp.num_bytes):
             return False
-        about = Edition(folder.directory, item.edition).about()
+        about = _edition(folder.directory, item.edition).about()
         is_vouched = about is not None and about.trusts_found and _is_trusted_file(folder.directory, stamp.name)
         if file.digest is None or (is_vouched and not item.validates):
             return is_vouched
@@ -238,6 +239,12 @@ class _Listing:
             return source.store.stat(key)
         except ObjectNotFoundError:
             return None
+
+
+@lru_cache(64)
+def _edition(directory: Path, name: str) -> Edition:
+    """Give an edition; it is needed for each item, and its paths take a while to put together."""
+    return Edition(directory, name)
 
 
 def _is_made_of(record: Record, item: Item) -> bool:

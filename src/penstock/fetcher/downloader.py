@@ -7,7 +7,7 @@ import os
 import threading
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -265,8 +265,8 @@ class Downloader:
             ((info, beginning),) = self._pool.wait([asked])
         except CancelledError as error:
             raise NoLongerWanted from error
-        sized = replace(part, raw=replace(part.raw, num_bytes=info.num_bytes))
-        return replace(item, parts=(sized,)), beginning
+        sized = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
+        return item._replace(parts=(sized,)), beginning
 
 
 def _is_below(directory: Path, error: PenstockError) -> bool:

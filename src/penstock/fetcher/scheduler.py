@@ -132,9 +132,10 @@ class Scheduler:
     def ask(self, group: GroupKey, stream: int, item: Item, *, is_urgent: bool = True) -> Request:
         """Request an item; the future of the request gives what was done, or the error."""
         settings = self._stream(group, stream)
-        request = Request(group, stream, is_urgent, settings.timeout_s, (str(settings.directory), item.identity))
+        key = str(settings.directory), item.identity
+        request = Request(group, stream, is_urgent, settings.timeout_s, key)
         with self._lock:
-            queued = self._queued(settings, item)
+            queued = self._queued(key, settings, item)
             if item.refresh and not queued.item.refresh:
                 queued.item = item
             queued.requests.append(request)
@@ -254,14 +255,14 @@ class Scheduler:
             except (KeyError, IndexError) as error:
                 raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
 
-    def _queued(self, settings: CachedStream, item: Item) -> QueuedItem:
-        key = str(settings.directory), item.identity
+    def _queued(self, key: ItemKey, settings: CachedStream, item: Item) -> QueuedItem:
         return self._queue.get(key, lambda: QueuedItem(settings.directory, item, settings))
 
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
-        if self._dispatcher.has_just_failed((str(settings.directory), want.item.identity)):
+        key = str(settings.directory), want.item.identity
+        if self._dispatcher.has_just_failed(key):
             return
-        queued = self._queued(settings, want.item)
+        queued = self._queued(key, settings, want.item)
         before = queued.soonest()
         is_new = not queued.is_wanted
         queued.ahead[group, want.stream] = want.ahead

@@ -13,15 +13,13 @@ from typing import Any, Generic, TypeVar
 from penstock.errors import FetcherError
 from penstock.storage.base import ObjectInfo, StoreSettings
 from penstock.types import Place, Span
-from penstock.wire.encoding import compact, load, plain
+from penstock.wire.encoding import load, plain
 from penstock.wire.frames import Header, dump_error
 from penstock.wire.item import Item, Want
 from penstock.wire.settings import CachedStream
 from penstock.wire.share import Share
 
 AnswerT = TypeVar("AnswerT", covariant=True)
-
-compact(Span)
 
 
 class Message(Generic[AnswerT]):
