@@ -102,10 +102,6 @@ class Client:
         if left is not None:
             left.close()
 
-    def connect(self) -> None:
-        """Have a line, over which the fetcher can say what it wants of this process."""
-        self._connect()
-
     def note(self, message: Message[Any]) -> None:
         """Send what needs no answer, if there is anybody to hear it."""
         connection = self._connection
@@ -118,7 +114,7 @@ class Client:
     ) -> tuple[AnswerT, bytes]:
         """Ask and wait; a fetcher that dies meanwhile is replaced and asked again."""
         while True:
-            connection = None if self._is_stopped else self._connect()
+            connection = None if self._is_stopped else self.connect()
             if connection is None or self._is_stopped:
                 raise FetcherError("the line to the fetcher was closed before it had answered")
             try:
@@ -155,7 +151,8 @@ class Client:
                 with suppress(LostError):
                     connection.send(Withdraw(number))
 
-    def _connect(self) -> FetcherConnection:
+    def connect(self) -> FetcherConnection:
+        """Have a line, over which the fetcher can say what it wants of this process."""
         with self._connecting:
             connection = self._connection
             while connection is None or connection.is_lost:

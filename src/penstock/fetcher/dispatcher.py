@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.downloader import Admission, Downloader, NoLongerWanted
-from penstock.fetcher.queue import State
-from penstock.fetcher.transfer import Demand, Transfer
+from penstock.fetcher.queue import Demand, State, Transfer
 from penstock.fetcher.workers import Clock, Workers
 
 if TYPE_CHECKING:
@@ -255,14 +254,11 @@ class Dispatcher:
         """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""
         if request.future.set_running_or_notify_cancel():
             try:
-                error: Exception = self._too_small(queued, request)
+                error: Exception = CacheTooSmallError(
+                    f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
+                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
+                    needed=queued.item.raw_bytes,
+                )
             except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve
                 error = failure
             request.future.set_exception(error)
-
-    def _too_small(self, queued: QueuedItem, request: Request) -> CacheTooSmallError:
-        return CacheTooSmallError(
-            f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
-            f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
-            needed=queued.item.raw_bytes,
-        )

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.fetcher.budget import DiskBudget, Reservation
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.pieces import PiecePool
+    from penstock.fetcher.queue import Transfer
     from penstock.fetcher.source import Source, Sources
-    from penstock.fetcher.transfer import Transfer
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item
 

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from penstock.wire.settings import CachedStream
 
 
-class _Reader(PieceOwner):
-    """On whose behalf the ranges of one read are read: who asked first comes first."""
-
-    def __init__(self) -> None:
-        self._rank = (0.0, time.monotonic())
-
-    def rank(self) -> tuple[float, ...]:
-        return self._rank
-
-
 class ObjectReader:
     """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
 
@@ -64,7 +54,7 @@ class ObjectReader:
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
         """
-        source, owner = self._sources.of(stream), _Reader()
+        source, owner = self._sources.of(stream), PieceOwner(0.0, time.monotonic())  # who asked first comes first
         wanted: dict[str, list[Span]] = {}
         for key, span in places:
             if span is not None:

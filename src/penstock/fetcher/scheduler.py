@@ -20,7 +20,7 @@ from penstock.fetcher.counts import Counts
 from penstock.fetcher.dispatcher import Dispatcher
 from penstock.fetcher.downloader import Downloader
 from penstock.fetcher.pieces import PiecePool
-from penstock.fetcher.queue import ItemKey, ItemQueue, Plans, QueuedItem, Request, State, ahead_in
+from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request, State, ahead_in
 from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.share_board import ShareBoard
 from penstock.fetcher.source import Sources
@@ -49,7 +49,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._queue = ItemQueue()
-        self._plans = Plans()
+        self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
         self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
         self._counts = Counts()
         self._pool = PiecePool()
@@ -105,7 +105,7 @@ class Scheduler:
         """Forget a group, its plan and its requests."""
         with self._lock:
             streams = self._groups.pop(group, ())
-            for key in self._plans.drop(group):
+            for key in self._plans.pop(group, {}):
                 self._unplan(group, key)
             gone = [request for queued in self._queue.items.values() for request in queued.requests]
             for request in gone:
@@ -157,7 +157,8 @@ class Scheduler:
             key = directories[want.stream], want.item.identity
             plan[key] = min(want.ahead, plan.get(key, want.ahead))
         with self._lock:
-            for key in self._plans.replace(group, plan):
+            old, self._plans[group] = self._plans.get(group, {}), plan
+            for key in old.keys() - plan.keys():
                 self._unplan(group, key)
         absent = (want for want in wants if not want.is_present)
         while some := list(islice(absent, _MANY)):
@@ -286,7 +287,7 @@ class Scheduler:
     def _cancel(self, items: Iterable[QueuedItem]) -> None:
         for transfer in [queued.transfer for queued in items]:
             if transfer is not None:
-                transfer.cancel()
+                transfer.is_cancelled = True
                 self._pool.cancel_all_of(transfer)
 
     def _protect(self, streams: Iterable[CachedStream]) -> None:
@@ -296,7 +297,7 @@ class Scheduler:
         if not evicting:
             return
         with self._lock:
-            plans = self._plans.all()
+            plans = list(self._plans.values())
         merged = ahead_in(evicting, plans)
         for name, directory in evicting.items():
             self._budget.expect(directory, merged[name])

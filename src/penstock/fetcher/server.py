@@ -16,10 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
-from penstock.fetcher.store_calls import call_store
+from penstock.fetcher.source import call_store
 from penstock.wire import messages
 from penstock.wire.address import check_peer
-from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, pack_message, unpack_header, unpack_prefix
+from penstock.wire.frames import (
+    PREFIX_BYTES,
+    PROTOCOL,
+    Header,
+    dump_error,
+    pack_message,
+    unpack_header,
+    unpack_prefix,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -148,7 +156,7 @@ class ClientSession:
         while (received := await self._receive()) is not None:
             message, number = received
             if isinstance(message, FetcherError):
-                await self._send(messages.reply(number or 0, error=message))
+                await self._send({"id": number, "error": dump_error(message)})
                 continue
             how, act = _HANDLERS[type(message)]
             answering = self._answer(how, act, message, number)
@@ -213,14 +221,14 @@ class ClientSession:
             if isinstance(answer, tuple):
                 answer, payload = answer
             if number is not None:
-                await self._send(messages.reply(number, ok=messages.Done() if answer is None else answer), payload)
+                await self._send({"id": number, "ok": messages.Done() if answer is None else answer}, payload)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001  it goes to whoever asked
             if not isinstance(error, PenstockError):
                 _log.exception("a request failed")
             if number is not None:
-                await self._send(messages.reply(number, error=error))
+                await self._send({"id": number, "error": dump_error(error)})
 
     async def _wait(
         self,
@@ -244,7 +252,7 @@ class ClientSession:
                 await asyncio.sleep(PROGRESS_S)
                 for number, progress in list(self._waiting.items()):
                     if number in self._waiting and number is not None:
-                        await self._send(messages.reply(number, progress=progress()))
+                        await self._send({"id": number, "progress": progress()})
         except ConnectionError as error:
             _log.info("a client left before it was told how far its requests are: %s", error)
         finally:
@@ -263,7 +271,7 @@ class ClientSession:
         try:
             while self._shares:
                 group = next(iter(self._shares))
-                await self._send(messages.dump_news(messages.ShareNews(group, self._shares.pop(group))))
+                await self._send({"news": messages.ShareNews(group, self._shares.pop(group))})
         except ConnectionError as error:
             _log.info("a client left before it was told its share: %s", error)
         finally:

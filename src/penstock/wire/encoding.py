@@ -35,7 +35,8 @@ def plain(value: Any) -> Any:
         return value.begin, value.end
     if isinstance(value, Path):
         return str(value)
-    return {name: getattr(value, name) for name in _names(type(value))}
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 @cache
@@ -112,7 +113,7 @@ def _object_loader(kind: Any) -> Load:
 
 def _list_loader(kind: Any) -> Load:
     parts = list(typing.get_type_hints(kind).values())
-    make = partial(tuple.__new__, kind) if issubclass(kind, tuple) else lambda value: kind(*value)
+    make: Load = partial(tuple.__new__, kind) if issubclass(kind, tuple) else lambda value: kind(*value)
     allowed = [_plain_kinds(hint) for hint in parts]
     converted = [(place, _loader(hint)) for place, hint in enumerate(parts) if allowed[place] is None]
     fitting: set[tuple[type, ...]] = set()  # the few combinations that were found right: looked up, not checked again
