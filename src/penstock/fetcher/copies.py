@@ -20,9 +20,8 @@ from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
-from penstock.codecs.digest import digest
-from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectNotFoundError, StoreError
+from penstock.fetcher.open_editions import digest_of
 from penstock.storage.base import url_scheme
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Copies:
         record = folder.ledger.get(item.name)
         if record is None or stamp not in record.files:
             return KeptFile(path, None, is_ours=False) if self._is_right_file(folder, item, stamp, file) else None
-        if record.edition != item.edition or file.key not in record.keys or not self._is_trusted_boot(record):
+        if record.edition != item.edition or file.key not in record.keys or not _is_trusted_boot(record):
             return None
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 
@@ -146,11 +145,7 @@ class Copies:
         return answer
 
     def _is_trusted(self, folder: Folder, record: Record) -> bool:
-        return self._is_trusted_boot(record) and are_unchanged(folder.directory, record.files)
-
-    def _is_trusted_boot(self, record: Record) -> bool:
-        """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""
-        return record.boot is None or record.boot == boot_id()
+        return _is_trusted_boot(record) and are_unchanged(folder.directory, record.files)
 
     def _take_over(self, folder: Folder, item: Item, record: Record) -> Record:
         """Note for which edition a copy is right now: it stays for as long as that one is open."""
@@ -200,11 +195,7 @@ class Copies:
             return is_vouched
         name, _, expected = file.digest.partition(":")
         with self._digesting, suppress(StoreError):
-            data = map_file(folder.directory / stamp.name)
-            try:
-                return digest([data], [name])[name] == expected
-            finally:
-                release(data)
+            return digest_of(folder.directory / stamp.name, name) == expected
         return False
 
     # --- What the store has now -----------------------------------------------------------------------------
@@ -245,6 +236,11 @@ class _Listing:
 def _edition(directory: Path, name: str) -> Edition:
     """Give an edition; it is needed for each item, and its paths take a while to put together."""
     return Edition(directory, name)
+
+
+def _is_trusted_boot(record: Record) -> bool:
+    """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""
+    return record.boot is None or record.boot == boot_id()
 
 
 def _is_made_of(record: Record, item: Item) -> bool:

@@ -6,6 +6,7 @@ It shares the lock and the queue of the scheduler. The lock is held neither duri
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.downloader import Admission, Downloader, NoLongerWanted
 from penstock.fetcher.queue import Demand, State, Transfer
-from penstock.fetcher.workers import Clock, Workers
+from penstock.fetcher.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,13 +68,8 @@ class Dispatcher:
             work=self._fetch,
             most=_MOST_URGENT_WORKERS,
         )
-        self._clock = Clock(
-            lock,
-            is_needed=self._is_anybody_short_of_room,
-            next_at=queue.next_late_at,
-            on_time=self._look_for_room,
-            period_s=_RETRY_S,
-        )
+        self._clock: threading.Thread | None = None  # there while anything waits for room
+        self._clock_news = threading.Condition(lock)
 
     def wake(self) -> None:
         """See to it that somebody looks at what has come to the queue."""
@@ -92,7 +88,7 @@ class Dispatcher:
         """Let the threads end."""
         self._is_closed = True
         self.workers.close()
-        self._clock.wake()
+        self._clock_news.notify()
 
     def _requeue(self, queued: QueuedItem) -> None:
         """Queue an item anew. This thread may be the last to look: whoever waits for work has to hear of it."""
@@ -221,22 +217,37 @@ class Dispatcher:
     def _tighten(self, directories: Iterable[str]) -> None:
         """Have everybody give up what he does not need in some directories, and see to all that wait for room."""
         self._shares.tighten(directories)
-        self._clock.wake()
+        if self._clock is None and self._is_anybody_short_of_room():
+            self._clock = threading.Thread(target=self._watch_room, name="penstock-clock", daemon=True)
+            self._clock.start()
+        self._clock_news.notify()
 
     def _is_anybody_short_of_room(self) -> bool:
         return not self._is_closed and bool(self._queue.is_short_of_room or self._too_full or self._shares.is_tight())
 
-    def _look_for_room(self, is_time_to_retry: bool) -> None:
+    def _watch_room(self) -> None:
         """While anything waits for room, let it try again now and then, and end what has waited too long."""
-        if is_time_to_retry:
-            self._retry()
-        with self._lock:
-            late = self._queue.take_late(time.monotonic())
-            for queued, _ in late:
-                self._queue.reconsider(queued)
-        for queued, request in late:
-            self._refuse(queued, request)
-        self._shares.tell()
+        retry_at = time.monotonic() + _RETRY_S
+        is_over = False
+        while not is_over:
+            with self._clock_news:
+                left_s = min(retry_at, self._queue.next_late_at()) - time.monotonic()
+                if left_s > 0 and self._is_anybody_short_of_room():
+                    self._clock_news.wait(left_s)
+            if time.monotonic() >= retry_at:
+                retry_at = time.monotonic() + _RETRY_S
+                self._retry()
+            with self._lock:
+                late = self._queue.take_late(time.monotonic())
+                for queued, _ in late:
+                    self._queue.reconsider(queued)
+            for queued, request in late:
+                self._refuse(queued, request)
+            self._shares.tell()
+            with self._lock:
+                is_over = not self._is_anybody_short_of_room()
+                if is_over:
+                    self._clock = None
 
     def _retry(self) -> None:
         """Evict again what could not go before, and let those try again who found no room."""

@@ -155,7 +155,8 @@ class Downloader:
         """Download unless the right copy is there, maybe brought by another fetcher."""
         folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
         with self._holding(transfer, item.name):
-            copy = self._copies.find(folder, item, source, partial(self._budget.evict_held, transfer.directory))
+            evict = partial(self._budget.evict, transfer.directory, is_held=True)
+            copy = self._copies.find(folder, item, source, evict)
             if copy.is_right:
                 self._found(transfer, copy)
                 return Fetched(copy.name)

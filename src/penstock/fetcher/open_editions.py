@@ -107,11 +107,11 @@ def _apart_records(folder: Folder, edition: Edition) -> list[Record]:
     return [record for record in folder.ledger.all() if record.name.startswith(prefix)]
 
 
-def digest_of(path: Path) -> str:
-    """Digest an index, wherever it lies."""
+def digest_of(path: Path, name: str = "sha256") -> str:
+    """Digest a file; of an index, this is what names its edition."""
     data = map_file(path)
     try:
-        return digest([data], ["sha256"])["sha256"]
+        return digest([data], [name])[name]
     finally:
         release(data)
 

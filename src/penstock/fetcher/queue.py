@@ -143,6 +143,10 @@ class QueuedItem:
     def demand(self) -> Demand:
         """Tell who wants it now."""
         now = time.monotonic()
+        if self.requests:
+            cause: tuple[GroupKey, int] | None = (self.requests[0].group, self.requests[0].stream)
+        else:
+            cause = min(self.ahead, key=lambda whose: self.ahead[whose], default=None)
         return Demand(
             is_urgent=self.is_urgent,
             is_requested=bool(self.requests),
@@ -151,13 +155,8 @@ class QueuedItem:
                 and now >= request.refused_at + min(_DISK_PATIENCE_S, request.timeout_s / 2)
                 for request in self.requests
             ),
-            cause=self._cause(),
+            cause=cause,
         )
-
-    def _cause(self) -> tuple[GroupKey, int] | None:
-        if self.requests:
-            return self.requests[0].group, self.requests[0].stream
-        return min(self.ahead, key=lambda whose: self.ahead[whose], default=None)
 
 
 class ItemQueue:

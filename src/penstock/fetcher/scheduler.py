@@ -110,7 +110,7 @@ class Scheduler:
             gone = [request for queued in self._queue.items.values() for request in queued.requests]
             for request in gone:
                 if request.group == group:
-                    self._take_back(request)
+                    self.withdraw(request)
             self._shares.leave(group)
             self._counts.close(group)
             left = {str(stream.directory) for other in self._groups.values() for stream in other}
@@ -146,7 +146,12 @@ class Scheduler:
     def withdraw(self, request: Request) -> None:
         """Take a request back."""
         with self._lock:
-            self._take_back(request)
+            self._queue.forget(request)
+            queued = self._queue.items.get(request.key)
+            if queued is not None and request in queued.requests:
+                queued.requests.remove(request)
+                self._queue.reconsider(queued)
+            request.future.cancel()
 
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
@@ -275,14 +280,6 @@ class Scheduler:
         if queued is not None:
             queued.ahead = {whose: ahead for whose, ahead in queued.ahead.items() if whose[0] != group}
             self._queue.reconsider(queued)
-
-    def _take_back(self, request: Request) -> None:
-        self._queue.forget(request)
-        queued = self._queue.items.get(request.key)
-        if queued is not None and request in queued.requests:
-            queued.requests.remove(request)
-            self._queue.reconsider(queued)
-        request.future.cancel()
 
     def _cancel(self, items: Iterable[QueuedItem]) -> None:
         for transfer in [queued.transfer for queued in items]:

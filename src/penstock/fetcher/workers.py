@@ -1,4 +1,4 @@
-"""Threads of the scheduler: those that fetch one item after the other, and one that looks again from time to time."""
+"""Threads of the scheduler, which fetch one item after the other."""
 
 from __future__ import annotations
 
@@ -83,50 +83,3 @@ class Workers(Generic[T]):
             if work is not None:
                 self.call()  # there may be more that can begin now
             return work
-
-
-class Clock:
-    """A thread that is there while it is needed, and calls a function every so often, or sooner if asked to.
-
-    It shares the lock of whoever owns it: `is_needed` and `next_at` are called with it held, `on_time` without it.
-    """
-
-    def __init__(
-        self,
-        lock: Any,
-        *,
-        is_needed: Callable[[], bool],
-        next_at: Callable[[], float],  # something is due then, besides
-        on_time: Callable[[bool], None],  # given whether the period is over
-        period_s: float,
-    ) -> None:
-        self._changed = threading.Condition(lock)
-        self._is_needed = is_needed
-        self._next_at = next_at
-        self._on_time = on_time
-        self._period_s = period_s
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """With the lock: start if it is needed now, and look when the next thing is due."""
-        if self._thread is None and self._is_needed():
-            self._thread = threading.Thread(target=self._run, name="penstock-clock", daemon=True)
-            self._thread.start()
-        self._changed.notify()
-
-    def _run(self) -> None:
-        period_ends = time.monotonic() + self._period_s
-        is_over = False
-        while not is_over:
-            with self._changed:
-                left_s = min(period_ends, self._next_at()) - time.monotonic()
-                if left_s > 0 and self._is_needed():
-                    self._changed.wait(left_s)
-            is_period = time.monotonic() >= period_ends
-            if is_period:
-                period_ends = time.monotonic() + self._period_s
-            self._on_time(is_period)
-            with self._changed:
-                is_over = not self._is_needed()
-                if is_over:
-                    self._thread = None
