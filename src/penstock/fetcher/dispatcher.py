@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.downloader import Admission, Downloader, NoLongerWanted
 from penstock.fetcher.queue import Demand, State, Transfer
-from penstock.fetcher.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,20 +59,22 @@ class Dispatcher:
         # Where room is being made: one item at a time, so that what is needed later never takes the room of the sooner.
         self._admitting: set[str] = set()
         self._is_closed = False
-        self.workers = Workers(
-            lock,
-            count=queue.__len__,
-            is_any_left=queue.is_any_waiting,
-            take=self._take,
-            work=self._fetch,
-            most=_MOST_URGENT_WORKERS,
-        )
-        self._clock: threading.Thread | None = None  # there while anything waits for room
+        # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
+        self._work_news = threading.Condition(lock)
         self._clock_news = threading.Condition(lock)
+        self._workers: set[threading.Thread] = set()  # they come when they are needed, and stay until `close`
+        self.num_idle = 0
+        self._clock: threading.Thread | None = None  # there while anything waits for room
 
     def wake(self) -> None:
         """See to it that somebody looks at what has come to the queue."""
-        self.workers.call()
+        if self._is_closed or not self._queue.is_any_waiting():
+            return
+        if self.num_idle == 0 and len(self._workers) < min(_MOST_URGENT_WORKERS, len(self._queue)):
+            thread = threading.Thread(target=self._work, name="penstock-download", daemon=True)
+            self._workers.add(thread)
+            thread.start()
+        self._work_news.notify()
 
     def has_just_failed(self, key: ItemKey) -> bool:
         """Tell whether an item need not be tried again so soon."""
@@ -85,10 +86,18 @@ class Dispatcher:
         self._tighten(directories)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let each thread end when it is done with what it does."""
         self._is_closed = True
-        self.workers.close()
+        self._work_news.notify_all()
         self._clock_news.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Without the lock: wait until all that fetch have ended, and tell whether they have."""
+        deadline = time.monotonic() + timeout_s
+        with self._work_news:
+            while self._workers and (left_s := deadline - time.monotonic()) > 0:
+                self._work_news.wait(left_s)
+            return not self._workers
 
     def _requeue(self, queued: QueuedItem) -> None:
         """Queue an item anew. This thread may be the last to look: whoever waits for work has to hear of it."""
@@ -99,6 +108,30 @@ class Dispatcher:
         self.wake()
 
     # --- Fetching one item after the other ------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while (work := self._next()) is not None:
+                self._fetch(*work)
+                del work  # it may hold much memory, and the next may be long in coming
+        finally:
+            with self._lock:
+                self._workers.discard(threading.current_thread())
+                self._work_news.notify_all()
+
+    def _next(self) -> tuple[QueuedItem, Transfer, bool] | None:
+        """Wait for an item that may be admitted now; None: there will be no more."""
+        with self._work_news:
+            work = None
+            self.num_idle += 1
+            try:
+                while not self._is_closed and (work := self._take(len(self._workers) - self.num_idle)) is None:
+                    self._work_news.wait()
+            finally:
+                self.num_idle -= 1
+            if work is not None:
+                self.wake()  # there may be more that can begin now
+            return work
 
     def _take(self, num_busy: int) -> tuple[QueuedItem, Transfer, bool] | None:
         """Give an item that may be admitted now; where it competes for room, nobody else is admitted meanwhile."""
@@ -125,8 +158,7 @@ class Dispatcher:
         with self._lock:
             return queued.demand()
 
-    def _fetch(self, work: tuple[QueuedItem, Transfer, bool]) -> None:
-        queued, transfer, was_urgent = work
+    def _fetch(self, queued: QueuedItem, transfer: Transfer, was_urgent: bool) -> None:
         admission: Admission | Exception | None = None
         result: Fetched | Exception | None
         try:

@@ -250,7 +250,7 @@ class Scheduler:
 
     def join(self, timeout_s: float) -> bool:
         """Wait until the threads have ended that work on items, and tell whether they have."""
-        return self._dispatcher.workers.join(timeout_s)
+        return self._dispatcher.join(timeout_s)
 
     # --- Keeping the books (under the lock) -----------------------------------------------------------------
 
