@@ -28,6 +28,7 @@ SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
+new_group = itertools.count().__next__  # a number for directories that no others of this process have
 
 
 class RegisteredCache(NamedTuple):
@@ -157,7 +158,9 @@ class Client:
             connection = self._connection
             while connection is None or connection.is_lost:
                 connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
-                self._listen_to(connection)
+                with self._hearing:
+                    self._heard = connection  # and no longer one before
+                connection.listen(partial(self._hear, connection))
                 try:
                     self._introduce_all(connection)
                 except LostError as error:  # it died as soon as it was asked
@@ -192,12 +195,6 @@ class Client:
             if isinstance(answer, Registered) and answer.warnings:
                 cache.on_warnings(list(answer.warnings))
 
-    def _listen_to(self, connection: FetcherConnection) -> None:
-        """Hear what the fetcher says unasked over this line, and no longer over one before."""
-        with self._hearing:
-            self._heard = connection
-        connection.listen(partial(self._hear, connection))
-
     def _hear(self, connection: FetcherConnection, news: ShareNews | None) -> None:
         """Take what a cache may keep open; without a line, nothing. Takes no lock that a request may hold."""
         with self._hearing:
@@ -221,11 +218,3 @@ class Client:
             raise FetcherError(
                 f"the fetcher died {_RESTARTS} times within a minute ({error}): {last_words()}"
             ) from error
-
-
-_group_numbers = itertools.count()
-
-
-def new_group() -> int:
-    """Give a number for a group of directories that no other of this process has."""
-    return next(_group_numbers)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
+    from penstock.cachedir.ledger import Record
+    from penstock.fetcher.budget import Reservation
     from penstock.fetcher.counts import GroupKey
     from penstock.wire.item import Item
     from penstock.wire.messages import Fetched
@@ -65,6 +67,8 @@ class Transfer(PieceOwner):
         self.item = item
         self.stream = stream
         self.demand = demand
+        self.reservation: Reservation | None = None  # its room, given back when it ends
+        self.arrived: Record | None = None  # what has taken that room
         self.num_bytes_done = 0  # in this attempt
         self.is_cancelled = False  # for good: who wants it again begins another
         self._lock = threading.Lock()

@@ -66,7 +66,8 @@ class ObjectReader:
             found, infos = self._read_all(source, owner, ranges, pinned)
             for key, number in shards.items():
                 if key in infos:
-                    self._watch.check(stream.directory, _shard_item(key, number, edition), [infos[key]], source)
+                    shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
+                    self._watch.check(stream.directory, shard, [infos[key]], source)
             objects = {key: split(info.num_bytes) for key, info in whole.items()}
             etags = {key: info.etag for key, info in whole.items()}
             complete, _ = self._read_all(source, owner, objects, etags)
@@ -95,10 +96,6 @@ class ObjectReader:
         found = {key: [next(answers) for _ in spans] for key, spans in wanted.items()}
         infos = {key: _agreed(source, key, [info for _, info in parts]) for key, parts in found.items() if parts}
         return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
-
-
-def _shard_item(key: str, number: int, edition: str) -> Item:
-    return Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
 
 
 def _agreed(source: Source, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:

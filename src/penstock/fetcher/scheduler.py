@@ -135,7 +135,7 @@ class Scheduler:
         key = str(settings.directory), item.identity
         request = Request(group, stream, is_urgent, settings.timeout_s, key)
         with self._lock:
-            queued = self._queued(key, settings, item)
+            queued = self._queue.get(key, lambda: QueuedItem(settings.directory, item, settings))
             if item.refresh and not queued.item.refresh:
                 queued.item = item
             queued.requests.append(request)
@@ -261,14 +261,11 @@ class Scheduler:
             except (KeyError, IndexError) as error:
                 raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
 
-    def _queued(self, key: ItemKey, settings: CachedStream, item: Item) -> QueuedItem:
-        return self._queue.get(key, lambda: QueuedItem(settings.directory, item, settings))
-
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
         key = str(settings.directory), want.item.identity
         if self._dispatcher.has_just_failed(key):
             return
-        queued = self._queued(key, settings, want.item)
+        queued = self._queue.get(key, lambda: QueuedItem(settings.directory, want.item, settings))
         before = queued.soonest()
         is_new = not queued.is_wanted
         queued.ahead[group, want.stream] = want.ahead
