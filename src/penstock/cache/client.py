@@ -76,16 +76,11 @@ class Client:
         """Remove a cache; with the last one the connection is closed."""
         with self._lock:
             self._caches.pop(group, None)
-            connection = self._connection
-            is_last = not self._caches
-            if is_last:
-                self._connection = None
-        if connection is not None:
-            if is_last:
-                connection.close()
-                connection.wait_closed()
-            else:
-                self.note(Unregister(group))
+        left = self._hang_up_if_left()
+        if left is None:
+            self.note(Unregister(group))
+        else:
+            left.wait_closed()
 
     def stop(self) -> None:
         """Have everybody who waits for an answer fail at once, and whoever asks from now on."""
@@ -94,14 +89,15 @@ class Client:
         if connection is not None:
             connection.close()
 
-    def _hang_up_if_left(self) -> None:
-        """Close a line that was made while the last cache was leaving."""
+    def _hang_up_if_left(self) -> FetcherConnection | None:
+        """Close the line if no cache is left, be it one that was made while the last was leaving; give it."""
         with self._lock:
             left = self._connection if not self._caches else None
             if left is not None:
                 self._connection = None
         if left is not None:
             left.close()
+        return left
 
     def note(self, message: Message[Any]) -> None:
         """Send what needs no answer, if there is anybody to hear it."""

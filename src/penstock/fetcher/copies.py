@@ -25,7 +25,7 @@ from penstock.fetcher.open_editions import digest_of
 from penstock.storage.base import url_scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
@@ -152,9 +152,7 @@ class Copies:
         if record.edition != item.edition:
             record = replace(record, edition=item.edition)
             folder.ledger.put(record)
-        if item.number is not None:
-            files = record.files[: len(item.parts)]
-            _edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+        _confirm(folder, item, record.files, is_apart=False)
         return record
 
     def _is_wanted_elsewhere(self, folder: Folder, item: Item, record: Record) -> bool:
@@ -165,9 +163,7 @@ class Copies:
         name = apart_name(item.edition, item.name)
         record = folder.ledger.get(name)
         if record is not None and not item.refresh and self._is_trusted(folder, record):
-            if item.number is not None:
-                files = record.files[: len(item.parts)]
-                _edition(folder.directory, item.edition).confirm(item.number, files, is_apart=True)
+            _confirm(folder, item, record.files, is_apart=True)
             return Copy(name, is_right=True, record=record)
         return Copy(name, is_right=False)
 
@@ -182,8 +178,7 @@ class Copies:
         ]
         if item.refresh or len(files) < len(item.parts):
             return self._apart(folder, item)
-        if item.number is not None:
-            _edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+        _confirm(folder, item, files, is_apart=False)
         return Copy(item.name, is_right=True)
 
     def _is_right_file(self, folder: Folder, item: Item, stamp: FileStamp, file: StoredFile) -> bool:
@@ -236,6 +231,12 @@ class _Listing:
 def _edition(directory: Path, name: str) -> Edition:
     """Give an edition; it is needed for each item, and its paths take a while to put together."""
     return Edition(directory, name)
+
+
+def _confirm(folder: Folder, item: Item, files: Sequence[FileStamp], *, is_apart: bool) -> None:
+    if item.number is not None:
+        edition = _edition(folder.directory, item.edition)
+        edition.confirm(item.number, files[: len(item.parts)], is_apart=is_apart)
 
 
 def _is_trusted_boot(record: Record) -> bool:

@@ -27,7 +27,6 @@ from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.lock import Stripes
@@ -135,8 +134,9 @@ class Downloader:
             try:
                 return bring()
             except FileNotFoundError as error:
-                if isinstance(error, PenstockError) and not _is_below(transfer.directory, error):
-                    raise
+                below = f"{transfer.directory}{os.sep}"
+                if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
+                    raise  # it is an object of the store that is missing, not one of our own files
                 _log.info("%s was deleted while %s was on its way: again", transfer.directory, transfer.item.name)
         with translated(transfer.directory):
             return bring()
@@ -270,11 +270,6 @@ class Downloader:
             raise NoLongerWanted from error
         sized = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
         return item._replace(parts=(sized,)), beginning
-
-
-def _is_below(directory: Path, error: PenstockError) -> bool:
-    """Tell whether it is one of our own files that is missing, not an object of the store."""
-    return str(error.facts.get("path", "")).startswith(f"{directory}{os.sep}")
 
 
 def _check_index_size(item: Item, source: Source) -> None:

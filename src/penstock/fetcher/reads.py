@@ -61,7 +61,9 @@ class ObjectReader:
                 wanted.setdefault(key, []).append(span)
         ranges = {key: coalesce(spans, most_bytes=PIECE_BYTES) for key, spans in wanted.items()}
         try:
-            whole = self._stat_all(source, owner, [key for key, span in places if span is None])
+            keys = [key for key, span in places if span is None]
+            asked = [self._pool.submit(owner, 0, source, key, partial(source.store.stat, key)) for key in keys]
+            whole: dict[str, ObjectInfo] = dict(zip(keys, self._pool.wait(asked), strict=True))
             pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
             found, infos = self._read_all(source, owner, ranges, pinned)
             for key, number in shards.items():
@@ -75,10 +77,6 @@ class ObjectReader:
             raise CacheError("the fetcher is closing") from error
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
-
-    def _stat_all(self, source: Source, owner: PieceOwner, keys: Sequence[str]) -> dict[str, ObjectInfo]:
-        asked = [self._pool.submit(owner, 0, source, key, partial(source.store.stat, key)) for key in keys]
-        return dict(zip(keys, self._pool.wait(asked), strict=True))
 
     def _read_all(
         self, source: Source, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
