@@ -95,7 +95,7 @@ def start_drivers(scheduler: Scheduler, data: Dataset) -> None:
         scheduler.taken(GROUP, 0, item_of(data, shard).identity)
 
     wait_until(lambda: not scheduler.stats().queued and not scheduler.stats().in_flight)
-    assert scheduler._dispatcher.workers.num_idle > 1
+    assert scheduler._dispatcher.num_idle > 1
 
 
 def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
@@ -113,7 +113,7 @@ def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
 
     def park_late(job: Any, *, was_urgent: bool) -> None:
         asked.append(scheduler.ask(GROUP, 0, item))
-        wait_until(lambda: scheduler._dispatcher.workers.num_idle > 0)
+        wait_until(lambda: scheduler._dispatcher.num_idle > 0)
         threading.Event().wait(0.2)  # the others go back to sleep
         park(job, was_urgent=was_urgent)
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 from concurrent.futures import wait
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.cache.client import Client, RegisteredCache, new_group
 from penstock.processes import PerProcess
@@ -36,51 +36,6 @@ if TYPE_CHECKING:
 _PROGRESS_S = 1.0
 
 
-class Backend(Protocol):
-    """What a cache asks of its fetcher. All calls are for one group of directories."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether anybody is there to hear a note; asking starts somebody."""
-        ...
-
-    def listen(self) -> None:
-        """Have a line over which somebody can say what this process may keep open."""
-        ...
-
-    def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
-        """Bring an item and wait until it is there."""
-        ...
-
-    def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
-        """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
-        ...
-
-    def expect(self, wants: Sequence[Want]) -> None:
-        """Say what will be wanted."""
-        ...
-
-    def released(self) -> None:
-        """Say that a lease was closed."""
-        ...
-
-    def taken(self, stream: int, identity: str) -> None:
-        """Say that a lease was taken."""
-        ...
-
-    def caused(self) -> dict[int, StreamCounts]:
-        """Give downloads and bytes by stream."""
-        ...
-
-    def node_stats(self) -> dict[str, Any]:
-        """Give the fetcher's own counts by name; empty if there is none."""
-        ...
-
-    def close(self) -> None:
-        """Leave."""
-        ...
-
-
 # --- The node's fetcher -------------------------------------------------------------------------------------
 
 _shared_client = PerProcess(Client)
@@ -104,11 +59,11 @@ class FetcherBackend:
 
     @property
     def is_running(self) -> bool:
-        """Whether this process has a line."""
+        """Whether anybody is there to hear a note; asking starts somebody."""
         return self._client.is_connected
 
     def listen(self) -> None:
-        """Have a line."""
+        """Have a line over which somebody can say what this process may keep open."""
         if not self._client.is_connected:
             self._client.connect()
 
@@ -117,7 +72,7 @@ class FetcherBackend:
         return self._client.request(Fetch(self._group, stream, item, is_urgent), on_progress=on_progress)[0]
 
     def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
-        """Give objects, or ranges of them."""
+        """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
         message = Read(self._group, stream, tuple(places), edition, dict(shards))
         found, payload = self._client.request(message)
         if len(places) == 1:
@@ -256,3 +211,6 @@ class LocalBackend:
         """Leave; the scheduler ends with its last user."""
         self._scheduler.unregister(self._key)
         self._shared.leave(self._key[1])
+
+
+Backend: TypeAlias = FetcherBackend | LocalBackend  # what a cache asks; all calls are for one group of directories

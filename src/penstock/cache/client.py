@@ -28,6 +28,7 @@ SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
 _RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
+new_group = itertools.count().__next__  # a number for directories that no others of this process have
 
 
 class RegisteredCache(NamedTuple):
@@ -75,16 +76,11 @@ class Client:
         """Remove a cache; with the last one the connection is closed."""
         with self._lock:
             self._caches.pop(group, None)
-            connection = self._connection
-            is_last = not self._caches
-            if is_last:
-                self._connection = None
-        if connection is not None:
-            if is_last:
-                connection.close()
-                connection.wait_closed()
-            else:
-                self.note(Unregister(group))
+        left = self._hang_up_if_left()
+        if left is None:
+            self.note(Unregister(group))
+        else:
+            left.wait_closed()
 
     def stop(self) -> None:
         """Have everybody who waits for an answer fail at once, and whoever asks from now on."""
@@ -93,18 +89,15 @@ class Client:
         if connection is not None:
             connection.close()
 
-    def _hang_up_if_left(self) -> None:
-        """Close a line that was made while the last cache was leaving."""
+    def _hang_up_if_left(self) -> FetcherConnection | None:
+        """Close the line if no cache is left, be it one that was made while the last was leaving; give it."""
         with self._lock:
             left = self._connection if not self._caches else None
             if left is not None:
                 self._connection = None
         if left is not None:
             left.close()
-
-    def connect(self) -> None:
-        """Have a line, over which the fetcher can say what it wants of this process."""
-        self._connect()
+        return left
 
     def note(self, message: Message[Any]) -> None:
         """Send what needs no answer, if there is anybody to hear it."""
@@ -118,7 +111,7 @@ class Client:
     ) -> tuple[AnswerT, bytes]:
         """Ask and wait; a fetcher that dies meanwhile is replaced and asked again."""
         while True:
-            connection = None if self._is_stopped else self._connect()
+            connection = None if self._is_stopped else self.connect()
             if connection is None or self._is_stopped:
                 raise FetcherError("the line to the fetcher was closed before it had answered")
             try:
@@ -155,12 +148,15 @@ class Client:
                 with suppress(LostError):
                     connection.send(Withdraw(number))
 
-    def _connect(self) -> FetcherConnection:
+    def connect(self) -> FetcherConnection:
+        """Have a line, over which the fetcher can say what it wants of this process."""
         with self._connecting:
             connection = self._connection
             while connection is None or connection.is_lost:
                 connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
-                self._listen_to(connection)
+                with self._hearing:
+                    self._heard = connection  # and no longer one before
+                connection.listen(partial(self._hear, connection))
                 try:
                     self._introduce_all(connection)
                 except LostError as error:  # it died as soon as it was asked
@@ -195,12 +191,6 @@ class Client:
             if isinstance(answer, Registered) and answer.warnings:
                 cache.on_warnings(list(answer.warnings))
 
-    def _listen_to(self, connection: FetcherConnection) -> None:
-        """Hear what the fetcher says unasked over this line, and no longer over one before."""
-        with self._hearing:
-            self._heard = connection
-        connection.listen(partial(self._hear, connection))
-
     def _hear(self, connection: FetcherConnection, news: ShareNews | None) -> None:
         """Take what a cache may keep open; without a line, nothing. Takes no lock that a request may hold."""
         with self._hearing:
@@ -224,11 +214,3 @@ class Client:
             raise FetcherError(
                 f"the fetcher died {_RESTARTS} times within a minute ({error}): {last_words()}"
             ) from error
-
-
-_group_numbers = itertools.count()
-
-
-def new_group() -> int:
-    """Give a number for a group of directories that no other of this process has."""
-    return next(_group_numbers)

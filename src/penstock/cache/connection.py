@@ -40,7 +40,7 @@ class FetcherConnection:
         self._silence_s = silence_s
         self._sending = threading.Lock()
         self._lock = threading.RLock()  # the collector may close a cache, and with it the line, at any time
-        self._is_lost = False
+        self.is_lost = False  # nothing more can come
         self._is_loss_counted = False
         self._failure: FetcherError | None = None
         self._heard_at = time.monotonic()
@@ -51,11 +51,6 @@ class FetcherConnection:
         abandon_in_children(self)
         self._reader = threading.Thread(target=self._read_all, name="penstock-line", daemon=True)
         self._reader.start()
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nothing more can come."""
-        return self._is_lost
 
     def listen(self, on_news: Callable[[ShareNews | None], None]) -> None:
         """Have a function called with what the fetcher says unasked, and with None when the line is gone.
@@ -88,7 +83,7 @@ class FetcherConnection:
     def next_answer(self, number: int) -> tuple[Header, bytes]:
         """Wait for the next message to a request; total silence for too long is an error."""
         answers = self._answers[number]
-        while not (self._is_lost and answers.empty()):
+        while not (self.is_lost and answers.empty()):
             left_s = self._heard_at + self._silence_s - time.monotonic()
             if left_s <= 0:
                 self.close()
@@ -105,7 +100,7 @@ class FetcherConnection:
     def close(self) -> None:
         """Hang up; whoever waits hears of it. The socket is closed by the thread that reads it, as it ends."""
         with self._lock:
-            self._is_lost = True
+            self.is_lost = True
             for answers in self._answers.values():
                 answers.put(None)
         with suppress(OSError):  # the other end may have been quicker
@@ -124,7 +119,7 @@ class FetcherConnection:
 
     def abandon(self) -> None:
         """Close the child's copy of the descriptor; locks may be held by threads that do not exist here."""
-        self._is_lost = True
+        self.is_lost = True
         self._socket.close()
 
     # --- The thread that reads ------------------------------------------------------------------------------

@@ -47,42 +47,16 @@ def _own_client() -> Client:
     return client
 
 
-class StoreClient:
-    """Has the fetcher call stores, over a connection of its own: what one of them waits for can be given up."""
-
-    def __init__(self) -> None:
-        self._client = PerProcess(_own_client)
-
-    def request(self, call: CallStore) -> tuple[StoreAnswer, bytes]:
-        """Ask and wait."""
-        return self._client.get().request(call)
-
-    def stop(self) -> None:
-        """Give up whatever is being waited for, in whatever thread."""
-        client = self._client.made
-        if client is not None:
-            client.stop()
-
-    def close(self) -> None:
-        """Hang up; the next request connects anew."""
-        client = self._client.forget()
-        if client is not None:
-            client.leave(_GROUP)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[type[StoreClient], tuple[()]]:
-        return StoreClient, ()
-
-
 @dataclass(frozen=True, slots=True)
 class ProxiedStore:
-    """Has the fetcher do what is asked of it. Pickles as its settings, and may be used in any process."""
+    """Has the fetcher do what is asked of it. Pickles as its settings, and may be used in any process.
+
+    Its connection is its own: what one store waits for can be given up.
+    """
 
     settings: StoreSettings
     retry: RetryPolicy
-    _client: StoreClient = field(default_factory=StoreClient, compare=False, repr=False)
+    _client: PerProcess[Client] = field(default_factory=lambda: PerProcess(_own_client), compare=False, repr=False)
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give an object or a range of it."""
@@ -119,16 +93,23 @@ class ProxiedStore:
 
     def stop(self) -> None:
         """Give up whatever other threads are having done; they are told so at once."""
-        self._client.stop()
+        client = self._client.made
+        if client is not None:
+            client.stop()
 
     def close(self) -> None:
         """Hang up; the next use connects anew."""
-        self._client.close()
+        client = self._client.forget()
+        if client is not None:
+            client.leave(_GROUP)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _ask(self, action: str, key: str = "", **arguments: Any) -> tuple[StoreAnswer, bytes]:
         call = CallStore(store=self.settings, retry=asdict(self.retry), action=action, key=key, **arguments)
         with WaitingFor(f"{shown_url(self.settings.url).rstrip('/')}/{key} ({action})"):
-            return self._client.request(call)
+            return self._client.get().request(call)
 
 
 def _told(answer: StoreAnswer) -> ObjectInfo:

@@ -104,19 +104,15 @@ def _start(address: FetcherAddress) -> bool:
         finally:
             os.close(log)
             os.close(writing)
-        words = _wait_ready(reading)
+        with selectors.DefaultSelector() as selector:
+            selector.register(reading, selectors.EVENT_READ)
+            if not selector.select(_START_S):
+                raise FetcherError(f"the fetcher did not start within {_START_S:g} s: the machine may be overloaded")
+        words = os.read(reading, len(READY))
         process.wait(_START_S)  # it has handed over to its child
     finally:
         os.close(reading)
     return words == READY
-
-
-def _wait_ready(reading: int) -> bytes:
-    with selectors.DefaultSelector() as selector:
-        selector.register(reading, selectors.EVENT_READ)
-        if not selector.select(_START_S):
-            raise FetcherError(f"the fetcher did not start within {_START_S:g} s: the machine may be overloaded")
-    return os.read(reading, len(READY))
 
 
 def last_words() -> str:

@@ -222,15 +222,11 @@ class DiskBudget:
         """Give a directory, for its ledger."""
         return self._folders[str(directory)]
 
-    def evict(self, directory: Path, name: str) -> bool:
-        """Delete a copy, unless it is in use."""
+    def evict(self, directory: Path, name: str, *, is_held: bool = False) -> bool:
+        """Delete a copy, unless it is in use; the caller may hold its name already."""
+        folder = self.folder(directory)
         with self._folders.holding([str(directory)]):
-            return self.folder(directory).evict(name)
-
-    def evict_held(self, directory: Path, name: str) -> bool:
-        """Delete a copy whose name the caller holds, unless it is in use."""
-        with self._folders.holding([str(directory)]):
-            return self.folder(directory).evict_held(name)
+            return folder.evict_held(name) if is_held else folder.evict(name)
 
     def describe(self, directory: Path) -> str:
         """Say what fills a directory and who holds it, for errors."""

@@ -12,6 +12,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.editions import Edition
@@ -19,13 +20,12 @@ from penstock.cachedir.layout import apart_name
 from penstock.cachedir.ledger import boot_id, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
-from penstock.codecs.digest import digest
-from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectNotFoundError, StoreError
+from penstock.fetcher.open_editions import digest_of
 from penstock.storage.base import url_scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
@@ -80,7 +80,7 @@ class Copies:
             return None
         if item.number is None:
             return self._known_object(folder, item)
-        edition = Edition(folder.directory, item.edition)
+        edition = _edition(folder.directory, item.edition)
         entry = edition.entry(item.number)
         if not entry.is_known:
             return None
@@ -130,7 +130,7 @@ class Copies:
         record = folder.ledger.get(item.name)
         if record is None or stamp not in record.files:
             return KeptFile(path, None, is_ours=False) if self._is_right_file(folder, item, stamp, file) else None
-        if record.edition != item.edition or file.key not in record.keys or not self._is_trusted_boot(record):
+        if record.edition != item.edition or file.key not in record.keys or not _is_trusted_boot(record):
             return None
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 
@@ -145,33 +145,25 @@ class Copies:
         return answer
 
     def _is_trusted(self, folder: Folder, record: Record) -> bool:
-        return self._is_trusted_boot(record) and are_unchanged(folder.directory, record.files)
-
-    def _is_trusted_boot(self, record: Record) -> bool:
-        """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""
-        return record.boot is None or record.boot == boot_id()
+        return _is_trusted_boot(record) and are_unchanged(folder.directory, record.files)
 
     def _take_over(self, folder: Folder, item: Item, record: Record) -> Record:
         """Note for which edition a copy is right now: it stays for as long as that one is open."""
         if record.edition != item.edition:
             record = replace(record, edition=item.edition)
             folder.ledger.put(record)
-        if item.number is not None:
-            files = record.files[: len(item.parts)]
-            Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+        _confirm(folder, item, record.files, is_apart=False)
         return record
 
     def _is_wanted_elsewhere(self, folder: Folder, item: Item, record: Record) -> bool:
         """Tell whether the copy in the way belongs to another edition that somebody reads."""
-        return record.edition not in ("", item.edition) and Edition(folder.directory, record.edition).is_open()
+        return record.edition not in ("", item.edition) and _edition(folder.directory, record.edition).is_open()
 
     def _apart(self, folder: Folder, item: Item) -> Copy:
         name = apart_name(item.edition, item.name)
         record = folder.ledger.get(name)
         if record is not None and not item.refresh and self._is_trusted(folder, record):
-            if item.number is not None:
-                files = record.files[: len(item.parts)]
-                Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=True)
+            _confirm(folder, item, record.files, is_apart=True)
             return Copy(name, is_right=True, record=record)
         return Copy(name, is_right=False)
 
@@ -186,24 +178,19 @@ class Copies:
         ]
         if item.refresh or len(files) < len(item.parts):
             return self._apart(folder, item)
-        if item.number is not None:
-            Edition(folder.directory, item.edition).confirm(item.number, files, is_apart=False)
+        _confirm(folder, item, files, is_apart=False)
         return Copy(item.name, is_right=True)
 
     def _is_right_file(self, folder: Folder, item: Item, stamp: FileStamp, file: StoredFile) -> bool:
         if file.num_bytes not in (None, stamp.num_bytes):
             return False
-        about = Edition(folder.directory, item.edition).about()
+        about = _edition(folder.directory, item.edition).about()
         is_vouched = about is not None and about.trusts_found and _is_trusted_file(folder.directory, stamp.name)
         if file.digest is None or (is_vouched and not item.validates):
             return is_vouched
         name, _, expected = file.digest.partition(":")
         with self._digesting, suppress(StoreError):
-            data = map_file(folder.directory / stamp.name)
-            try:
-                return digest([data], [name])[name] == expected
-            finally:
-                release(data)
+            return digest_of(folder.directory / stamp.name, name) == expected
         return False
 
     # --- What the store has now -----------------------------------------------------------------------------
@@ -238,6 +225,23 @@ class _Listing:
             return source.store.stat(key)
         except ObjectNotFoundError:
             return None
+
+
+@lru_cache(64)
+def _edition(directory: Path, name: str) -> Edition:
+    """Give an edition; it is needed for each item, and its paths take a while to put together."""
+    return Edition(directory, name)
+
+
+def _confirm(folder: Folder, item: Item, files: Sequence[FileStamp], *, is_apart: bool) -> None:
+    if item.number is not None:
+        edition = _edition(folder.directory, item.edition)
+        edition.confirm(item.number, files[: len(item.parts)], is_apart=is_apart)
+
+
+def _is_trusted_boot(record: Record) -> bool:
+    """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""
+    return record.boot is None or record.boot == boot_id()
 
 
 def _is_made_of(record: Record, item: Item) -> bool:

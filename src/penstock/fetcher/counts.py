@@ -19,7 +19,9 @@ class Counts:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
         self._caused: dict[GroupKey, dict[int, StreamCounts]] = {}
-        self._rate = _Rate()
+        self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
+        self._num_bytes = 0
+        self._last_rate = 0.0
 
     def open(self, group: GroupKey) -> None:
         """Count what a group causes."""
@@ -39,7 +41,8 @@ class Counts:
     def add_arrived(self, num_bytes: int) -> None:
         """Count bytes as they come, for the rate."""
         with self._lock:
-            self._rate.add(num_bytes)
+            self._num_bytes += num_bytes
+            self._roll()
 
     def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int) -> None:
         """Count an item that was fetched, for the stream that caused it too."""
@@ -59,33 +62,19 @@ class Counts:
     def rate(self) -> float:
         """Give the bytes that come in a second."""
         with self._lock:
-            return self._rate.now()
+            passed_s = self._roll()
+            return self._last_rate if passed_s < 0.5 else self._num_bytes / passed_s
+
+    def _roll(self) -> float:
+        """Begin another stretch if it is time to; give how long this one has lasted."""
+        passed_s = time.monotonic() - self._begin
+        if passed_s < 2.0:
+            return passed_s
+        self._last_rate = self._num_bytes / passed_s
+        self._begin, self._num_bytes = time.monotonic(), 0
+        return 0.0
 
     def totals(self) -> dict[str, int]:
         """Give all totals."""
         with self._lock:
             return {name: self._totals[name] for name in ("downloads", "bytes", "retries", "errors")}
-
-
-class _Rate:
-    """Bytes per second, over about the last two seconds."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._num_bytes = 0
-        self._last = 0.0
-
-    def add(self, num_bytes: int) -> None:
-        self._num_bytes += num_bytes
-        self._roll()
-
-    def now(self) -> float:
-        self._roll()
-        passed = time.monotonic() - self._begin
-        return self._last if passed < 0.5 else self._num_bytes / passed
-
-    def _roll(self) -> None:
-        passed = time.monotonic() - self._begin
-        if passed >= 2.0:
-            self._last = self._num_bytes / passed
-            self._begin, self._num_bytes = time.monotonic(), 0

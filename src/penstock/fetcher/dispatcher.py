@@ -6,15 +6,14 @@ It shares the lock and the queue of the scheduler. The lock is held neither duri
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.downloader import Admission, Downloader, NoLongerWanted
-from penstock.fetcher.queue import State
-from penstock.fetcher.transfer import Demand, Transfer
-from penstock.fetcher.workers import Clock, Workers
+from penstock.fetcher.queue import Demand, State, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,25 +59,22 @@ class Dispatcher:
         # Where room is being made: one item at a time, so that what is needed later never takes the room of the sooner.
         self._admitting: set[str] = set()
         self._is_closed = False
-        self.workers = Workers(
-            lock,
-            count=queue.__len__,
-            is_any_left=queue.is_any_waiting,
-            take=self._take,
-            work=self._fetch,
-            most=_MOST_URGENT_WORKERS,
-        )
-        self._clock = Clock(
-            lock,
-            is_needed=self._is_anybody_short_of_room,
-            next_at=queue.next_late_at,
-            on_time=self._look_for_room,
-            period_s=_RETRY_S,
-        )
+        # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
+        self._work_news = threading.Condition(lock)
+        self._clock_news = threading.Condition(lock)
+        self._workers: set[threading.Thread] = set()  # they come when they are needed, and stay until `close`
+        self.num_idle = 0
+        self._clock: threading.Thread | None = None  # there while anything waits for room
 
     def wake(self) -> None:
         """See to it that somebody looks at what has come to the queue."""
-        self.workers.call()
+        if self._is_closed or not self._queue.is_any_waiting():
+            return
+        if self.num_idle == 0 and len(self._workers) < min(_MOST_URGENT_WORKERS, len(self._queue)):
+            thread = threading.Thread(target=self._work, name="penstock-download", daemon=True)
+            self._workers.add(thread)
+            thread.start()
+        self._work_news.notify()
 
     def has_just_failed(self, key: ItemKey) -> bool:
         """Tell whether an item need not be tried again so soon."""
@@ -90,10 +86,18 @@ class Dispatcher:
         self._tighten(directories)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let each thread end when it is done with what it does."""
         self._is_closed = True
-        self.workers.close()
-        self._clock.wake()
+        self._work_news.notify_all()
+        self._clock_news.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Without the lock: wait until all that fetch have ended, and tell whether they have."""
+        deadline = time.monotonic() + timeout_s
+        with self._work_news:
+            while self._workers and (left_s := deadline - time.monotonic()) > 0:
+                self._work_news.wait(left_s)
+            return not self._workers
 
     def _requeue(self, queued: QueuedItem) -> None:
         """Queue an item anew. This thread may be the last to look: whoever waits for work has to hear of it."""
@@ -104,6 +108,30 @@ class Dispatcher:
         self.wake()
 
     # --- Fetching one item after the other ------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while (work := self._next()) is not None:
+                self._fetch(*work)
+                del work  # it may hold much memory, and the next may be long in coming
+        finally:
+            with self._lock:
+                self._workers.discard(threading.current_thread())
+                self._work_news.notify_all()
+
+    def _next(self) -> tuple[QueuedItem, Transfer, bool] | None:
+        """Wait for an item that may be admitted now; None: there will be no more."""
+        with self._work_news:
+            work = None
+            self.num_idle += 1
+            try:
+                while not self._is_closed and (work := self._take(len(self._workers) - self.num_idle)) is None:
+                    self._work_news.wait()
+            finally:
+                self.num_idle -= 1
+            if work is not None:
+                self.wake()  # there may be more that can begin now
+            return work
 
     def _take(self, num_busy: int) -> tuple[QueuedItem, Transfer, bool] | None:
         """Give an item that may be admitted now; where it competes for room, nobody else is admitted meanwhile."""
@@ -130,8 +158,7 @@ class Dispatcher:
         with self._lock:
             return queued.demand()
 
-    def _fetch(self, work: tuple[QueuedItem, Transfer, bool]) -> None:
-        queued, transfer, was_urgent = work
+    def _fetch(self, queued: QueuedItem, transfer: Transfer, was_urgent: bool) -> None:
         admission: Admission | Exception | None = None
         result: Fetched | Exception | None
         try:
@@ -222,22 +249,37 @@ class Dispatcher:
     def _tighten(self, directories: Iterable[str]) -> None:
         """Have everybody give up what he does not need in some directories, and see to all that wait for room."""
         self._shares.tighten(directories)
-        self._clock.wake()
+        if self._clock is None and self._is_anybody_short_of_room():
+            self._clock = threading.Thread(target=self._watch_room, name="penstock-clock", daemon=True)
+            self._clock.start()
+        self._clock_news.notify()
 
     def _is_anybody_short_of_room(self) -> bool:
         return not self._is_closed and bool(self._queue.is_short_of_room or self._too_full or self._shares.is_tight())
 
-    def _look_for_room(self, is_time_to_retry: bool) -> None:
+    def _watch_room(self) -> None:
         """While anything waits for room, let it try again now and then, and end what has waited too long."""
-        if is_time_to_retry:
-            self._retry()
-        with self._lock:
-            late = self._queue.take_late(time.monotonic())
-            for queued, _ in late:
-                self._queue.reconsider(queued)
-        for queued, request in late:
-            self._refuse(queued, request)
-        self._shares.tell()
+        retry_at = time.monotonic() + _RETRY_S
+        is_over = False
+        while not is_over:
+            with self._clock_news:
+                left_s = min(retry_at, self._queue.next_late_at()) - time.monotonic()
+                if left_s > 0 and self._is_anybody_short_of_room():
+                    self._clock_news.wait(left_s)
+            if time.monotonic() >= retry_at:
+                retry_at = time.monotonic() + _RETRY_S
+                self._retry()
+            with self._lock:
+                late = self._queue.take_late(time.monotonic())
+                for queued, _ in late:
+                    self._queue.reconsider(queued)
+            for queued, request in late:
+                self._refuse(queued, request)
+            self._shares.tell()
+            with self._lock:
+                is_over = not self._is_anybody_short_of_room()
+                if is_over:
+                    self._clock = None
 
     def _retry(self) -> None:
         """Evict again what could not go before, and let those try again who found no room."""
@@ -255,14 +297,11 @@ class Dispatcher:
         """Tell somebody that there is no room, and why; if that cannot be found out, he hears of that."""
         if request.future.set_running_or_notify_cancel():
             try:
-                error: Exception = self._too_small(queued, request)
+                error: Exception = CacheTooSmallError(
+                    f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
+                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
+                    needed=queued.item.raw_bytes,
+                )
             except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve
                 error = failure
             request.future.set_exception(error)
-
-    def _too_small(self, queued: QueuedItem, request: Request) -> CacheTooSmallError:
-        return CacheTooSmallError(
-            f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
-            f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
-            needed=queued.item.raw_bytes,
-        )

@@ -14,7 +14,6 @@ from penstock.cachedir.layout import folder_mode, new_part_path, stripe_of
 from penstock.cachedir.ledger import Record, boot_id, flush_file
 from penstock.cachedir.presence import stamp_of
 from penstock.cachedir.versions import lasting_tag
-from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import (
     CacheError,
@@ -26,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import reach
 from penstock.fetcher.disk import PartFile
+from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.pieces import split
 from penstock.fetcher.source import copies_pieces
 from penstock.files import make_folders
@@ -154,13 +154,13 @@ class Download:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
         for attempt in range(self.source.retry + 1):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
-            if self._is_intact(path, file):
+            name, _, expected = (file.digest or "").partition(":")
+            if file.digest is None or self._digest(path, name) == expected:
                 return path, info
             path.unlink()
             self.explain(file.key)
             if attempt < self.source.retry:
                 self.on_retry()
-        name = (file.digest or "").partition(":")[0]
         raise CorruptShardError(
             f"{self.source.where(file.key)} does not have the {name} digest that the index says, in"
             f" {self.source.retry + 1} attempts: the object is damaged, write it again",
@@ -192,19 +192,9 @@ class Download:
             key=file.key,
         )
 
-    def _is_intact(self, path: Path, file: StoredFile) -> bool:
-        if file.digest is None:
-            return True
-        name, _, expected = file.digest.partition(":")
-        return self._digest(path, name) == expected
-
     def _digest(self, path: Path, name: str) -> str:
         with self.unpacking:
-            data = map_file(path)
-            try:
-                return digest([data], [name])[name]
-            finally:
-                release(data)
+            return digest_of(path, name)
 
     # --- One object -----------------------------------------------------------------------------------------
 

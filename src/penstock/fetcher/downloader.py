@@ -7,7 +7,7 @@ import os
 import threading
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,16 +27,14 @@ from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.cachedir.ledger import Record
     from penstock.cachedir.lock import Stripes
     from penstock.fetcher.budget import DiskBudget, Reservation
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.pieces import PiecePool
+    from penstock.fetcher.queue import Transfer
     from penstock.fetcher.source import Source, Sources
-    from penstock.fetcher.transfer import Transfer
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item
 
@@ -54,7 +52,6 @@ class NoLongerWanted(Exception):  # noqa: N818  no error: whoever wanted it has 
 class Admission:
     """A transfer may go on: its item is there already, or has its room, or it is not yet known what room it needs."""
 
-    item: Item
     reservation: Reservation | None = None
     copy: Copy | None = None
 
@@ -90,30 +87,32 @@ class Downloader:
         if transfer.is_cancelled:
             raise NoLongerWanted
         if item.is_index:
-            return Admission(item)
+            return Admission()
         copy = self._copies.known(self._budget.folder(transfer.directory), item)
         if copy is not None:
             self._found(transfer, copy)
-            return Admission(item, copy=copy)
+            return Admission(copy=copy)
         if item.parts[0].stored.num_bytes is None or is_name_taken(transfer.directory, item.name):
-            return Admission(item)
+            return Admission()
         reservation = self._reserve(transfer, item)
-        return None if reservation is None else Admission(item, reservation)
+        return None if reservation is None else Admission(reservation)
 
     def fetch(self, transfer: Transfer, admission: Admission) -> Fetched | None:
         """Bring an item that was admitted; None: only now it is known what room it needs, and there is none."""
-        item, beginning = admission.item, None
+        item, beginning = transfer.item, None
         if item.is_index:
             return self._again(transfer, lambda: self._open_index(transfer))
         if admission.copy is not None:
             return Fetched(admission.copy.name)
         if item.parts[0].stored.num_bytes is None:
             item, beginning = self._sized(transfer)
-        room = _Room(self._budget, partial(self._reserve, transfer, item), admission.reservation)
+        transfer.reservation = admission.reservation
         try:
-            return self._again(transfer, lambda: self._fetch_held(transfer, item, beginning, room))
+            return self._again(transfer, lambda: self._fetch_held(transfer, item, beginning))
         finally:
-            room.end(hand_over=transfer.demand().is_requested)
+            if transfer.reservation is not None:
+                hand_over = transfer.demand().is_requested
+                self._budget.settle(transfer.reservation, transfer.arrived, hand_over=hand_over)
 
     def _reserve(self, transfer: Transfer, item: Item) -> Reservation | None:
         demand = transfer.demand()
@@ -135,8 +134,9 @@ class Downloader:
             try:
                 return bring()
             except FileNotFoundError as error:
-                if isinstance(error, PenstockError) and not _is_below(transfer.directory, error):
-                    raise
+                below = f"{transfer.directory}{os.sep}"
+                if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
+                    raise  # it is an object of the store that is missing, not one of our own files
                 _log.info("%s was deleted while %s was on its way: again", transfer.directory, transfer.item.name)
         with translated(transfer.directory):
             return bring()
@@ -151,15 +151,18 @@ class Downloader:
         finally:
             self._stripes.leave(held)
 
-    def _fetch_held(self, transfer: Transfer, item: Item, beginning: Beginning | None, room: _Room) -> Fetched | None:
+    def _fetch_held(self, transfer: Transfer, item: Item, beginning: Beginning | None) -> Fetched | None:
         """Download unless the right copy is there, maybe brought by another fetcher."""
         folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
         with self._holding(transfer, item.name):
-            copy = self._copies.find(folder, item, source, partial(self._budget.evict_held, transfer.directory))
+            evict = partial(self._budget.evict, transfer.directory, is_held=True)
+            copy = self._copies.find(folder, item, source, evict)
             if copy.is_right:
                 self._found(transfer, copy)
                 return Fetched(copy.name)
-            if not room.reserve():
+            if transfer.reservation is None:
+                transfer.reservation = self._reserve(transfer, item)
+            if transfer.reservation is None:
                 return None
             cause = transfer.demand().cause
             transfer.begin()
@@ -167,7 +170,7 @@ class Downloader:
                 record = self._download(transfer, item, beginning, copy).run()
             except CancelledError as error:
                 raise NoLongerWanted from error
-            room.arrived = record
+            transfer.arrived = record
             if item.number is not None:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]
@@ -265,36 +268,8 @@ class Downloader:
             ((info, beginning),) = self._pool.wait([asked])
         except CancelledError as error:
             raise NoLongerWanted from error
-        sized = replace(part, raw=replace(part.raw, num_bytes=info.num_bytes))
-        return replace(item, parts=(sized,)), beginning
-
-
-def _is_below(directory: Path, error: PenstockError) -> bool:
-    """Tell whether it is one of our own files that is missing, not an object of the store."""
-    return str(error.facts.get("path", "")).startswith(f"{directory}{os.sep}")
-
-
-class _Room:
-    """The room of one transfer: reserved when it is known to be needed, given back when the transfer ends."""
-
-    def __init__(
-        self, budget: DiskBudget, reserve: Callable[[], Reservation | None], reservation: Reservation | None
-    ) -> None:
-        self._budget = budget
-        self._reserve = reserve
-        self._reservation = reservation
-        self.arrived: Record | None = None
-
-    def reserve(self) -> bool:
-        """Have room, or say that there is none now."""
-        if self._reservation is None:
-            self._reservation = self._reserve()
-        return self._reservation is not None
-
-    def end(self, *, hand_over: bool) -> None:
-        """Give it back, and count what came."""
-        if self._reservation is not None:
-            self._budget.settle(self._reservation, self.arrived, hand_over=hand_over)
+        sized = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
+        return item._replace(parts=(sized,)), beginning
 
 
 def _check_index_size(item: Item, source: Source) -> None:

@@ -103,10 +103,9 @@ class Folders:
 
     def stays(self, names: Iterable[str]) -> int:
         """Give the bytes that are in directories, those on their way included."""
+        total = 0
         with self.books:
-            return sum(map(self._stays, names))
-
-    def _stays(self, name: str) -> int:
-        noted = self._noted[name]
-        arrived = sum(num_bytes for num_bytes, _ in noted.arrived.values())
-        return noted.folder.eviction_order.used_bytes + noted.folder.reserved_bytes + arrived
+            for noted in map(self._noted.__getitem__, names):
+                total += noted.folder.eviction_order.used_bytes + noted.folder.reserved_bytes
+                total += sum(num_bytes for num_bytes, _ in noted.arrived.values())
+        return total

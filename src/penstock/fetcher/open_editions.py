@@ -97,21 +97,18 @@ class EditionOpener:
             old = edition.about()
             if old is not None and old.source != about.source:
                 continue
-            in_use = [record for record in _apart_records(folder, edition) if not evict(record.name)]
+            prefix = os.path.relpath(edition.folder, folder.directory) + "/"
+            apart = [record.name for record in folder.ledger.all() if record.name.startswith(prefix)]
+            in_use = [name for name in apart if not evict(name)]
             if not in_use:
                 edition.remove_unused()
 
 
-def _apart_records(folder: Folder, edition: Edition) -> list[Record]:
-    prefix = os.path.relpath(edition.folder, folder.directory) + "/"
-    return [record for record in folder.ledger.all() if record.name.startswith(prefix)]
-
-
-def digest_of(path: Path) -> str:
-    """Digest an index, wherever it lies."""
+def digest_of(path: Path, name: str = "sha256") -> str:
+    """Digest a file; of an index, this is what names its edition."""
     data = map_file(path)
     try:
-        return digest([data], ["sha256"])["sha256"]
+        return digest([data], [name])[name]
     finally:
         release(data)
 

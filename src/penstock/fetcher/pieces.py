@@ -41,9 +41,12 @@ def split(num_bytes: int) -> list[Span]:
 class PieceOwner:
     """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first."""
 
+    def __init__(self, *rank: float) -> None:
+        self.current_rank: tuple[float, ...] = rank
+
     def rank(self) -> tuple[float, ...]:
         """Give the place in the queue at this moment."""
-        return ()
+        return self.current_rank
 
 
 @dataclass(eq=False)

@@ -9,20 +9,22 @@ import enum
 import heapq
 import itertools
 import math
+import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.items import names_of
-from penstock.fetcher.transfer import Demand
+from penstock.fetcher.pieces import PieceOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
+    from penstock.cachedir.ledger import Record
+    from penstock.fetcher.budget import Reservation
     from penstock.fetcher.counts import GroupKey
-    from penstock.fetcher.transfer import Transfer
     from penstock.wire.item import Item
     from penstock.wire.messages import Fetched
     from penstock.wire.settings import CachedStream
@@ -40,6 +42,48 @@ class State(enum.Enum):
     QUEUED = enum.auto()
     RUNNING = enum.auto()
     PARKED = enum.auto()  # there is no room for it now
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Who wants an item at one moment."""
+
+    is_urgent: bool  # somebody stands still until it is there
+    is_requested: bool  # somebody waits for it: it is kept for him until he has locked it
+    insists: bool  # somebody has waited for so long that he would rather hear from a full disk than wait for it
+    cause: tuple[GroupKey, int] | None  # whose stream it is counted for
+
+
+class Transfer(PieceOwner):
+    """What is fetched does not change on the way. Who wants it does: that is asked for, and given as a value.
+
+    Its rank has one writer, the scheduler, which replaces it as a whole under its lock; whoever reads it sees the one
+    before or the one after.
+    """
+
+    def __init__(self, directory: Path, item: Item, stream: CachedStream, demand: Callable[[], Demand]) -> None:
+        super().__init__()
+        self.directory = directory
+        self.item = item
+        self.stream = stream
+        self.demand = demand
+        self.reservation: Reservation | None = None  # its room, given back when it ends
+        self.arrived: Record | None = None  # what has taken that room
+        self.num_bytes_done = 0  # in this attempt
+        self.is_cancelled = False  # for good: who wants it again begins another
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Count from the beginning."""
+        with self._lock:
+            self.num_bytes_done = 0
+
+    def add_bytes(self, num_bytes: int) -> None:
+        """Count bytes as they come; raises once nobody wants them any more."""
+        if self.is_cancelled:
+            raise CancelledError
+        with self._lock:
+            self.num_bytes_done += num_bytes
 
 
 @dataclass(eq=False)
@@ -103,6 +147,10 @@ class QueuedItem:
     def demand(self) -> Demand:
         """Tell who wants it now."""
         now = time.monotonic()
+        if self.requests:
+            cause: tuple[GroupKey, int] | None = (self.requests[0].group, self.requests[0].stream)
+        else:
+            cause = min(self.ahead, key=lambda whose: self.ahead[whose], default=None)
         return Demand(
             is_urgent=self.is_urgent,
             is_requested=bool(self.requests),
@@ -111,13 +159,8 @@ class QueuedItem:
                 and now >= request.refused_at + min(_DISK_PATIENCE_S, request.timeout_s / 2)
                 for request in self.requests
             ),
-            cause=self._cause(),
+            cause=cause,
         )
-
-    def _cause(self) -> tuple[GroupKey, int] | None:
-        if self.requests:
-            return self.requests[0].group, self.requests[0].stream
-        return min(self.ahead, key=lambda whose: self.ahead[whose], default=None)
 
 
 class ItemQueue:
@@ -298,27 +341,6 @@ class ItemQueue:
             (queued.soonest(), queued.order, key) for key, queued in self.items.items() if key[0] == directory
         ]
         heapq.heapify(self._later[directory])
-
-
-class Plans:
-    """What each group expects; a new plan of a group replaces its old one."""
-
-    def __init__(self) -> None:
-        self._plans: dict[GroupKey, dict[ItemKey, int]] = {}
-
-    def replace(self, group: GroupKey, plan: dict[ItemKey, int]) -> set[ItemKey]:
-        """Set a plan and give what it no longer holds."""
-        old = self._plans.get(group, {})
-        self._plans[group] = plan
-        return old.keys() - plan.keys()
-
-    def drop(self, group: GroupKey) -> set[ItemKey]:
-        """Forget a plan and give what it held."""
-        return set(self._plans.pop(group, {}))
-
-    def all(self) -> list[dict[ItemKey, int]]:
-        """Give all plans. They are replaced as a whole, never changed."""
-        return list(self._plans.values())
 
 
 def ahead_in(directories: Iterable[str], plans: Iterable[dict[ItemKey, int]]) -> dict[str, dict[str, int]]:

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from penstock.wire.settings import CachedStream
 
 
-class _Reader(PieceOwner):
-    """On whose behalf the ranges of one read are read: who asked first comes first."""
-
-    def __init__(self) -> None:
-        self._rank = (0.0, time.monotonic())
-
-    def rank(self) -> tuple[float, ...]:
-        return self._rank
-
-
 class ObjectReader:
     """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
 
@@ -64,19 +54,22 @@ class ObjectReader:
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
         """
-        source, owner = self._sources.of(stream), _Reader()
+        source, owner = self._sources.of(stream), PieceOwner(0.0, time.monotonic())  # who asked first comes first
         wanted: dict[str, list[Span]] = {}
         for key, span in places:
             if span is not None:
                 wanted.setdefault(key, []).append(span)
         ranges = {key: coalesce(spans, most_bytes=PIECE_BYTES) for key, spans in wanted.items()}
         try:
-            whole = self._stat_all(source, owner, [key for key, span in places if span is None])
+            keys = [key for key, span in places if span is None]
+            asked = [self._pool.submit(owner, 0, source, key, partial(source.store.stat, key)) for key in keys]
+            whole: dict[str, ObjectInfo] = dict(zip(keys, self._pool.wait(asked), strict=True))
             pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
             found, infos = self._read_all(source, owner, ranges, pinned)
             for key, number in shards.items():
                 if key in infos:
-                    self._watch.check(stream.directory, _shard_item(key, number, edition), [infos[key]], source)
+                    shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
+                    self._watch.check(stream.directory, shard, [infos[key]], source)
             objects = {key: split(info.num_bytes) for key, info in whole.items()}
             etags = {key: info.etag for key, info in whole.items()}
             complete, _ = self._read_all(source, owner, objects, etags)
@@ -84,10 +77,6 @@ class ObjectReader:
             raise CacheError("the fetcher is closing") from error
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
-
-    def _stat_all(self, source: Source, owner: PieceOwner, keys: Sequence[str]) -> dict[str, ObjectInfo]:
-        asked = [self._pool.submit(owner, 0, source, key, partial(source.store.stat, key)) for key in keys]
-        return dict(zip(keys, self._pool.wait(asked), strict=True))
 
     def _read_all(
         self, source: Source, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
@@ -105,10 +94,6 @@ class ObjectReader:
         found = {key: [next(answers) for _ in spans] for key, spans in wanted.items()}
         infos = {key: _agreed(source, key, [info for _, info in parts]) for key, parts in found.items() if parts}
         return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
-
-
-def _shard_item(key: str, number: int, edition: str) -> Item:
-    return Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
 
 
 def _agreed(source: Source, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:

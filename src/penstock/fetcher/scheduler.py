@@ -20,7 +20,7 @@ from penstock.fetcher.counts import Counts
 from penstock.fetcher.dispatcher import Dispatcher
 from penstock.fetcher.downloader import Downloader
 from penstock.fetcher.pieces import PiecePool
-from penstock.fetcher.queue import ItemKey, ItemQueue, Plans, QueuedItem, Request, State, ahead_in
+from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request, State, ahead_in
 from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.share_board import ShareBoard
 from penstock.fetcher.source import Sources
@@ -49,7 +49,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._queue = ItemQueue()
-        self._plans = Plans()
+        self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
         self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
         self._counts = Counts()
         self._pool = PiecePool()
@@ -105,12 +105,12 @@ class Scheduler:
         """Forget a group, its plan and its requests."""
         with self._lock:
             streams = self._groups.pop(group, ())
-            for key in self._plans.drop(group):
+            for key in self._plans.pop(group, {}):
                 self._unplan(group, key)
             gone = [request for queued in self._queue.items.values() for request in queued.requests]
             for request in gone:
                 if request.group == group:
-                    self._take_back(request)
+                    self.withdraw(request)
             self._shares.leave(group)
             self._counts.close(group)
             left = {str(stream.directory) for other in self._groups.values() for stream in other}
@@ -132,9 +132,10 @@ class Scheduler:
     def ask(self, group: GroupKey, stream: int, item: Item, *, is_urgent: bool = True) -> Request:
         """Request an item; the future of the request gives what was done, or the error."""
         settings = self._stream(group, stream)
-        request = Request(group, stream, is_urgent, settings.timeout_s, (str(settings.directory), item.identity))
+        key = str(settings.directory), item.identity
+        request = Request(group, stream, is_urgent, settings.timeout_s, key)
         with self._lock:
-            queued = self._queued(settings, item)
+            queued = self._queue.get(key, lambda: QueuedItem(settings.directory, item, settings))
             if item.refresh and not queued.item.refresh:
                 queued.item = item
             queued.requests.append(request)
@@ -145,7 +146,12 @@ class Scheduler:
     def withdraw(self, request: Request) -> None:
         """Take a request back."""
         with self._lock:
-            self._take_back(request)
+            self._queue.forget(request)
+            queued = self._queue.items.get(request.key)
+            if queued is not None and request in queued.requests:
+                queued.requests.remove(request)
+                self._queue.reconsider(queued)
+            request.future.cancel()
 
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
@@ -156,7 +162,8 @@ class Scheduler:
             key = directories[want.stream], want.item.identity
             plan[key] = min(want.ahead, plan.get(key, want.ahead))
         with self._lock:
-            for key in self._plans.replace(group, plan):
+            old, self._plans[group] = self._plans.get(group, {}), plan
+            for key in old.keys() - plan.keys():
                 self._unplan(group, key)
         absent = (want for want in wants if not want.is_present)
         while some := list(islice(absent, _MANY)):
@@ -243,7 +250,7 @@ class Scheduler:
 
     def join(self, timeout_s: float) -> bool:
         """Wait until the threads have ended that work on items, and tell whether they have."""
-        return self._dispatcher.workers.join(timeout_s)
+        return self._dispatcher.join(timeout_s)
 
     # --- Keeping the books (under the lock) -----------------------------------------------------------------
 
@@ -254,14 +261,11 @@ class Scheduler:
             except (KeyError, IndexError) as error:
                 raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
 
-    def _queued(self, settings: CachedStream, item: Item) -> QueuedItem:
-        key = str(settings.directory), item.identity
-        return self._queue.get(key, lambda: QueuedItem(settings.directory, item, settings))
-
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
-        if self._dispatcher.has_just_failed((str(settings.directory), want.item.identity)):
+        key = str(settings.directory), want.item.identity
+        if self._dispatcher.has_just_failed(key):
             return
-        queued = self._queued(settings, want.item)
+        queued = self._queue.get(key, lambda: QueuedItem(settings.directory, want.item, settings))
         before = queued.soonest()
         is_new = not queued.is_wanted
         queued.ahead[group, want.stream] = want.ahead
@@ -274,18 +278,10 @@ class Scheduler:
             queued.ahead = {whose: ahead for whose, ahead in queued.ahead.items() if whose[0] != group}
             self._queue.reconsider(queued)
 
-    def _take_back(self, request: Request) -> None:
-        self._queue.forget(request)
-        queued = self._queue.items.get(request.key)
-        if queued is not None and request in queued.requests:
-            queued.requests.remove(request)
-            self._queue.reconsider(queued)
-        request.future.cancel()
-
     def _cancel(self, items: Iterable[QueuedItem]) -> None:
         for transfer in [queued.transfer for queued in items]:
             if transfer is not None:
-                transfer.cancel()
+                transfer.is_cancelled = True
                 self._pool.cancel_all_of(transfer)
 
     def _protect(self, streams: Iterable[CachedStream]) -> None:
@@ -295,7 +291,7 @@ class Scheduler:
         if not evicting:
             return
         with self._lock:
-            plans = self._plans.all()
+            plans = list(self._plans.values())
         merged = ahead_in(evicting, plans)
         for name, directory in evicting.items():
             self._budget.expect(directory, merged[name])

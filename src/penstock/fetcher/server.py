@@ -12,31 +12,40 @@ import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
-from penstock.fetcher.store_calls import call_store
+from penstock.fetcher.source import call_store
 from penstock.wire import messages
 from penstock.wire.address import check_peer
-from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, pack_message, unpack_header, unpack_prefix
+from penstock.wire.frames import (
+    PREFIX_BYTES,
+    PROTOCOL,
+    Header,
+    dump_error,
+    pack_message,
+    unpack_header,
+    unpack_prefix,
+)
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
-    from concurrent.futures import Future
 
     from typing_extensions import Buffer
 
     from penstock.fetcher.scheduler import Scheduler
     from penstock.wire.share import Share
 
+T = TypeVar("T")
+
 _log = logging.getLogger("penstock.cache")
 PROGRESS_S = 1.0
 FIRST_CLIENT_S = 5.0
 GRACE_S = 0.5
 _MOST_STORE_CALLS = 16  # uploads of several writers side by side; each one is itself sent in parts
-_LARGE_BYTES = 16 << 10  # of a message that takes long to decode
+_LARGE_BYTES = 64 << 10  # of a message that takes long to decode
 
 
 class Server:
@@ -136,28 +145,29 @@ class ClientSession:
         # Its own, so that a directory on a slow disk holds up nobody but those who use it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-client")
         self._sending = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[object, asyncio.Task[None]] = {}  # those that answer a request by its number
+        self._waiting: dict[int | None, Callable[[], messages.Progress]] = {}  # by request: who says how far it is
         self._shares: dict[int, Share] = {}  # to be told; of several for one group the last one counts
         self._is_telling = False
+        self._is_reporting = False
 
     async def run(self) -> None:
         """Take messages until the client leaves. Those that change the books are done in order."""
         while (received := await self._receive()) is not None:
             message, number = received
             if isinstance(message, FetcherError):
-                await self._send(messages.reply(number or 0, error=message))
+                await self._send({"id": number, "error": dump_error(message)})
                 continue
             how, act = _HANDLERS[type(message)]
             answering = self._answer(how, act, message, number)
             if how is Handled.ASIDE:
-                self._start_request(number, answering)
+                self._start(answering, number)
             else:
                 await answering
 
     async def close(self) -> None:
         """Forget the client, once its last message is done."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
         self._writer.close()
         try:
@@ -168,17 +178,10 @@ class ClientSession:
     def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
         return self._loop.run_in_executor(self._thread, action, *arguments)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _start_request(self, number: int | None, answering: Coroutine[Any, Any, None]) -> None:
-        task = self._start(answering)
-        if number is not None:
-            self._requests[number] = task
-            task.add_done_callback(lambda _: self._requests.pop(number, None))
+    def _start(self, work: Coroutine[Any, Any, None], number: int | None = None) -> None:
+        name = object() if number is None else number
+        self._tasks[name] = self._loop.create_task(work)
+        self._tasks[name].add_done_callback(lambda _: self._tasks.pop(name))
 
     async def _receive(self) -> _Received | None:
         try:
@@ -218,25 +221,42 @@ class ClientSession:
             if isinstance(answer, tuple):
                 answer, payload = answer
             if number is not None:
-                await self._send(messages.reply(number, ok=messages.Done() if answer is None else answer), payload)
+                await self._send({"id": number, "ok": messages.Done() if answer is None else answer}, payload)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001  it goes to whoever asked
             if not isinstance(error, PenstockError):
                 _log.exception("a request failed")
             if number is not None:
-                await self._send(messages.reply(number, error=error))
+                await self._send({"id": number, "error": dump_error(error)})
 
-    async def _report(
+    async def _wait(
         self,
         number: int | None,
-        future: asyncio.Future[Any],
+        future: asyncio.Future[T],
         progress: Callable[[], messages.Progress] = messages.Progress,
-    ) -> None:
-        """Wait for something, and say every second that the fetcher is alive."""
-        while not (await asyncio.wait({future}, timeout=PROGRESS_S))[0]:
-            if number is not None:
-                await self._send(messages.reply(number, progress=progress()))
+    ) -> T:
+        """Wait for something, while the client hears every second that the fetcher is alive."""
+        if not self._is_reporting:
+            self._is_reporting = True
+            self._start(self._report())
+        self._waiting[number] = progress
+        try:
+            return await future
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _report(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(PROGRESS_S)
+                for number, progress in list(self._waiting.items()):
+                    if number in self._waiting and number is not None:
+                        await self._send({"id": number, "progress": progress()})
+        except ConnectionError as error:
+            _log.info("a client left before it was told how far its requests are: %s", error)
+        finally:
+            self._is_reporting = False
 
     # --- Unasked --------------------------------------------------------------------------------------------
 
@@ -251,7 +271,7 @@ class ClientSession:
         try:
             while self._shares:
                 group = next(iter(self._shares))
-                await self._send(messages.dump_news(messages.ShareNews(group, self._shares.pop(group))))
+                await self._send({"news": messages.ShareNews(group, self._shares.pop(group))})
         except ConnectionError as error:
             _log.info("a client left before it was told its share: %s", error)
         finally:
@@ -270,7 +290,7 @@ class ClientSession:
         self._scheduler.taken((self._client, taken.group), taken.stream, taken.identity)
 
     def _withdraw(self, withdraw: messages.Withdraw) -> None:
-        task = self._requests.get(withdraw.request)
+        task = self._tasks.get(withdraw.request)
         if task is not None:
             task.cancel()
 
@@ -306,21 +326,19 @@ class ClientSession:
         request = self._scheduler.ask(group, fetch.stream, fetch.item, is_urgent=fetch.is_urgent)
         future = asyncio.wrap_future(request.future)
         try:
-            await self._report(number, future, lambda: self._scheduler.progress(request))
-            notice = self._scheduler.take_notice(group, fetch.stream)  # an error would say the same, and more
-            fetched = future.result()
+            fetched = await self._wait(number, future, lambda: self._scheduler.progress(request))
+            notice = self._scheduler.take_notice(group, fetch.stream)
             return replace(fetched, warnings=(notice,)) if notice else fetched
+        except Exception:
+            self._scheduler.take_notice(group, fetch.stream)  # the error says the same, and more
+            raise
         finally:
             self._scheduler.withdraw(request)
 
     async def _read(self, read: messages.Read, number: int | None) -> tuple[messages.Found, list[Buffer]]:
         group = self._client, read.group
-        reading: Future[list[list[Buffer]]] = self._scheduler.read(
-            group, read.stream, read.places, read.edition, read.shards
-        )
-        future = asyncio.wrap_future(reading)
-        await self._report(number, future)
-        found = future.result()
+        reading = self._scheduler.read(group, read.stream, read.places, read.edition, read.shards)
+        found = await self._wait(number, asyncio.wrap_future(reading))
         sizes = tuple(sum(memoryview(piece).nbytes for piece in pieces) for pieces in found)
         return messages.Found(sizes), [piece for pieces in found for piece in pieces]
 
@@ -328,8 +346,7 @@ class ClientSession:
         is_over = threading.Event()
         future = self._loop.run_in_executor(self._store_threads, call_store, call, is_over)
         try:
-            await self._report(number, future)
-            answer, data = future.result()
+            answer, data = await self._wait(number, future)
         finally:
             is_over.set()
         return answer, [data] if data else []

@@ -67,11 +67,9 @@ class ShareBoard:
                 self._told |= news
             for group, share in news.items():
                 on_share = self._listeners.get(group)
-                if on_share is not None and self._told.get(group) == share:
-                    self._tell_one(on_share, share)
-
-    def _tell_one(self, on_share: Callable[[Share], None], share: Share) -> None:
-        try:
-            on_share(share)
-        except Exception:  # noqa: BLE001  its own affair: others are still to be told
-            _log.exception("somebody did not take what he may keep open")
+                if on_share is None or self._told.get(group) != share:
+                    continue
+                try:
+                    on_share(share)
+                except Exception:  # noqa: BLE001  its own affair: others are still to be told
+                    _log.exception("somebody did not take what he may keep open")

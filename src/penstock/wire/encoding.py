@@ -1,7 +1,7 @@
 """Dataclasses as plain JSON values and back, derived from their fields: no message spells out how it travels.
 
-A dataclass travels as an object, each value by its name. Those marked with `compact` travel as lists, in the order of
-their fields: a plan holds 10⁶ of them. What comes in is checked against the types of the fields.
+A dataclass travels as an object, each value by its name; named tuples and spans travel as lists, in the order of their
+fields. What comes in is checked against the types of the fields.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import dataclasses
 import types
 import typing
 from functools import cache, partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from penstock.errors import FetcherError, PenstockError
+from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_compact: set[type] = set()
 _PLAIN = {int: (int,), float: (float, int), str: (str,), bool: (bool,), type(None): (type(None),)}
-
-
-def compact(kind: type[T]) -> type[T]:
-    """Have a dataclass travel as a list."""
-    _compact.add(kind)
-    return kind
 
 
 # --- Out ----------------------------------------------------------------------------------------------------
@@ -38,24 +31,17 @@ def compact(kind: type[T]) -> type[T]:
 
 def plain(value: Any) -> Any:
     """Give what stands for a value that JSON does not know; its parts may be such values again."""
-    return _dumpers[type(value)](value)
+    if isinstance(value, Span):
+        return value.begin, value.end
+    if isinstance(value, Path):
+        return str(value)
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
-class _Dumpers(dict[type, "Callable[[Any], Any]"]):
-    """How to give the values of each type, made when it is first needed."""
-
-    def __missing__(self, kind: Any) -> Callable[[Any], Any]:
-        names = [] if issubclass(kind, Path) else [field.name for field in dataclasses.fields(kind)]
-        if issubclass(kind, Path):
-            self[kind] = str
-        elif kind in _compact:
-            self[kind] = attrgetter(*names)
-        else:
-            self[kind] = lambda value: {name: getattr(value, name) for name in names}
-        return self[kind]
-
-
-_dumpers = _Dumpers()
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 # --- In -----------------------------------------------------------------------------------------------------
@@ -86,8 +72,10 @@ def _loader(hint: Any) -> Load:
         return partial(_as_it_is, kinds)
     if hint is Path:
         return lambda value: Path(value)
+    if hint is Span or hasattr(hint, "_fields"):
+        return _list_loader(hint)
     if dataclasses.is_dataclass(hint):
-        return _list_loader(hint) if hint in _compact else _object_loader(hint)
+        return _object_loader(hint)
     origin = typing.get_origin(hint)
     if origin is dict:
         key, one = arguments[0], _loader(arguments[1])
@@ -119,13 +107,13 @@ def _as_it_is(kinds: Collection[type], value: Any) -> Any:
 
 def _object_loader(kind: Any) -> Load:
     hints = typing.get_type_hints(kind)
-    fields = {field.name: _loader(hints[field.name]) for field in dataclasses.fields(kind)}
+    fields = {name: _loader(hints[name]) for name in _names(kind)}
     return lambda value: kind(**{name: fields[name](part) for name, part in value.items()})
 
 
 def _list_loader(kind: Any) -> Load:
-    hints = typing.get_type_hints(kind)
-    parts = [hints[field.name] for field in dataclasses.fields(kind)]
+    parts = list(typing.get_type_hints(kind).values())
+    make: Load = partial(tuple.__new__, kind) if issubclass(kind, tuple) else lambda value: kind(*value)
     allowed = [_plain_kinds(hint) for hint in parts]
     converted = [(place, _loader(hint)) for place, hint in enumerate(parts) if allowed[place] is None]
     fitting: set[tuple[type, ...]] = set()  # the few combinations that were found right: looked up, not checked again
@@ -138,6 +126,6 @@ def _list_loader(kind: Any) -> Load:
             fitting.add(kinds)
         for place, convert in converted:
             value[place] = convert(value[place])
-        return kind(*value)
+        return make(value)
 
     return load_list

@@ -18,10 +18,12 @@ PREFIX_BYTES = _PREFIX.size
 
 Header = dict[str, Any]
 
+_encoder = json.JSONEncoder(separators=(",", ":"), default=plain)
+
 
 def pack_message(header: Header, num_payload: int = 0) -> bytes:
     """Give what goes on the wire before the payload; dataclasses in the header travel as plain values."""
-    text = json.dumps(header, separators=(",", ":"), default=plain).encode()
+    text = _encoder.encode(header).encode()
     if len(text) > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
         raise FetcherError(f"a message of {len(text)} + {num_payload} bytes is too long: ask for less at once")
     return _PREFIX.pack(len(text), num_payload) + text

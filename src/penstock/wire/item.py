@@ -1,15 +1,14 @@
-"""What can be asked of the fetcher: a shard with all its files, or a single object, as plain values."""
+"""What can be asked of the fetcher: a shard with all its files, or a single object, as plain values.
+
+A plan holds 10⁶ of them, so they are tuples: quick to make, and JSON lists as they are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.wire.encoding import compact
+from typing import NamedTuple
 
 
-@compact
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """One object and the name it gets in the directory. A size of None: whatever the store has."""
 
     name: str
@@ -18,9 +17,7 @@ class StoredFile:
     digest: str | None = None
 
 
-@compact
-@dataclass(frozen=True, slots=True)
-class ItemPart:
+class ItemPart(NamedTuple):
     """One file as it is read and, if it is stored compressed, as it is fetched."""
 
     raw: StoredFile
@@ -32,9 +29,7 @@ class ItemPart:
         return self.packed or self.raw
 
 
-@compact
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """Files that come and go together; the first names them all."""
 
     parts: tuple[ItemPart, ...]
@@ -66,9 +61,7 @@ class Item:
         return sum(part.packed.num_bytes or 0 for part in self.parts if part.packed)
 
 
-@compact
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """An entry of a plan: which stream, what, in how many batches, and whether it lies there already."""
 
     stream: int

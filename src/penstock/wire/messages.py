@@ -7,21 +7,19 @@ three times as long to make, and settings of stores hold secrets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import FetcherError
 from penstock.storage.base import ObjectInfo, StoreSettings
 from penstock.types import Place, Span
-from penstock.wire.encoding import compact, load, plain
-from penstock.wire.frames import Header, dump_error
+from penstock.wire.encoding import load, plain
+from penstock.wire.frames import Header
 from penstock.wire.item import Item, Want
 from penstock.wire.settings import CachedStream
 from penstock.wire.share import Share
 
 AnswerT = TypeVar("AnswerT", covariant=True)
-
-compact(Span)
 
 
 class Message(Generic[AnswerT]):
@@ -140,7 +138,7 @@ class Register(Message[Registered]):
     """There is a group of directories, which its number names from now on."""
 
     group: int
-    streams: tuple[CachedStream, ...] = field(repr=False)  # their stores' options may hold secrets
+    streams: tuple[CachedStream, ...]
     limit_bytes: int | None
 
 
@@ -258,20 +256,6 @@ def load_message(header: Header) -> tuple[Message[Any], int | None]:
     if type(number) not in (int, type(None)):
         raise FetcherError(f"a client numbered a request {number!r}, which is no number")
     return load(OPERATIONS[name][0], header.get("is")), number
-
-
-def reply(
-    number: int, *, ok: object = None, progress: Progress | None = None, error: Exception | None = None
-) -> Header:
-    """Give the header of what is said to a request: its answer, how far it is, or that it failed."""
-    if progress is not None:
-        return {"id": number, "progress": progress}
-    return {"id": number, "ok": ok} if error is None else {"id": number, "error": dump_error(error)}
-
-
-def dump_news(news: ShareNews) -> Header:
-    """Give the header of what is said unasked."""
-    return {"news": news}
 
 
 def load_answer(message: Message[AnswerT], value: Any) -> AnswerT:
