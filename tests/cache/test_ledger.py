@@ -28,7 +28,7 @@ from penstock.cachedir.versions import (
 )
 from penstock.errors import AccessDeniedError
 from penstock.fetcher.copies import Copies
-from penstock.fetcher.source import Source
+from penstock.fetcher.origin import Origin
 from penstock.storage.base import ObjectInfo
 from penstock.storage.local import LocalStore
 from penstock.wire.item import Item, ItemPart, StoredFile
@@ -310,7 +310,7 @@ def test_one_list_answers_for_all_shards(tmp_path: Path, can_list: bool, lists: 
     remote = LocalStore(tmp_path / "remote")
     (tmp_path / "remote").mkdir()
     store = CountingStore(remote, can_list)
-    source = Source(store=cast("Any", store), url="s3://bucket/data", name="s3://bucket/data")
+    source = Origin(store=cast("Any", store), url="s3://bucket/data", name="s3://bucket/data")
     for number in range(20):
         name = f"shard.{number:05}"
         for place in ("remote", "cache"):

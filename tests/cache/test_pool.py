@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import StoreError, StoreTimeoutError
 from penstock.fetcher.disk import PartFile
+from penstock.fetcher.origin import Origin
 from penstock.fetcher.pieces import LOWEST, PieceOwner, PiecePool
-from penstock.fetcher.source import Source
 from penstock.storage.base import open_store
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def pool() -> Iterator[PiecePool]:
     pool.close()
 
 
-def source(timeout_s: float = 30) -> Source:
-    return Source(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
+def source(timeout_s: float = 30) -> Origin:
+    return Origin(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
 
 
 class Ranked(PieceOwner):

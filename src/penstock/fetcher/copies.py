@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.presence import FileStamp
-    from penstock.fetcher.source import Source
+    from penstock.fetcher.origin import Origin
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
 
@@ -101,7 +101,7 @@ class Copies:
 
     # --- With the item's stripe held ------------------------------------------------------------------------
 
-    def find(self, folder: Folder, item: Item, source: Source, evict: Callable[[str], bool]) -> Copy:
+    def find(self, folder: Folder, item: Item, source: Origin, evict: Callable[[str], bool]) -> Copy:
         """Find the right copy, or say where it is to be brought; what is in its way goes, if that is allowed."""
         known = self.known(folder, item)
         if known is not None:
@@ -134,7 +134,7 @@ class Copies:
             return None
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 
-    def _is_right(self, folder: Folder, item: Item, record: Record, source: Source) -> bool:
+    def _is_right(self, folder: Folder, item: Item, record: Record, source: Origin) -> bool:
         if not self._is_trusted(folder, record):
             return False
         if record.edition == item.edition:
@@ -195,7 +195,7 @@ class Copies:
 
     # --- What the store has now -----------------------------------------------------------------------------
 
-    def _ask(self, folder: Folder, item: Item, key: str, source: Source) -> ObjectInfo | None:
+    def _ask(self, folder: Folder, item: Item, key: str, source: Origin) -> ObjectInfo | None:
         """Ask what an object is now: one list for the whole edition, where the store can list and is far away."""
         known = (str(folder.directory), item.edition)
         with self._lock:
@@ -211,7 +211,7 @@ class _Listing:
         self._objects: dict[str, ObjectInfo] | None = None
         self._can_list = True
 
-    def ask(self, source: Source, key: str) -> ObjectInfo | None:
+    def ask(self, source: Origin, key: str) -> ObjectInfo | None:
         if url_scheme(source.url) not in _NEAR and self._can_list:
             with self._lock:
                 if self._objects is None and self._can_list:

@@ -26,8 +26,8 @@ from penstock.errors import (
 from penstock.failpoints import reach
 from penstock.fetcher.disk import PartFile
 from penstock.fetcher.open_editions import digest_of
+from penstock.fetcher.origin import copies_pieces
 from penstock.fetcher.pieces import split
-from penstock.fetcher.source import copies_pieces
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
 from penstock.units import format_bytes
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.ledger import Ledger
     from penstock.fetcher.copies import KeptFile
+    from penstock.fetcher.origin import Origin
     from penstock.fetcher.pieces import Piece, PieceOwner, PiecePool
-    from penstock.fetcher.source import Source
     from penstock.storage.base import ObjectInfo
     from penstock.types import Span
     from penstock.wire.item import Item, ItemPart, StoredFile
@@ -65,7 +65,7 @@ class Ready(NamedTuple):
     name: str
 
 
-class Fetched(NamedTuple):
+class FetchedPart(NamedTuple):
     """What one part of an item has become: its raw file, the compressed one if that is kept, and what it is made of."""
 
     raw: Ready
@@ -80,7 +80,7 @@ class Download:
 
     item: Item
     directory: Path
-    source: Source
+    source: Origin
     keep_zip: bool
     pool: PiecePool
     owner: PieceOwner
@@ -119,24 +119,24 @@ class Download:
 
     # --- One part -------------------------------------------------------------------------------------------
 
-    def _prepare(self, part: ItemPart, new_file: Callable[[], Path]) -> Fetched:
+    def _prepare(self, part: ItemPart, new_file: Callable[[], Path]) -> FetchedPart:
         """Make a part ready under temporary names."""
         if part.packed is None:
             path, info = self._fetch_checked(part.raw, new_file)
-            return Fetched(Ready(path, self.name_of(part.raw.name)), None, lasting_tag(info, time.time_ns()), info)
+            return FetchedPart(Ready(path, self.name_of(part.raw.name)), None, lasting_tag(info, time.time_ns()), info)
         raw = Ready(new_file(), self.name_of(part.raw.name))
         kept = self.kept(part.packed)
         if kept is not None:
             self._unpack(kept.path, raw.path, part)
             stays = Ready(kept.path, part.packed.name) if kept.is_ours else None
-            return Fetched(raw, stays, kept.version, None)
+            return FetchedPart(raw, stays, kept.version, None)
         packed, info = self._fetch_checked(part.packed, new_file)
         self._unpack(packed, raw.path, part)
         version = lasting_tag(info, time.time_ns())
         if self.keep_zip:
-            return Fetched(raw, Ready(packed, self.name_of(part.packed.name)), version, info)
+            return FetchedPart(raw, Ready(packed, self.name_of(part.packed.name)), version, info)
         packed.unlink()
-        return Fetched(raw, None, version, info)
+        return FetchedPart(raw, None, version, info)
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
@@ -301,7 +301,7 @@ class Download:
 
     # --- Names ----------------------------------------------------------------------------------------------
 
-    def _record(self, parts: list[Fetched]) -> Record:
+    def _record(self, parts: list[FetchedPart]) -> Record:
         """Describe the files as they will be published; where the system does not name its boots, they are flushed."""
         ready = [part.raw for part in parts] + [part.packed for part in parts if part.packed is not None]
         if boot_id() is None:
@@ -322,7 +322,7 @@ class Download:
             boot=boot_id(),
         )
 
-    def _publish(self, parts: list[Fetched]) -> None:
+    def _publish(self, parts: list[FetchedPart]) -> None:
         """Give all files their names: the first part last, since its name stands for all."""
         files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
         for number, (temporary, name) in enumerate(files):

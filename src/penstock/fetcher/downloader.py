@@ -19,7 +19,7 @@ from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
 from penstock.fetcher.download import Beginning, Download
 from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
-from penstock.fetcher.source import reads_first
+from penstock.fetcher.origin import reads_first
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.units import format_bytes
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from penstock.cachedir.lock import Stripes
     from penstock.fetcher.budget import DiskBudget, Reservation
     from penstock.fetcher.counts import Counts
+    from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import PiecePool
     from penstock.fetcher.queue import Transfer
-    from penstock.fetcher.source import Source, Sources
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item
 
@@ -60,7 +60,7 @@ class Downloader:
     """Brings items with the means that all transfers share. Safe for threads."""
 
     def __init__(
-        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: Counts, sources: Sources
+        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: Counts, sources: Origins
     ) -> None:
         self.watch = EditionWatch()
         self._stripes = stripes
@@ -171,14 +171,14 @@ class Downloader:
             except CancelledError as error:
                 raise NoLongerWanted from error
             transfer.arrived = record
+            num_bytes = item.packed_bytes or item.raw_bytes
+            self._counts.add_download(cause, num_bytes)  # before readers find it: who counts afterwards misses none
             if item.number is not None:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]
                 edition.confirm(item.number, files, is_apart=copy.name != item.name)
         if record.boot is not None:
             self._flusher.add(transfer.directory, record, folder.ledger)
-        num_bytes = item.packed_bytes or item.raw_bytes
-        self._counts.add_download(cause, num_bytes)
         return Fetched(copy.name, num_bytes)
 
     def _download(self, transfer: Transfer, item: Item, beginning: Beginning | None, copy: Copy) -> Download:
@@ -233,7 +233,7 @@ class Downloader:
             return Fetched(edition=last.name, away=str(error))
         return Fetched(edition=edition.name)
 
-    def _last(self, transfer: Transfer, folder: Folder, source: Source) -> Edition | None:
+    def _last(self, transfer: Transfer, folder: Folder, source: Origin) -> Edition | None:
         """Give the edition that was opened last, or one of the index that somebody else laid there."""
         edition = last_edition(transfer.directory, source.name, digest_of)
         if edition is not None:
@@ -272,7 +272,7 @@ class Downloader:
         return item._replace(parts=(sized,)), beginning
 
 
-def _check_index_size(item: Item, source: Source) -> None:
+def _check_index_size(item: Item, source: Origin) -> None:
     num_bytes = item.parts[0].stored.num_bytes or 0
     if num_bytes > MAX_INDEX_BYTES:
         raise BadIndexError(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.fetcher.source import Source
+    from penstock.fetcher.origin import Origin
     from penstock.wire.item import Item
 
 # Clocks of stores and of this machine may differ by so much.
@@ -56,7 +56,7 @@ class EditionOpener:
         self._unproven: dict[str, str] = {}
 
     def open(
-        self, folder: Folder, source: Source, index: Path, info: ObjectInfo | None, evict: Callable[[str], bool]
+        self, folder: Folder, source: Origin, index: Path, info: ObjectInfo | None, evict: Callable[[str], bool]
     ) -> Edition:
         """Give the edition of an index that has just come; `index` is a file of ours, and is moved away."""
         index_digest = digest_of(index)
@@ -128,7 +128,7 @@ def _is_beside_files(directory: Path, index_digest: str, info: ObjectInfo | None
     return digest_of(directory / INDEX_NAME) == index_digest
 
 
-def _publish_index(folder: Folder, edition: Edition, source: Source, info: ObjectInfo | None) -> None:
+def _publish_index(folder: Folder, edition: Edition, source: Origin, info: ObjectInfo | None) -> None:
     """Lay the index beside the files, for other readers of the directory, unless somebody else's lies there."""
     directory = folder.directory
     record = folder.ledger.get(INDEX_NAME)
@@ -201,7 +201,7 @@ class EditionWatch:
         """Give the version that a ranged read of an object has to be of, if it was read before."""
         return self._of(directory, edition).tags.get(key)
 
-    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], source: Source) -> None:
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], source: Origin) -> None:
         """Raise if the objects of a shard are not of its edition; what fitted its digest is, whatever else changed."""
         if item.number is None:
             return
@@ -217,7 +217,7 @@ class EditionWatch:
             edition.see(item.number, version)
         watched.tags.update((info.key, info.etag) for info in infos)
 
-    def explain(self, directory: Path, edition: str, source: Source, key: str) -> None:
+    def explain(self, directory: Path, edition: str, source: Origin, key: str) -> None:
         """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
         self._check_index(self._of(directory, edition), source, key)
 
@@ -231,7 +231,7 @@ class EditionWatch:
                 self._watched[str(directory), edition] = found
             return found
 
-    def _check_time(self, watched: _Watched, info: ObjectInfo, source: Source) -> None:
+    def _check_time(self, watched: _Watched, info: ObjectInfo, source: Origin) -> None:
         modified_ns = info.modified_ns
         with watched.lock:
             if modified_ns is None or watched.mark_ns is None:
@@ -246,7 +246,7 @@ class EditionWatch:
             if not is_young(info, time.time_ns()):
                 watched.mark_ns = modified_ns
 
-    def _check_index(self, watched: _Watched, source: Source, key: str) -> None:
+    def _check_index(self, watched: _Watched, source: Origin, key: str) -> None:
         watched.asked_at = time.monotonic()
         if watched.about is None:
             return
@@ -257,7 +257,7 @@ class EditionWatch:
         if not watched.about.is_version(info):
             raise self._changed(source, key, f"{INDEX_NAME} is another one by now")
 
-    def _changed(self, source: Source, key: str, reason: str) -> ObjectChangedError:
+    def _changed(self, source: Origin, key: str, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
             f"{source.where(key)} was written again while this job reads it ({reason}): a job reads one version of its"
             " data from beginning to end. Start it again to read the new one, or write new data to a new place",

@@ -15,7 +15,7 @@ from penstock.types import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.fetcher.source import Source
+    from penstock.fetcher.origin import Origin
 
 PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
@@ -101,7 +101,7 @@ class PiecePool:
         """The number of pieces being read now."""
         return len(self._started)
 
-    def submit(self, owner: PieceOwner, num_bytes: int, source: Source, key: str, action: Callable[[], Any]) -> Piece:
+    def submit(self, owner: PieceOwner, num_bytes: int, source: Origin, key: str, action: Callable[[], Any]) -> Piece:
         """Queue a read of an object of a store."""
         piece = Piece(owner, num_bytes, action, source.timeout_s, source.where(key))
         with self._changed:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.open_editions import EditionWatch
+    from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import PiecePool
-    from penstock.fetcher.source import Source, Sources
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class ObjectReader:
     """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
 
-    def __init__(self, pool: PiecePool, counts: Counts, sources: Sources, watch: EditionWatch) -> None:
+    def __init__(self, pool: PiecePool, counts: Counts, sources: Origins, watch: EditionWatch) -> None:
         self._pool = pool
         self._counts = counts
         self._sources = sources
@@ -79,7 +79,7 @@ class ObjectReader:
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
     def _read_all(
-        self, source: Source, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+        self, source: Origin, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
     ) -> tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]:
         def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
             return source.store.read_piece(key, span, etags[key])
@@ -96,7 +96,7 @@ class ObjectReader:
         return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
 
 
-def _agreed(source: Source, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:
+def _agreed(source: Origin, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:
     """Give what an object is, if all that was read of it is of one version."""
     if any(info.etag != infos[0].etag for info in infos):
         raise ObjectChangedError(f"{source.where(key)} was replaced while it was being read: fetch it again", key=key)

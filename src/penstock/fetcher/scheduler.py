@@ -19,11 +19,11 @@ from penstock.fetcher.budget import DiskBudget
 from penstock.fetcher.counts import Counts
 from penstock.fetcher.dispatcher import Dispatcher
 from penstock.fetcher.downloader import Downloader
+from penstock.fetcher.origin import Origins
 from penstock.fetcher.pieces import PiecePool
 from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request, State, ahead_in
 from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.share_board import ShareBoard
-from penstock.fetcher.source import Sources
 from penstock.storage.retry import RetryHooks
 from penstock.wire.messages import NodeStats, Progress
 
@@ -56,7 +56,7 @@ class Scheduler:
         stripes = Stripes()
         self._budget = DiskBudget(stripes)
         self._shares = ShareBoard(self._budget)
-        sources = Sources(
+        sources = Origins(
             RetryHooks(
                 sleep=self._pool.pause,
                 on_retry=lambda _: self._counts.add("retries"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
-from penstock.fetcher.source import call_store
+from penstock.fetcher.origin import call_store
 from penstock.wire import messages
 from penstock.wire.address import check_peer
 from penstock.wire.frames import (

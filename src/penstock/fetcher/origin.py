@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Origin:
     """A store, which tries again by itself, and how patiently it is asked."""
 
     store: Store
@@ -59,7 +59,7 @@ def reads_first(store: object) -> TypeGuard[PieceReader]:
     return hasattr(store, "read_first")
 
 
-class Sources:
+class Origins:
     """Opens stores, and keeps them open. Safe for threads."""
 
     def __init__(self, hooks: RetryHooks) -> None:
@@ -67,7 +67,7 @@ class Sources:
         self._stores: dict[str, Store] = {}
         self._hooks = hooks
 
-    def of(self, stream: CachedStream) -> Source:
+    def of(self, stream: CachedStream) -> Origin:
         """Give the source of a stream."""
         policy = RetryPolicy.of(stream.retry, stream.timeout_s)
         known = f"{policy} {stream.store.url} {sorted(stream.store.options.items(), key=str)!r}"
@@ -75,7 +75,7 @@ class Sources:
             store = self._stores.get(known)
             if store is None:
                 store = self._stores[known] = open_store(stream.store, retry=policy, hooks=self._hooks)
-        return Source(
+        return Origin(
             store=store,
             url=stream.store.url,
             name=source_name(stream.store),
