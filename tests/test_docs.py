@@ -44,3 +44,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
+
+
+def test_the_files_that_the_design_names_are_there() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", (ROOT / "docs" / "design.md").read_text()))
+    assert len(named) > 20
+    assert not {name for name in named if not any((root / name).exists() for root in (ROOT / "src" / "penstock", ROOT))}
