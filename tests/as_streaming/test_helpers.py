@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock.as_streaming  # noqa: F401  what follows imports `streaming`
+from penstock.as_streaming.helpers import Array
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -33,8 +34,6 @@ def test_a_spanner_finds_shard_and_row() -> None:
 
 
 def test_an_array_takes_any_key() -> None:
-    from streaming.base.array import Array
-
     class Squares(Array):
         @property
         def size(self) -> int:

@@ -209,11 +209,11 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
             samples = make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
         return nest(samples, key)
 
-    def get_item(self, sample_id: int, retry: int = 7) -> Any:  # noqa: ARG002
+    def get_item(self, sample_id: int, *retry: Any, **named: Any) -> Any:  # noqa: ARG002
         """Give one sample by its number. Override it to change samples: iterating calls it, too.
 
-        Of a shard that is not on this machine and not compressed, only the sample's own bytes are fetched. `retry` is
-        there for callers who pass it: how often a store is asked again is `download_retry`.
+        Of a shard that is not on this machine and not compressed, only the sample's own bytes are fetched. A number of
+        retries may be passed, as to MosaicML Streaming, and counts for nothing: `download_retry` does.
         """
         readers = self.readers.here
         sample = readers.at_hand.pop(sample_id, None)

@@ -95,12 +95,12 @@ class StreamingDataLoader(DataLoader[Any]):
         """Count the samples that this rank got in this pass."""
         return self._delivered.num_samples() if self._is_streaming else 0
 
-    def state_dict(self) -> dict[str, Any] | None:
+    def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values.
 
-        None, if the dataset is no `StreamingDataset`.
+        It is empty if the dataset is no `StreamingDataset`.
         """
-        return self._delivered.state_dict() if self._is_streaming else None
+        return self._delivered.state_dict() if self._is_streaming else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass, on as many ranks and workers as there are now."""
