@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import penstock.as_streaming  # noqa: F401  what follows imports `streaming`
+import penstock.as_streaming
 from penstock.as_streaming.helpers import Array
+from tests.streaming import write_samples
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -122,3 +123,21 @@ def recorded(kind: str) -> list[dict[str, Any]]:
 
 def without(case: dict[str, Any], *results: str) -> dict[str, Any]:
     return {name: value for name, value in case.items() if name not in results}
+
+
+def test_a_class_of_streams_can_be_named(tmp_path: Path) -> None:
+    from streaming.base.stream import Stream, streams_registry
+
+    class Own(Stream):  # type: ignore[misc]  # nobody knows the types of `streaming`
+        def __init__(self, note: str, **options: Any) -> None:
+            super().__init__(**options)
+            self.note = note
+
+    write_samples(tmp_path, 20)
+    assert streams_registry.register("as-streaming-own", func=Own) is Own
+    assert "as-streaming-own" in streams_registry
+    assert streams_registry.get_all()["as-streaming-own"] is streams_registry.get("as-streaming-own") is Own
+    dataset = penstock.StreamingDataset(
+        local=str(tmp_path), stream_name="as-streaming-own", stream_config={"note": "kept"}, batch_size=4
+    )
+    assert dataset.streams[0].note == "kept"  # type: ignore[attr-defined]

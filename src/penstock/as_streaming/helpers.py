@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.data.getitem import items_at
 from penstock.data.mosaic_names import Spanner as _Spanner
 from penstock.data.seat import find_seat, worker_of
+from penstock.data.stream import stream_classes
 from penstock.index.catalog import INDEX_NAME
 from penstock.order.id_spans import IdSpans
 from penstock.order.world import Seat
@@ -32,6 +33,29 @@ def get_list_arg(text: str) -> list[str]:
 def get_index_basename() -> str:
     """Name the index file of a dataset."""
     return INDEX_NAME
+
+
+class StreamsRegistry:
+    """The classes that `stream_name=` of a dataset names, with the methods of the original's registry."""
+
+    def register(self, name: str, *, func: Any = None) -> Any:
+        """Let a name stand for a class, or decorate that class."""
+        add = stream_classes.register(name)
+        return add if func is None else add(func)
+
+    def get(self, name: str) -> Any:
+        """Give the class of a name."""
+        return stream_classes.get(name)
+
+    def get_all(self) -> dict[str, Any]:
+        """Give all classes by name."""
+        return {name: stream_classes.get(name) for name in stream_classes.names()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in stream_classes
+
+
+streams_registry = StreamsRegistry()
 
 
 class Spanner(_Spanner):

@@ -81,7 +81,7 @@ NAMES: dict[str, dict[str, str]] = {
     "streaming.base.spanner": _of(_HELPERS, "Spanner"),
     "streaming.base.stream": {
         **_of("penstock.data.stream", "Stream"),
-        "streams_registry": "penstock.data.stream:stream_classes",
+        **_of(_HELPERS, "streams_registry"),
     },
     "streaming.base.util": {
         "bytes_to_int": "penstock.units:parse_bytes",

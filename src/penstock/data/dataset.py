@@ -65,9 +65,9 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         epoch_size: How many samples an epoch draws, such as 1_000_000 or "1m"; by default all of them.
         predownload: How many samples ahead of the training step each rank has shards fetched; by default, by bytes.
         cache_limit: How much disk the folders of this dataset may take on each node, such as "100gb".
-        sampling_method: For `order="mosaic"`: `balanced` or `fixed`.
-        sampling_granularity: For `order="mosaic"`: how many samples are chosen in a row.
-        partition_algo: For `order="mosaic"`: `orig` or `relaxed`.
+        sampling_method: `balanced`, or `fixed` for MosaicML Streaming's order that chooses the same samples each epoch.
+        sampling_granularity: How many samples are chosen in a row; more than 1 means MosaicML Streaming's order.
+        partition_algo: `orig` or `relaxed`, which mean MosaicML Streaming's order.
         num_canonical_nodes: The lanes of the order; a number of nodes that divides it shares no shards.
         batch_size: Samples of each rank in a batch. A `StreamingDataLoader` says it for you.
         shuffle: Shuffle over all shards, anew in each epoch.
