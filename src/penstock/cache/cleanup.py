@@ -213,11 +213,7 @@ Attempt = tuple["CachedCopy", Outcome]
 
 
 def remove_in_order(
-    copies: Iterable[CachedCopy],
-    remove: Callable[[CachedCopy, float], Outcome],
-    *,
-    left_bytes: int,
-    to_bytes: int = -1,
+    copies: Iterable[CachedCopy], remove: Callable[[CachedCopy, float], Outcome], *, left_bytes: int, to_bytes: int = -1
 ) -> tuple[list[Attempt], int]:
     """Remove one copy after the other until no more than so many bytes are left; give what was tried, and what is left.
 

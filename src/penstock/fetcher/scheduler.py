@@ -58,9 +58,7 @@ class Scheduler:
         self._shares = ShareBoard(self._budget)
         sources = Origins(
             RetryHooks(
-                sleep=self._pool.pause,
-                on_retry=lambda _: self._counts.add("retries"),
-                on_life=self._pool.note_life,
+                sleep=self._pool.pause, on_retry=lambda _: self._counts.add("retries"), on_life=self._pool.note_life
             )
         )
         self._downloader = Downloader(

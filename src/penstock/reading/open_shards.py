@@ -40,10 +40,7 @@ class OpenShards:
     """
 
     def __init__(
-        self,
-        open_shard: Callable[[int], OpenShard],
-        memory_bytes: Sequence[int] | None = None,
-        max_bytes: int = 0,
+        self, open_shard: Callable[[int], OpenShard], memory_bytes: Sequence[int] | None = None, max_bytes: int = 0
     ) -> None:
         self._open = open_shard
         self._memory_bytes = memory_bytes
