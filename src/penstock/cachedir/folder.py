@@ -123,10 +123,6 @@ class Folder:
             elif record.name not in self.eviction_order:
                 self.eviction_order.put(record.name, record.num_bytes, used_s)
 
-    def add(self, record: Record) -> None:
-        """Count files that are there now."""
-        self.eviction_order.put(record.name, record.num_bytes, time.time())
-
     def hand_over(self, name: str) -> None:
         """Keep a copy until its reader says that it has locked it."""
         self._handed_over[name] = time.monotonic() + _HAND_OVER_S

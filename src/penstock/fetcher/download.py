@@ -26,10 +26,10 @@ from penstock.errors import (
 from penstock.failpoints import reach
 from penstock.fetcher.disk import PartFile
 from penstock.fetcher.open_editions import digest_of
-from penstock.fetcher.origin import copies_pieces
 from penstock.fetcher.pieces import split
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
+from penstock.storage.base import check_version
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -230,10 +230,7 @@ class Download:
             raise
         for info in found:
             self._check_size(file, info, num_bytes)
-            if info.etag != found[0].etag:
-                raise ObjectChangedError(
-                    f"{self.source.where(file.key)} was replaced while it was being read: fetch it again", key=file.key
-                )
+            check_version(self.source.where(file.key), info, found[0].etag)
         return found[0]
 
     def _use_beginning(self, beginning: Beginning, span: Span, out: PartFile) -> list[ObjectInfo]:
@@ -252,11 +249,13 @@ class Download:
         return int(info.num_bytes)
 
     def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
-        store = self.source.store
-        if copies_pieces(store):
-            info = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out))
+        copy_piece = getattr(self.source.store, "copy_piece", None)
+        if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
+            info: ObjectInfo = copy_piece(
+                file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out)
+            )
         else:
-            data, info = store.read_piece(file.key, span, None)
+            data, info = self.source.store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
                     f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
@@ -354,14 +353,10 @@ class Download:
     def _disk_errors(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise self._no_space(error) from error
-            raise
-        except StoreError as error:  # an unpacked file translates its own
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
-                raise self._no_space(cause) from cause
+        except (OSError, StoreError) as error:
+            for cause in (error, error.__cause__):  # an unpacked file translates its own
+                if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+                    raise self._no_space(cause) from cause
             raise
 
     def _no_space(self, error: OSError) -> CacheError:

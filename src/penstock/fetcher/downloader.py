@@ -19,7 +19,6 @@ from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
 from penstock.fetcher.download import Beginning, Download
 from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
-from penstock.fetcher.origin import reads_first
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.units import format_bytes
@@ -258,9 +257,10 @@ class Downloader:
         source, key = self._sources.of(transfer.stream), part.raw.key
 
         def ask() -> tuple[ObjectInfo, Beginning | None]:
-            if not reads_first(source.store):
+            read_first = getattr(source.store, "read_first", None)
+            if read_first is None:
                 return source.store.stat(key), None
-            data, info = source.store.read_first(key, _BEGINNING_BYTES)
+            data, info = read_first(key, _BEGINNING_BYTES)
             return info, Beginning(data, info)
 
         asked = self._pool.submit(transfer, 0, source, key, ask)

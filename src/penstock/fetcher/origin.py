@@ -6,7 +6,7 @@ import json
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import place_of
 from penstock.errors import FetcherError
@@ -15,13 +15,7 @@ from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Buffer
-
-    from penstock.storage.base import ObjectInfo, Store, StoreSettings
-    from penstock.storage.pieces import PieceReader
-    from penstock.types import Span
+    from penstock.storage.base import Store, StoreSettings
     from penstock.wire.messages import CallStore
     from penstock.wire.settings import CachedStream
 
@@ -39,24 +33,6 @@ class Origin:
     def where(self, key: str) -> str:
         """Name an object in messages."""
         return f"{shown_url(self.url).rstrip('/')}/{key}"
-
-
-class CopiesPieces(Protocol):
-    """A store that hands over what comes of a piece at once, so that it is in memory once and not for long."""
-
-    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
-        """Hand over a range of an object as it comes, each part with its place in the range."""
-        ...
-
-
-def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
-    """Tell whether a store can do so."""
-    return hasattr(store, "copy_piece")
-
-
-def reads_first(store: object) -> TypeGuard[PieceReader]:
-    """Tell whether a store gives the beginning of an object together with what the object is."""
-    return hasattr(store, "read_first")
 
 
 class Origins:

@@ -7,8 +7,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import CacheError, ObjectChangedError
-from penstock.fetcher.pieces import MOST_SMALL, PIECE_BYTES, PieceOwner, split
+from penstock.errors import CacheError
+from penstock.fetcher.pieces import MOST_SMALL, PieceOwner, split
+from penstock.storage.base import check_version
+from penstock.storage.pieces import PIECE_BYTES
 from penstock.storage.ranges import coalesce, cut_out
 from penstock.wire.item import Item, ItemPart, StoredFile
 
@@ -92,12 +94,8 @@ class ObjectReader:
         answers = iter(self._pool.wait(pieces))
         self._counts.add("bytes", sum(piece.num_bytes for piece in pieces))
         found = {key: [next(answers) for _ in spans] for key, spans in wanted.items()}
-        infos = {key: _agreed(source, key, [info for _, info in parts]) for key, parts in found.items() if parts}
+        infos = {key: parts[0][1] for key, parts in found.items() if parts}
+        for key, info in infos.items():
+            for _, other in found[key]:
+                check_version(source.where(key), other, info.etag)
         return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
-
-
-def _agreed(source: Origin, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:
-    """Give what an object is, if all that was read of it is of one version."""
-    if any(info.etag != infos[0].etag for info in infos):
-        raise ObjectChangedError(f"{source.where(key)} was replaced while it was being read: fetch it again", key=key)
-    return infos[0]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreFamily, shown_url
+from penstock.storage.base import shown_url
 from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
-from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
+from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import first_set, is_true, take_options, without_none
 
 if TYPE_CHECKING:
@@ -155,7 +155,4 @@ def connect_azure(settings: StoreSettings, tuning: ClientTuning) -> Any:
     )
 
 
-cloud = Cloud(place=_place, connect=connect_azure, may_try_anonymous=lambda options: not options.get("anonymous"))
-family = StoreFamily(
-    open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_azure
-)
+family = object_family(Cloud(place=_place, connect=connect_azure), resolve_azure)

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.storage.base import StoreSettings
     from penstock.storage.databricks_api import FileApi, FileStatus
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 T = TypeVar("T")
@@ -53,9 +51,6 @@ class DatabricksStore(ReadsBodies):
     login: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DatabricksStore, (self.root, self.login, self.retry)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -95,9 +90,6 @@ class DatabricksStore(ReadsBodies):
                 return action()
 
         return retrying(attempt, self.retry, self.hooks, f"dbfs:{path}")
-
-    def _opener(self) -> OpenBody:
-        return self._open
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[Body]:
@@ -164,8 +156,7 @@ def resolve_databricks(url: str, options: Mapping[str, Any], environ: Mapping[st
     return {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}
 
 
-def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> DatabricksStore:
-    return DatabricksStore(root_of(settings.url), settings.options, retry, hooks)
-
-
-family = StoreFamily(open=_open_store, resolve=resolve_databricks)
+family = StoreFamily(
+    open=lambda settings, retry, hooks: DatabricksStore(root_of(settings.url), settings.options, retry, hooks),
+    resolve=resolve_databricks,
+)

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.storage.base import StoreSettings
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 T = TypeVar("T")
@@ -65,9 +64,6 @@ class FsspecStore(ReadsBodies):
     options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FsspecStore, (self.url, self.options, self.retry)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -118,9 +114,6 @@ class FsspecStore(ReadsBodies):
                 return action(*self._system())
 
         return retrying(attempt, self.retry, self.hooks, self._shown(key))
-
-    def _opener(self) -> OpenBody:
-        return self._open
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[Body]:

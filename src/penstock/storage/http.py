@@ -73,7 +73,9 @@ def connect_http(settings: StoreSettings, tuning: ClientTuning) -> Any:
     )
 
 
-cloud = Cloud(place=_place, connect=connect_http, read_only=READ_ONLY, no_list=NO_LIST)
+cloud = Cloud(
+    place=_place, connect=connect_http, may_try_anonymous=lambda _: False, read_only=READ_ONLY, no_list=NO_LIST
+)
 
 
 def _open(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> Store:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 READ_ONLY = "web servers are for reading"
@@ -178,9 +177,6 @@ class HttpHeaderStore(ReadsBodies):
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return HttpHeaderStore, (self.settings, self.retry)
-
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
         check_key(key)
@@ -201,9 +197,6 @@ class HttpHeaderStore(ReadsBodies):
     def check_writable(self) -> NoReturn:
         """Say that it is not."""
         raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {READ_ONLY}")
-
-    def _opener(self) -> OpenBody:
-        return self._open
 
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[Body]:

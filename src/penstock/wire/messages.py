@@ -8,7 +8,7 @@ three times as long to make, and settings of stores hold secrets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 from penstock.errors import FetcherError
 from penstock.storage.base import ObjectInfo, StoreSettings
@@ -224,38 +224,38 @@ class CallStore(Message[StoreAnswer]):
     etag: str | None = None
 
 
-# By the name of the operation: what is said, and what is answered.
-OPERATIONS: dict[str, tuple[type[Message[Any]], type]] = {
-    "hello": (Hello, Done),
-    "register": (Register, Registered),
-    "unregister": (Unregister, Done),
-    "expect": (Expect, Done),
-    "released": (Released, Done),
-    "taken": (Taken, Done),
-    "withdraw": (Withdraw, Done),
-    "stats": (GetStats, NodeStats),
-    "caused": (GetCaused, Caused),
-    "fetch": (Fetch, Fetched),
-    "read": (Read, Found),
-    "store": (CallStore, StoreAnswer),
-}
-_NAMES = {kind: name for name, (kind, _) in OPERATIONS.items()}
-_ANSWERS = dict(OPERATIONS.values())
+_ALL: tuple[type[Message[Any]], ...] = (
+    Hello,
+    Register,
+    Unregister,
+    Expect,
+    Released,
+    Taken,
+    Withdraw,
+    GetStats,
+    GetCaused,
+    Fetch,
+    Read,
+    CallStore,
+)
+_MESSAGES: dict[str, type[Message[Any]]] = {kind.__name__: kind for kind in _ALL}
+_ANSWERS = {kind: get_args(vars(kind)["__orig_bases__"][0])[0] for kind in _ALL}
 
 
 def dump_message(message: Message[Any], number: int | None = None) -> Header:
     """Give the header of a message; with a number it is a request, whose answers carry the same."""
-    return {"op": _NAMES[type(message)], "id": number, "is": plain(message)}
+    return {"op": type(message).__name__, "id": number, "is": plain(message)}
 
 
 def load_message(header: Header) -> tuple[Message[Any], int | None]:
     """Understand a header: the message, and its number if an answer is waited for."""
     name, number = header.get("op"), header.get("id")
-    if name not in OPERATIONS:
+    kind = _MESSAGES.get(str(name))
+    if kind is None:
         raise FetcherError(f"a client asked for {name!r}, which does not exist")
     if type(number) not in (int, type(None)):
         raise FetcherError(f"a client numbered a request {number!r}, which is no number")
-    return load(OPERATIONS[name][0], header.get("is")), number
+    return load(kind, header.get("is")), number
 
 
 def load_answer(message: Message[AnswerT], value: Any) -> AnswerT:
