@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cachedir.layout import folder_mode, new_part_path, stripe_of
+from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record, boot_id, flush_file
 from penstock.cachedir.presence import stamp_of
 from penstock.cachedir.versions import lasting_tag
@@ -324,9 +324,10 @@ class Download:
     def _publish(self, parts: list[FetchedPart]) -> None:
         """Give all files their names: the first part last, since its name stands for all."""
         files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
+        folder_mode = self.file_mode | (self.file_mode & 0o444) >> 2  # whoever may read a file may look for it
         for number, (temporary, name) in enumerate(files):
             path = resolve_inside(self.directory, name)
-            make_folders(path.parent, folder_mode(self.file_mode))
+            make_folders(path.parent, folder_mode)
             reach("publish.between_parts" if number else "publish.before")
             temporary.replace(path)
         reach("publish.after")

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,10 +24,10 @@ from penstock.units import format_bytes
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from penstock.cachedir.folder import Folder
-    from penstock.cachedir.lock import Stripes
+    from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.budget import DiskBudget, Reservation
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.origin import Origin, Origins
@@ -140,15 +139,10 @@ class Downloader:
         with translated(transfer.directory):
             return bring()
 
-    @contextmanager
-    def _holding(self, transfer: Transfer, name: str) -> Iterator[None]:
+    def _holding(self, transfer: Transfer, name: str) -> Held:
         # Whoever has the name may be bringing it over a slow network, and gives up by himself.
         timeout_s = _PATIENCE * transfer.stream.timeout_s
-        held = self._stripes.take(transfer.directory, name, timeout_s, should_stop=lambda: transfer.is_cancelled)
-        try:
-            yield
-        finally:
-            self._stripes.leave(held)
+        return self._stripes.take(transfer.directory, name, timeout_s, should_stop=lambda: transfer.is_cancelled)
 
     def _fetch_held(self, transfer: Transfer, item: Item, beginning: Beginning | None) -> Fetched | None:
         """Download unless the right copy is there, maybe brought by another fetcher."""
@@ -212,7 +206,13 @@ class Downloader:
         folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
         try:
             item, beginning = self._sized(transfer)
-            _check_index_size(item, source)
+            num_bytes = item.parts[0].stored.num_bytes or 0
+            if num_bytes > MAX_INDEX_BYTES:
+                raise BadIndexError(
+                    f"{source.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
+                    f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
+                    num_bytes=num_bytes,
+                )
             download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
             with download.fetched_index() as (path, info):
                 self._counts.add_download(transfer.demand().cause, info.num_bytes)
@@ -270,13 +270,3 @@ class Downloader:
             raise NoLongerWanted from error
         sized = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
         return item._replace(parts=(sized,)), beginning
-
-
-def _check_index_size(item: Item, source: Origin) -> None:
-    num_bytes = item.parts[0].stored.num_bytes or 0
-    if num_bytes > MAX_INDEX_BYTES:
-        raise BadIndexError(
-            f"{source.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
-            f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
-            num_bytes=num_bytes,
-        )

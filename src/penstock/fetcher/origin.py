@@ -15,7 +15,7 @@ from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
-    from penstock.storage.base import Store, StoreSettings
+    from penstock.storage.base import Store
     from penstock.wire.messages import CallStore
     from penstock.wire.settings import CachedStream
 
@@ -26,7 +26,7 @@ class Origin:
 
     store: Store
     url: str = field(repr=False)
-    name: str = ""  # what tells its data from others': place and endpoint, without secrets
+    name: str = ""  # what tells its data from others': place and endpoint (another one, another place), no secrets
     retry: int = 2
     timeout_s: float = 60.0  # without a single byte
 
@@ -51,19 +51,14 @@ class Origins:
             store = self._stores.get(known)
             if store is None:
                 store = self._stores[known] = open_store(stream.store, retry=policy, hooks=self._hooks)
+        endpoint = stream.store.options.get("endpoint")
         return Origin(
             store=store,
             url=stream.store.url,
-            name=source_name(stream.store),
+            name=place_of(stream.store.url) + (f" at {shown_url(str(endpoint))}" if endpoint else ""),
             retry=stream.retry,
             timeout_s=stream.timeout_s,
         )
-
-
-def source_name(settings: StoreSettings) -> str:
-    """Name the place that data come from: the same bucket at another endpoint is another place."""
-    endpoint = settings.options.get("endpoint")
-    return place_of(settings.url) + (f" at {shown_url(str(endpoint))}" if endpoint else "")
 
 
 # --- For processes that have no client of their own ---------------------------------------------------------

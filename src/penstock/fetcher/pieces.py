@@ -199,10 +199,7 @@ class PiecePool:
                 )
 
     def _work(self) -> None:
-        while True:
-            piece = self._next()
-            if piece is None:
-                return
+        while (piece := self._next()) is not None:
             result, error = None, None
             self._mine.piece = piece
             try:

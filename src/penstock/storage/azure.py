@@ -80,9 +80,7 @@ def resolve_azure(url: str, options: Mapping[str, Any], environ: Mapping[str, st
             f"{shown_url(url)}: which storage account? Set AZURE_ACCOUNT_NAME, pass account_name, or write"
             " abfss://container@account.dfs.core.windows.net/path"
         )
-    is_somebody = any(name in taken for name in _PROOFS) or any(
-        taken.pop(name, False) for name in ("instance_credentials",)
-    )
+    is_somebody = taken.pop("instance_credentials", False) or any(name in taken for name in _PROOFS)
     if not is_somebody and not taken.get("use_azure_cli"):
         taken["anonymous"] = True
     endpoint = taken.get("endpoint") or f"https://{taken['account_name']}.blob.core.windows.net"

@@ -13,7 +13,7 @@ from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url,
 from penstock.storage.databricks_api import DbfsFiles, VolumeFiles, get_client, nothing, translated_errors
 from penstock.storage.options import take_options
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -92,13 +92,13 @@ class DatabricksStore(ReadsBodies):
         return retrying(attempt, self.retry, self.hooks, f"dbfs:{path}")
 
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         path = self._path(key)
         with translated_errors(f"dbfs:{path}"):
             api = self._api()
             status, chunks = api.read(path, span) if len(span) else (api.status(path), nothing())
             with closing(chunks):
-                yield Body(_describe(key, status), chunks)
+                yield ResponseBody(_describe(key, status), chunks)
 
     def _walk(self, prefix: str) -> builtins.list[ObjectInfo]:
         """Visit the folders that may hold keys with this prefix."""
@@ -110,7 +110,8 @@ class DatabricksStore(ReadsBodies):
             for name, status in self._entries(api, folder):
                 key = f"{folder}{name}"
                 if status is None:
-                    folders += [f"{key}/"] * _may_hold(f"{key}/", prefix)
+                    below = f"{key}/"
+                    folders += [below] if below.startswith(prefix) or prefix.startswith(below) else []
                 elif key.startswith(prefix) and not key.endswith(PART_SUFFIX):
                     found.append(_describe(key, status))
         return found
@@ -123,10 +124,6 @@ class DatabricksStore(ReadsBodies):
                 return [*api.entries(path)]
         except ObjectNotFoundError:
             return []
-
-
-def _may_hold(folder: str, prefix: str) -> bool:
-    return folder.startswith(prefix) or prefix.startswith(folder)
 
 
 def _describe(key: str, status: FileStatus) -> ObjectInfo:

@@ -34,7 +34,7 @@ from penstock.storage.base import (
     whole_seconds,
 )
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -116,7 +116,7 @@ class FsspecStore(ReadsBodies):
         return retrying(attempt, self.retry, self.hooks, self._shown(key))
 
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         """Read between two looks at what the file is: if they agree, the bytes are of that version."""
         with _translated(self._shown(key)):
             system, root = self._system()
@@ -128,7 +128,7 @@ class FsspecStore(ReadsBodies):
             after = describe(key, system.info(path))
             if before != after:
                 raise StoreError(f"{self._shown(key)} changed while it was being read")
-            yield Body(after, iter((data,) if data else ()))
+            yield ResponseBody(after, iter((data,) if data else ()))
 
 
 def _check_known(url: str) -> None:

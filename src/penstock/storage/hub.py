@@ -17,7 +17,7 @@ from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
 from penstock.storage.hub_location import HubLocation, location_of, resolve_hub
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -146,17 +146,17 @@ class HubStore(ReadsBodies):
         return partial(self._open, commit=self.commit())
 
     @contextmanager
-    def _open(self, key: str, span: Span, commit: str = "") -> Iterator[Body]:
+    def _open(self, key: str, span: Span, commit: str = "") -> Iterator[ResponseBody]:
         url = self.location.file_url(self.location.path(key), commit)
         if len(span) == 0:
-            yield Body(self._head(key, url), iter(()))
+            yield ResponseBody(self._head(key, url), iter(()))
             return
         with translated_errors(f"{self.location}/{key}"), self._get(url, span) as response:
             if response.status_code == 416:  # the file ends before the range begins
-                yield Body(self._head(key, url), iter(()))
+                yield ResponseBody(self._head(key, url), iter(()))
                 return
             _hub().utils.hf_raise_for_status(response)
-            yield Body(_describe_answer(key, response), _chunks(response, span))
+            yield ResponseBody(_describe_answer(key, response), _chunks(response, span))
 
     def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
         hub = _hub()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError, StoreError
 from penstock.files import open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, open_store, shown_url
-from penstock.storage.object_client import ClientTuning, get_client, let_in, name_of, was_let_in
+from penstock.storage.object_client import ClientTuning, anonymous, get_client, name_of
 from penstock.storage.object_errors import is_range_error, translated_errors
 from penstock.storage.object_read import Receiver, describe
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
@@ -214,7 +214,7 @@ class ObjectStore:
         path = f"{root}/{key}" if root else key
         refusal: AccessDeniedError | None = None
         while True:
-            is_anonymous = not writes and (refusal is not None or was_let_in(self._name))
+            is_anonymous = not writes and (refusal is not None or self._name in anonymous)
             tuning = ClientTuning(
                 stall_s=policy.stall_s, retries_for_s=retries_for_s, is_anonymous=is_anonymous, writes=writes
             )
@@ -229,7 +229,7 @@ class ObjectStore:
                 attempts.failed(error)
             else:
                 if refusal is not None:
-                    let_in(self._name)
+                    anonymous.add(self._name)
                 return result
 
     def shown(self, key: str) -> str:

@@ -16,7 +16,7 @@ from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seco
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.sftp_login import SftpLogin, login_of, resolve_login, root_of
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -134,11 +134,11 @@ class SftpStore(ReadsBodies):
             yield connection.sftp
 
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         path = self._path(key)
         with self._session(path) as sftp, sftp.open(path, "rb") as file:
             info = _describe(key, self._url(path), file.stat())
-            yield Body(info, _chunks(file, span.begin, min(span.end, info.num_bytes)))
+            yield ResponseBody(info, _chunks(file, span.begin, min(span.end, info.num_bytes)))
 
 
 family = StoreFamily(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ResponseBody:
     """An opened object: what the whole of it is, and the bytes that were asked for, as they arrive.
 
     Where the object ends before the range does, so do the bytes.
@@ -34,7 +34,7 @@ class Body:
     chunks: Iterator[Buffer]
 
 
-OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[Body]]"
+OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[ResponseBody]]"
 
 
 class ReadsBodies(ABC):
@@ -50,7 +50,7 @@ class ReadsBodies(ABC):
         return type(self), tuple(getattr(self, name) for name in self.__match_args__ if name != "hooks")
 
     @abstractmethod
-    def _open(self, key: str, span: Span) -> AbstractContextManager[Body]:
+    def _open(self, key: str, span: Span) -> AbstractContextManager[ResponseBody]:
         """Ask for a range of an object once. Only errors of ours come out of it, also while the body is read."""
 
     def _opener(self) -> OpenBody:

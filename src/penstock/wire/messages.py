@@ -22,10 +22,16 @@ from penstock.wire.share import Share
 AnswerT = TypeVar("AnswerT", covariant=True)
 
 
+_MESSAGES: dict[str, type[Message[Any]]] = {}  # by their names, as they travel
+
+
 class Message(Generic[AnswerT]):
     """What a client says; its answer is of the type in brackets."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        _MESSAGES[cls.__name__] = cls  # again when `dataclass` makes it anew with slots: that one counts
 
 
 # --- Answers, and what the fetcher says unasked -------------------------------------------------------------
@@ -224,24 +230,6 @@ class CallStore(Message[StoreAnswer]):
     etag: str | None = None
 
 
-_ALL: tuple[type[Message[Any]], ...] = (
-    Hello,
-    Register,
-    Unregister,
-    Expect,
-    Released,
-    Taken,
-    Withdraw,
-    GetStats,
-    GetCaused,
-    Fetch,
-    Read,
-    CallStore,
-)
-_MESSAGES: dict[str, type[Message[Any]]] = {kind.__name__: kind for kind in _ALL}
-_ANSWERS = {kind: get_args(vars(kind)["__orig_bases__"][0])[0] for kind in _ALL}
-
-
 def dump_message(message: Message[Any], number: int | None = None) -> Header:
     """Give the header of a message; with a number it is a request, whose answers carry the same."""
     return {"op": type(message).__name__, "id": number, "is": plain(message)}
@@ -260,5 +248,6 @@ def load_message(header: Header) -> tuple[Message[Any], int | None]:
 
 def load_answer(message: Message[AnswerT], value: Any) -> AnswerT:
     """Understand the answer to a message."""
-    answer: AnswerT = load(_ANSWERS[type(message)], value)
+    (kind,) = get_args(vars(type(message))["__orig_bases__"][0])
+    answer: AnswerT = load(kind, value)
     return answer
