@@ -80,7 +80,7 @@ class Download:
 
     item: Item
     directory: Path
-    source: Origin
+    origin: Origin
     keep_zip: bool
     pool: PiecePool
     owner: PieceOwner
@@ -140,7 +140,7 @@ class Download:
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
-        where = self.source.where(part.stored.key)
+        where = self.origin.where(part.stored.key)
         with self.unpacking:
             data = map_file(packed)
             try:
@@ -152,18 +152,18 @@ class Download:
 
     def _fetch_checked(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
-        for attempt in range(self.source.retry + 1):
+        for attempt in range(self.origin.retry + 1):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
             name, _, expected = (file.digest or "").partition(":")
             if file.digest is None or self._digest(path, name) == expected:
                 return path, info
             path.unlink()
             self.explain(file.key)
-            if attempt < self.source.retry:
+            if attempt < self.origin.retry:
                 self.on_retry()
         raise CorruptShardError(
-            f"{self.source.where(file.key)} does not have the {name} digest that the index says, in"
-            f" {self.source.retry + 1} attempts: the object is damaged, write it again",
+            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, in"
+            f" {self.origin.retry + 1} attempts: the object is damaged, write it again",
             key=file.key,
             digest=file.digest,
         )
@@ -175,7 +175,7 @@ class Download:
         some encrypted objects, or the transfer was damaged: then two transfers that agree are believed.
         """
         came: set[str] = set()
-        for attempt in range(self.source.retry + 2):
+        for attempt in range(self.origin.retry + 2):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
             tag = _MD5.fullmatch(info.etag or "")
             if tag is None:
@@ -187,7 +187,7 @@ class Download:
             path.unlink()
             self.on_retry()
         raise StoreError(
-            f"{self.source.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
+            f"{self.origin.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
             " what it carries",
             key=file.key,
         )
@@ -230,7 +230,7 @@ class Download:
             raise
         for info in found:
             self._check_size(file, info, num_bytes)
-            check_version(self.source.where(file.key), info, found[0].etag)
+            check_version(self.origin.where(file.key), info, found[0].etag)
         return found[0]
 
     def _use_beginning(self, beginning: Beginning, span: Span, out: PartFile) -> list[ObjectInfo]:
@@ -244,21 +244,21 @@ class Download:
     def _size(self, file: StoredFile) -> int:
         if file.num_bytes is not None:
             return file.num_bytes
-        store = self.source.store
+        store = self.origin.store
         (info,) = self.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
         return int(info.num_bytes)
 
     def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
-        copy_piece = getattr(self.source.store, "copy_piece", None)
+        copy_piece = getattr(self.origin.store, "copy_piece", None)
         if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
             info: ObjectInfo = copy_piece(
                 file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out)
             )
         else:
-            data, info = self.source.store.read_piece(file.key, span, None)
+            data, info = self.origin.store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
-                    f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+                    f"{self.origin.where(file.key)}: {len(span)} bytes were asked for, and another number came"
                 )
             out.write(data, span.begin)
         self.on_bytes(len(span))
@@ -275,12 +275,12 @@ class Download:
             raise CacheError(f"{out.path} cannot be written: {error.strerror}", path=str(out.path)) from error
 
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
-        return self.pool.submit(self.owner, num_bytes, self.source, key, action)
+        return self.pool.submit(self.owner, num_bytes, self.origin, key, action)
 
     def _explain(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
         """A read beyond the end fails in the words of each store: see whether the object has another size."""
         try:
-            info = self.source.store.stat(file.key)
+            info = self.origin.store.stat(file.key)
         except StoreError:
             return
         self._check_size(file, info, num_bytes, error)
@@ -291,7 +291,7 @@ class Download:
         if info.num_bytes != num_bytes:
             self.explain(file.key)
             raise ObjectChangedError(
-                f"{self.source.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
+                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
                 " it was changed or cut after the index was written",
                 key=file.key,
                 num_bytes=info.num_bytes,
@@ -309,7 +309,7 @@ class Download:
         stored = [part.stored for part in self.item.parts]
         return Record(
             files=tuple(stamp_of(name, path.stat()) for path, name in ready),
-            url=self.source.name,
+            url=self.origin.name,
             keys=tuple(file.key for file in stored),
             stored_bytes=tuple(
                 (file.num_bytes or 0) if part.info is None else part.info.num_bytes

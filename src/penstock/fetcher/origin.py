@@ -44,7 +44,7 @@ class Origins:
         self._hooks = hooks
 
     def of(self, stream: CachedStream) -> Origin:
-        """Give the source of a stream."""
+        """Give the origin of a stream."""
         policy = RetryPolicy.of(stream.retry, stream.timeout_s)
         known = f"{policy} {stream.store.url} {sorted(stream.store.options.items(), key=str)!r}"
         with self._lock:

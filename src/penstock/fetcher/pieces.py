@@ -98,9 +98,9 @@ class PiecePool:
         """The number of pieces being read now."""
         return len(self._started)
 
-    def submit(self, owner: PieceOwner, num_bytes: int, source: Origin, key: str, action: Callable[[], Any]) -> Piece:
+    def submit(self, owner: PieceOwner, num_bytes: int, origin: Origin, key: str, action: Callable[[], Any]) -> Piece:
         """Queue a read of an object of a store."""
-        piece = Piece(owner, num_bytes, action, source.timeout_s, source.where(key))
+        piece = Piece(owner, num_bytes, action, origin.timeout_s, origin.where(key))
         with self._changed:
             if self._is_closed:
                 _tell_cancelled(piece.future)
