@@ -200,6 +200,26 @@ def test_a_running_job_never_mixes_two_versions(
     assert len(seen) < NUM_SAMPLES
 
 
+@pytest.mark.parametrize("kind", ["in place", "copied", "by number"])
+def test_nor_does_it_if_older_data_are_put_back(tmp_path: Path, kind: str) -> None:
+    """Their shards are older than the index that the job has read, as its own are."""
+    for name, value, written_s in (("older", 2, time.time() - 1000), ("data", 1, time.time() - 500)):
+        write(tmp_path / name, value)
+        for path in (tmp_path / name).iterdir():
+            os.utime(path, (written_s, written_s))
+    data = tmp_path / "data"
+    arguments = {"local": data} if kind == "in place" else {"remote": data, "local": tmp_path / "cache"}
+    opened = LocalDataset(data) if kind == "by number" else StreamingDataset(batch_size=1, predownload=1, **arguments)
+    with opened as dataset:
+        samples = map(dataset.get_item, range(NUM_SAMPLES)) if kind == "by number" else iter(dataset)
+        seen = [float(next(samples)["x"][3]) for _ in range(NUM_SAMPLES // 3)]
+        data.rename(tmp_path / "newer")
+        (tmp_path / "older").rename(data)
+        with pytest.raises(ObjectChangedError, match="written again while this job reads it.*[Ss]tart it again"):
+            seen.extend(float(sample["x"][3]) for sample in samples)
+        assert set(seen) == {1}
+
+
 def test_nor_does_it_with_a_limit(tmp_path: Path) -> None:
     """What is fetched a second time is compared with what was fetched first."""
     write(tmp_path / "data", 1)

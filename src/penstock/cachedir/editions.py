@@ -58,6 +58,12 @@ class About:
         """Tell whether the store still has the index of this edition."""
         return (self.etag, self.modified_ns) == (info.etag, info.modified_ns)
 
+    def is_after(self, info: ObjectInfo) -> bool:
+        """Tell whether the store has another index by now, which is no newer: earlier data were put back."""
+        if self.modified_ns is None or info.modified_ns is None or self.is_version(info):
+            return False
+        return info.modified_ns <= self.modified_ns
+
 
 class Edition:
     """The folder of one edition."""
