@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
 
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Where an item is, or is to be brought."""

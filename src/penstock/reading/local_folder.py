@@ -24,8 +24,8 @@ _MOST_TRIES = 10
 class LocalFolder:
     """A folder, and its index as it was when it was opened.
 
-    An index is written after its shards. So where the index is another one, a shard that is newer than the first one was
-    written again; and if the index is no newer, earlier data were put back. Else data were appended.
+    An index is written after its shards. So where the index is another one, a shard that is newer than the first one
+    was written again; and if the index is no newer, earlier data were put back. Else data were appended.
     """
 
     path: Path
