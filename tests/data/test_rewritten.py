@@ -51,7 +51,7 @@ with StreamingDataset(**arguments) as dataset:
 def read_elsewhere(**arguments: Any) -> list[list[float]]:
     """Stream in a process of its own, as the next job would."""
     done = subprocess.run(
-        [sys.executable, "-c", _READ, json.dumps(arguments, default=str)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _READ, json.dumps(arguments, default=str)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
@@ -317,11 +317,10 @@ def test_a_dataset_by_number_in_its_folder(tmp_path: Path) -> None:
 
 def test_the_last_edition_serves_while_the_store_is_away(tmp_path: Path) -> None:
     write(tmp_path / "data", 1)
-    settings: dict[str, Any] = {"local": tmp_path / "cache", "download_retry": 0, "download_timeout": 2}
-    with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data", **settings) as dataset:
+    with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data", local=tmp_path / "cache") as dataset:
         assert values(dataset) == [1] * NUM_SAMPLES
     with pytest.warns(UserWarning, match="cannot be read, so its last copy"):
-        dataset = StreamingDataset(remote=f"{url}/data", **settings)
+        dataset = StreamingDataset(remote=f"{url}/data", local=tmp_path / "cache", download_retry=0)
     with dataset:
         assert values(dataset) == [1] * NUM_SAMPLES
 
