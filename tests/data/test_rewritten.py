@@ -208,7 +208,7 @@ def test_nor_does_it_if_older_data_are_put_back(tmp_path: Path, kind: str) -> No
         for path in (tmp_path / name).iterdir():
             os.utime(path, (written_s, written_s))
     data = tmp_path / "data"
-    arguments = {"local": data} if kind == "in place" else {"remote": data, "local": tmp_path / "cache"}
+    arguments: dict[str, Any] = {"local": data} if kind == "in place" else {"remote": data, "local": tmp_path / "cache"}
     opened = LocalDataset(data) if kind == "by number" else StreamingDataset(batch_size=1, predownload=1, **arguments)
     with opened as dataset:
         samples = map(dataset.get_item, range(NUM_SAMPLES)) if kind == "by number" else iter(dataset)
