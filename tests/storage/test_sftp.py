@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
         hang_up()
 
 
-QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=5, patience_s=0.05)
+QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=60, patience_s=0.05)
 
 
 def store_of(
@@ -92,7 +92,7 @@ def test_a_silent_server_is_left(server: SshServer, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(1_000_000))
     with forwarding(server.port, [300_000], stalls=True) as forwarder:
         server.know(forwarder.port)
-        patience = RetryPolicy(attempts=3, base_s=0.001, stall_s=0.5, patience_s=0.05)
+        patience = RetryPolicy(attempts=20, base_s=0.001, stall_s=1, patience_s=0.05)
         store = store_of(server, tmp_path, port=forwarder.port, retry=patience)
         assert store.read("x") == bytes(1_000_000)
         assert forwarder.num_cut == 1

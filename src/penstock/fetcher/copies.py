@@ -22,7 +22,7 @@ from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
 from penstock.errors import ObjectNotFoundError, StoreError
 from penstock.fetcher.open_editions import digest_of
-from penstock.storage.base import url_scheme
+from penstock.fetcher.origin import is_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.fetcher.origin import Origin
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
-
-_NEAR = (None, "file", "memory")  # stores that answer a question at once: nothing is gained by listing them
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +210,7 @@ class _Listing:
         self._can_list = True
 
     def ask(self, origin: Origin, key: str) -> ObjectInfo | None:
-        if url_scheme(origin.url) not in _NEAR and self._can_list:
+        if not is_near(origin) and self._can_list:
             with self._lock:
                 if self._objects is None and self._can_list:
                     try:

@@ -8,6 +8,8 @@ none:
   question; of a newer one it is asked whether the store still has that index. Datasets that were copied may have shards
   newer than their index: then the newest of them is the mark for those that follow.
 - A shard that was written after the job had opened the dataset is of another one, whatever the index says.
+- Older data that are put back, with their times, have an index that is older than the edition's: it is looked at now
+  and then. One that is newer is no reason to end, while shards are older: data are appended to.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from penstock.cachedir.versions import edition_of, fingerprint, is_young, lastin
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
+from penstock.fetcher.origin import is_near
 from penstock.files import copy_file
 from penstock.index.catalog import INDEX_NAME
 from penstock.storage.base import ObjectInfo
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 # Clocks of stores and of this machine may differ by so much.
 _CLOCKS_DIFFER_NS = 2 * 10**9
-# A store that tells no times is asked about its index no more often than this.
+# A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.
 _ASK_AGAIN_S = 5.0
 
 
@@ -228,17 +231,21 @@ class EditionWatch:
                 about, now_ns = Edition(directory, edition).about(), time.time_ns()
                 modified_ns = None if about is None else about.modified_ns
                 found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
+                found.asked_at = None if modified_ns is None else time.monotonic()
                 self._watched[str(directory), edition] = found
             return found
 
     def _check_time(self, watched: _Watched, info: ObjectInfo, origin: Origin) -> None:
         modified_ns = info.modified_ns
         with watched.lock:
+            is_due = watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S
             if modified_ns is None or watched.mark_ns is None:
-                if watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S:
+                if is_due:
                     self._check_index(watched, origin, info.key)
                 return
             if modified_ns <= watched.mark_ns:
+                if is_due or is_near(origin):
+                    self._check_not_put_back(watched, origin, info.key)
                 return
             if modified_ns > watched.opened_ns + _CLOCKS_DIFFER_NS:
                 raise self._changed(origin, info.key, "it was written after this job had opened the dataset")
@@ -256,6 +263,12 @@ class EditionWatch:
             raise self._changed(origin, key, f"{INDEX_NAME} is gone") from error
         if not watched.about.is_version(info):
             raise self._changed(origin, key, f"{INDEX_NAME} is another one by now")
+
+    def _check_not_put_back(self, watched: _Watched, origin: Origin, key: str) -> None:
+        watched.asked_at = time.monotonic()
+        with suppress(ObjectNotFoundError):  # it is being written again: shards will tell
+            if watched.about is not None and watched.about.is_after(origin.store.stat(INDEX_NAME)):
+                raise self._changed(origin, key, f"{INDEX_NAME} is an older one by now")
 
     def _changed(self, origin: Origin, key: str, reason: str) -> ObjectChangedError:
         return ObjectChangedError(

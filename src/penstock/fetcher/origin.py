@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import place_of
 from penstock.errors import FetcherError
-from penstock.storage.base import check_writable, open_store, shown_url
+from penstock.storage.base import check_writable, open_store, shown_url, url_scheme
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer
 
@@ -33,6 +33,11 @@ class Origin:
     def where(self, key: str) -> str:
         """Name an object in messages."""
         return f"{shown_url(self.url).rstrip('/')}/{key}"
+
+
+def is_near(origin: Origin) -> bool:
+    """Tell whether a store answers a question at once: nothing is gained by asking it less."""
+    return url_scheme(origin.url) in (None, "file", "memory")
 
 
 class Origins:
