@@ -57,7 +57,7 @@ class Dataset:
     @property
     def infos(self) -> tuple[ShardInfo, ...]:
         """What the index says of them."""
-        return self.index.shards
+        return tuple(self.index.shards)
 
     def stream(self, **options: object) -> CachedStream:
         return CachedStream(directory=self.local, store=resolve_store(str(self.remote)), **options)  # type: ignore[arg-type]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.cache.kept_index import keep_index
 from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
 from penstock.files import read_file, translated
 from penstock.formats.parts import open_shard
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.index.model import Index, ShardInfo
 
 _MOST_TRIES = 10
+# A file that was changed later than that may be changed again without a trace in its time.
+_SETTLED_NS = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class LocalFolder:
         """Read the index; one that is replaced meanwhile is read again."""
         for _ in range(_MOST_TRIES):
             stamp = _stamp_of(path)
-            index = read_local_index(path)
+            index = _read_index(path, stamp)
             if _stamp_of(path) == stamp and stamp is not None:
                 return cls(path, index, validate_hash, stamp)
         raise ObjectChangedError(f"the index of {path} is written again and again: wait until it is done")
@@ -47,7 +53,7 @@ class LocalFolder:
     @property
     def is_compressed(self) -> bool:
         """Whether any shard has to be unpacked before it is read."""
-        return any(part.packed for shard in self.index.shards for part in shard.parts)
+        return self.index.columns.is_packed
 
     def open_shard(
         self,
@@ -116,6 +122,14 @@ class LocalFolder:
                 path=str(self.path),
                 shard=name,
             )
+
+
+def _read_index(folder: Path, stamp: tuple[int, int, int] | None) -> Index:
+    """Read the index of a folder, from the columns that were kept of it if it is a large one."""
+    if stamp is None or time.time_ns() - stamp[0] < _SETTLED_NS:
+        return read_local_index(folder)
+    name = hashlib.sha256(f"{folder.absolute()} {stamp}".encode()).hexdigest()[:32]
+    return keep_index(name, stamp[1], partial(read_local_index, folder))
 
 
 def read_local_index(folder: Path) -> Index:

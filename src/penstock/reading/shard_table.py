@@ -125,15 +125,12 @@ class ShardTable(Source):
     @cached_property
     def sizes(self) -> Int64Array:
         """The size of each shard on disk, as it is read."""
-        sizes = [
-            sum(part.raw.num_bytes for part in shard.parts) for files in self.streams for shard in files.index.shards
-        ]
-        return np.array(sizes, dtype=np.int64)
+        return np.concatenate([files.index.columns.raw_sizes for files in self.streams])
 
 
 def check_layouts(index: Index, options: ReadOptions) -> None:
     """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
-    for layout in {id(shard.layout): shard.layout for shard in index.shards}.values():
+    for layout in index.columns.layouts:
         get_format(layout.format).check(layout, options)
         if layout.compression is not None:
             parse_compression(layout.compression)
