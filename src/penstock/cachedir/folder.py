@@ -151,10 +151,6 @@ class Folder:
             elif record.name not in self.eviction_order:
                 self.eviction_order.put(record.name, record.num_bytes, used_s)
 
-    def add(self, record: Record) -> None:
-        """Count files that are there now."""
-        self.eviction_order.put(record.name, record.num_bytes, time.time())
-
     def hand_over(self, name: str) -> None:
         """Keep a copy until its reader says that it has locked it."""
         self._handed_over[name] = time.monotonic() + _HAND_OVER_S
@@ -176,11 +172,9 @@ class Folder:
         """Drop a record whose files are gone or changed, unless they are just being brought."""
         held = self._stripes.try_take(self.directory, plain_name(record.name))
         if held is not None:
-            try:
+            with held:
                 if self.ledger.get(record.name) == record and self._last_use(record) is None:
                     self.ledger.drop(record.name)
-            finally:
-                self._stripes.leave(held)
 
     # --- Making room ----------------------------------------------------------------------------------------
 
@@ -192,10 +186,8 @@ class Folder:
         held = self._stripes.try_take(self.directory, plain)
         if held is None:
             return False
-        try:
+        with held:
             return self.evict_held(name)
-        finally:
-            self._stripes.leave(held)
 
     def evict_held(self, name: str) -> bool:
         """Delete a copy that nobody reads; whoever calls holds its stripe. Tells whether the name is free of it."""

@@ -63,12 +63,7 @@ class LocalFolder:
             validate_hash = self.validate_hash
         try:
             reader = open_shard(
-                self.path,
-                info,
-                options,
-                validate_hash=validate_hash,
-                unpack_dir=unpack_dir,
-                memory_limit=memory_limit,
+                self.path, info, options, validate_hash=validate_hash, unpack_dir=unpack_dir, memory_limit=memory_limit
             )
         except ObjectNotFoundError:
             self._check_index(info.name)
