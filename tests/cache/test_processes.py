@@ -241,7 +241,7 @@ def test_a_warning_that_is_an_error_leaves_no_line_behind(tmp_path: Path, runtim
     assert client.stdout.readline() == "waiting\n"
     with data.cache() as cache, pytest.raises(UserWarning, match="another dataset of this node limits"):
         cache.lease(0, data.shards[2])
-    wait_until(lambda: threading.active_count() == num_threads)
+    wait_until(lambda: threading.active_count() <= num_threads)
     client.kill()
     client.communicate()
     assert not left_over(runtime)
@@ -304,21 +304,22 @@ def num_descriptors() -> int:
 
 def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
     data = write_dataset(tmp_path, num_shards=2, num_bytes=1000)
-    before = num_descriptors(), threading.active_count()
+    before, threads = num_descriptors(), set(threading.enumerate())  # those of other tests may end meanwhile
     caches = []
     for number in range(200):
         stream = open_dataset(tmp_path).stream()
         cache = Cache([type(stream)(directory=tmp_path / f"c{number}", store=stream.store)])
         check_shard(cache, data.shards[0])
         caches.append(cache)
-    assert num_descriptors() <= before[0] + 2 + 200  # each has its edition open
-    assert threading.active_count() == before[1] + 1  # which listens to the fetcher for all of them
+    assert num_descriptors() <= before + 2 + 200  # each has its edition open
+    assert len(set(threading.enumerate()) - threads) == 1  # which listens to the fetcher for all of them
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 120
     for cache in caches:
         cache.close()
-    assert (num_descriptors(), threading.active_count()) == before
+    assert num_descriptors() <= before
+    assert set(threading.enumerate()) <= threads
 
 
 def test_nothing_in_shared_memory(tmp_path: Path) -> None:
