@@ -200,6 +200,10 @@ def test_shards_are_described_as_the_index_does(tmp_path: Path) -> None:
         assert first.get_max_size() == first.get_raw_size() + first.zip_data.bytes
         assert list(first.zip_data.hashes) == ["sha1"]
         assert first.column_names == sorted(sample(0))
+        assert [shard.raw_data.basename for shard in dataset.shards] == [f"part.{n:03}/shard.00000.mds" for n in (0, 1)]
+        assert dataset.shards[-1].raw_data == dataset.shards[:][1].raw_data
+        with pytest.raises(IndexError, match="shard 2 is out of range"):
+            dataset.shards[2]
         with pytest.raises(AttributeError, match="a shard has no 'nothing'"):
             _ = first.nothing
 

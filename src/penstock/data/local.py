@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from penstock.codecs.digest import check_hashes
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
-from penstock.data.mosaic_names import Shard, Spanner
+from penstock.data.mosaic_names import Shards, Spanner
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError
 from penstock.formats.base import ReadOptions
 from penstock.reading.batch_reader import BatchReader
@@ -94,9 +94,9 @@ class LocalDataset:
         return self._shards.spans.num_samples
 
     @property
-    def shards(self) -> list[Shard]:
+    def shards(self) -> Shards:
         """What the index says of each shard."""
-        return [Shard(info) for info in self.index.shards]
+        return Shards([self.index])
 
     @property
     def spanner(self) -> Spanner:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -13,11 +16,12 @@ from penstock.errors import ConfigError, SampleIndexError
 from penstock.index.mosaic_json import dump_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.data.run_state import RunState
     from penstock.data.settings import DatasetSettings
-    from penstock.index.model import FileInfo, ShardInfo
+    from penstock.index.model import Index
+    from penstock.index.shards import FileInfo, ShardInfo
     from penstock.order.id_spans import IdSpans
     from penstock.types import Int64Array
 
@@ -80,6 +84,31 @@ class Shard:
 
 def _describe(file: FileInfo) -> ShardFile:
     return ShardFile(file.basename, file.num_bytes, file.digests)
+
+
+class Shards(Sequence[Shard]):
+    """The shards of some indexes, end to end; each is looked up when it is asked for."""
+
+    def __init__(self, indexes: Iterable[Index]) -> None:
+        self._shards = [index.shards for index in indexes]
+        self._ends = [*accumulate(map(len, self._shards))]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, at: int) -> Shard: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Shard]: ...
+    def __getitem__(self, at: int | slice) -> Shard | list[Shard]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(len(self))[at]]
+        if not -len(self) <= at < len(self):
+            raise SampleIndexError(f"shard {at} is out of range: there are {len(self)}")
+        number = at % len(self)
+        stream = bisect_right(self._ends, number)
+        first = self._ends[stream] - len(self._shards[stream])
+        return Shard(self._shards[stream][number - first])
 
 
 class Spanner:
@@ -208,9 +237,9 @@ class MosaicNames(OpenedDataset):
     # --- Shards -------------------------------------------------------------------------------------------------
 
     @property
-    def shards(self) -> list[Shard]:
+    def shards(self) -> Shards:
         """What the indexes say of each shard; streams with a source of their own have none."""
-        return [Shard(info) for files in self._opened.files if files is not None for info in files.index.shards]
+        return Shards(files.index for files in self._opened.files if files is not None)
 
     @property
     def spanner(self) -> Spanner:
@@ -237,8 +266,9 @@ class MosaicNames(OpenedDataset):
         """Remove a shard from the cache now. What lies in a folder of yours stays."""
         self._close_shards()
         for cache, stream, shards in self._opened.cached_shards(self._one_shard(shard_id)):
+            index = next(files.index for files in self._opened.files if files is not None and files.cached == stream)
             for number in shards:
-                evict(cache.streams[stream].directory, cache.open_index(stream).shards[number].name)
+                evict(cache.streams[stream].directory, index.shards[number].name)
 
     def _one_shard(self, shard_id: int) -> Int64Array:
         if not 0 <= shard_id < self.num_shards:
