@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from penstock.errors import CacheError, ConfigError, ObjectNotFoundError, Sample
 from tests.streaming import ids_of, sample, write_samples
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tests.servers.nginx import WebServer
 
 # --- Arguments --------------------------------------------------------------------------------------------------
 
@@ -82,6 +85,30 @@ def test_a_complete_folder_is_read_without_the_remotes_index(
     (remote / "index.json").unlink()
     with pytest.warns(UserWarning, match=r"copy in .*local is used"):
         dataset = StreamingDataset(remote=str(remote), local=str(local), batch_size=4)
+    with dataset:
+        assert ids_of(dataset) == list(range(40))
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(403)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_a_complete_folder_is_read_if_the_remote_refuses(tmp_path: Path) -> None:
+    write_samples(tmp_path, 40)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        remote = f"http://127.0.0.1:{server.server_port}/data"
+        with pytest.warns(UserWarning, match=f"{remote} cannot be read, so the complete copy in"):
+            dataset = StreamingDataset(remote=remote, local=str(tmp_path), batch_size=4)
+        with pytest.raises(PermissionError):
+            StreamingDataset(remote=remote, local=str(tmp_path / "nothing"), batch_size=4)
+        server.shutdown()
     with dataset:
         assert ids_of(dataset) == list(range(40))
 
@@ -186,6 +213,19 @@ def test_streams_say_where_their_files_are(tmp_path: Path, places: Path) -> None
     assert (stream.local, stream.split) == (str(tmp_path), "train")
     whole = StreamingDataset(remote=str(tmp_path / "train"), batch_size=4)
     assert whole.streams[0].split == ""
+
+
+def test_streams_of_a_store_say_where_they_are_cached(tmp_path: Path, places: Path, nginx: WebServer) -> None:
+    write_samples(nginx.files / tmp_path.name / "train", 20)
+    with StreamingDataset(remote=f"{nginx.url}/{tmp_path.name}", split="train", batch_size=4) as dataset:
+        ids_of(dataset)
+        (stream,) = dataset.streams
+        assert stream.local is not None
+        folder = Path(stream.local) / str(stream.split)
+        assert places in folder.parents
+        assert all((folder / shard.raw_data.basename).exists() for shard in dataset.shards)
+    with StreamingDataset(streams=[stream], batch_size=4) as again:
+        assert ids_of(again) == list(range(20))
 
 
 def test_shards_are_described_as_the_index_does(tmp_path: Path) -> None:
