@@ -371,5 +371,7 @@ def test_a_loader_of_any_other_dataset_is_torchs(tmp_path: Path) -> None:
     assert loader.state_dict() == {}
     loader.load_state_dict({})
     assert not loader._is_accelerate_prepared
+    with pytest.raises(ConfigError, match="columnar=True needs a StreamingDataset"):
+        StreamingDataLoader(TensorDataset(torch.arange(10)), 4, columnar=True)
     with pytest.raises(ConfigError, match="only a StreamingDataset has that"):
         loader.set_epoch(3)

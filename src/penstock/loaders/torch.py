@@ -57,6 +57,8 @@ class StreamingDataLoader(DataLoader[Any]):
         self._drops_last = bool(options.get("drop_last"))
         self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
         if not self._is_streaming:
+            if columnar:
+                raise ConfigError(f"columnar=True needs a StreamingDataset, not a {type(dataset).__name__}")
             self._is_accelerate_prepared = False  # nobody has given each rank its own samples yet
             super().__init__(dataset, 1 if batch_size is None else batch_size, **options)
             return
