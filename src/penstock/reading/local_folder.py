@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.errors import ObjectChangedError, ObjectNotFoundError
+from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
 from penstock.files import read_file, translated
 from penstock.formats.parts import open_shard
 from penstock.index.catalog import INDEX_NAME, parse_index
@@ -24,8 +24,8 @@ _MOST_TRIES = 10
 class LocalFolder:
     """A folder, and its index as it was when it was opened.
 
-    An index is written after its shards. So a shard that is older than the index is of it, and of a newer one it is
-    looked whether the index is still the same. Where it is not, the dataset was written again.
+    An index is written after its shards. So where the index is another one, a shard that is newer than the first one
+    was written again; and if the index is no newer, earlier data were put back. Else data were appended.
     """
 
     path: Path
@@ -63,15 +63,13 @@ class LocalFolder:
             validate_hash = self.validate_hash
         try:
             reader = open_shard(
-                self.path,
-                info,
-                options,
-                validate_hash=validate_hash,
-                unpack_dir=unpack_dir,
-                memory_limit=memory_limit,
+                self.path, info, options, validate_hash=validate_hash, unpack_dir=unpack_dir, memory_limit=memory_limit
             )
         except ObjectNotFoundError:
             self._check_index(info.name)
+            raise
+        except CorruptShardError:
+            self._check_time(info)
             raise
         try:
             self._check_time(info)
@@ -96,8 +94,12 @@ class LocalFolder:
         return True
 
     def _check_time(self, info: ShardInfo) -> None:
+        index = _stamp_of(self.path)
+        if index == self._stamp:
+            return
         names = {file.basename for part in info.parts for file in (part.raw, part.stored)}
-        if any(self._mtime_ns(name) > self._stamp[0] for name in names):
+        is_put_back = index is not None and index[0] <= self._stamp[0]
+        if is_put_back or any(self._mtime_ns(name) > self._stamp[0] for name in names):
             self._check_index(info.name)
 
     def _mtime_ns(self, name: str) -> int:

@@ -40,10 +40,7 @@ class OpenShards:
     """
 
     def __init__(
-        self,
-        open_shard: Callable[[int], OpenShard],
-        memory_bytes: Sequence[int] | None = None,
-        max_bytes: int = 0,
+        self, open_shard: Callable[[int], OpenShard], memory_bytes: Sequence[int] | None = None, max_bytes: int = 0
     ) -> None:
         self._open = open_shard
         self._memory_bytes = memory_bytes
@@ -128,16 +125,13 @@ class OpenShards:
                 self._close_excess()
                 return
         # Whoever holds the lock comes here after giving it back: one of both sees what is to be done.
-        while self._has_excess() and self._in_use.acquire(blocking=False):
+        while (self._closes_after_use or len(self) > self._most_kept()) and self._in_use.acquire(blocking=False):
             try:
                 with self._closing:
                     self._close_excess()
                     self._closes_after_use = False
             finally:
                 self._in_use.release()
-
-    def _has_excess(self) -> bool:
-        return self._closes_after_use or len(self._readers) > self._most_kept()
 
     def _close_excess(self) -> None:
         most = 0 if self._closes_after_use else self._most_kept()
