@@ -69,12 +69,12 @@ class CacheRemoval:
 
     @property
     def in_use_bytes(self) -> int:
-        """The bytes that were to go, and stay because they are in use."""
+        """The bytes that were not removed because they are in use."""
         return sum(dataset.in_use_bytes for dataset in self.datasets)
 
     @property
     def pinned_bytes(self) -> int:
-        """The bytes that were to go, and stay because they are pinned."""
+        """The bytes that were not removed because they are pinned."""
         return sum(dataset.pinned_bytes for dataset in self.datasets)
 
 
@@ -84,13 +84,14 @@ class CacheRemoval:
 def clear_cache(
     url: str | os.PathLike[str] | None = None, folders: Sequence[str | os.PathLike[str]] | None = None
 ) -> CacheRemoval:
-    """Remove everything of one dataset, or of all, from the cache; nothing in use, nothing pinned, no file of others.
+    """Remove one dataset, or all of them, from the cache, except shards that are in use or pinned.
 
-    A job that reads the dataset goes on, and fetches again what it needs.
+    Only files that penstock brought are removed. A job that reads the dataset continues, and fetches again what it
+    needs.
 
     Args:
-        url: Where the dataset is kept, as it was given as `remote`; splits below it go with it. Left out: all datasets.
-        folders: Folders that were given as `local`, or that hold such; by default the user's own cache.
+        url: The `remote` of the dataset; splits below it are removed, too. By default all datasets are removed.
+        folders: Folders that you passed as `local`, or folders above them; by default your user cache.
     """
     place = None if url is None else str(url)
     directories = find_directories(folders)
@@ -152,14 +153,14 @@ def _remove_rest(remover: Remover, contents: Contents, place: str | None) -> Non
 
 
 def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]] | None = None) -> CacheRemoval:
-    """Remove what was used longest ago until at most so many bytes are left; nothing in use, and nothing pinned.
+    """Remove the shards that were not used for longest, until at most so many bytes are left.
 
-    Copies that only an earlier version of a dataset has, and that nobody reads, go first. Whether that was enough is
-    told by `left_bytes` of what it gives.
+    Shards that are in use or pinned stay. Copies that belong only to an earlier version of a dataset, and that nobody
+    reads, are removed first. `left_bytes` of the result tells you whether that was enough.
 
     Args:
-        to: How many bytes may be left in all directories together, such as "50gb".
-        folders: Folders that were given as `local`, or that hold such; by default the user's own cache.
+        to: How many bytes may be left in all folders together, such as "50gb".
+        folders: Folders that you passed as `local`, or folders above them; by default your user cache.
     """
     to_bytes = parse_bytes(to)
     remover = Remover()

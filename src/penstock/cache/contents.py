@@ -71,7 +71,7 @@ def list_cache(folders: Sequence[str | os.PathLike[str]] | None = None) -> tuple
     """List what is cached, by dataset and directory.
 
     Args:
-        folders: Folders that were given as `local`, or that hold such; by default the user's own cache.
+        folders: Folders that you passed as `local`, or folders above them; by default your user cache.
     """
     found: list[CachedDataset] = []
     for directory in find_directories(folders):

@@ -46,55 +46,60 @@ if TYPE_CHECKING:
 
 
 class StreamingDataset(MosaicNames, IterableDataset[Any]):
-    """Iterates over the samples of one or more streams, and gives any of them by number.
+    """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
-    Give it to a `StreamingDataLoader`, to a torch `DataLoader` with any number of workers, or iterate it. Each pass is
-    the next epoch. The order is the same on any number of ranks and workers, and a state taken anywhere is resumed
-    anywhere. Nothing is fetched before it is asked for but the indexes.
+    Pass it to a `StreamingDataLoader`, or to a torch `DataLoader` with any number of workers, or iterate over it. Each
+    pass is the next epoch. The order is the same on any number of ranks and workers, and you can load a state on any
+    number of them. Opening a dataset fetches only the indexes.
 
     Args:
-        streams: The streams to mix. Or, for one stream, its `remote`, `local` and `split`.
-        remote: Where the dataset is kept: a URL or a path.
-        local: The folder to keep fetched shards in; without a remote, where the dataset is.
+        streams: The streams to mix. For a single stream you can pass its `remote`, `local` and `split` instead.
+        remote: Where the dataset is: a URL or a path.
+        local: The folder in which fetched shards are kept; without a remote, the folder of the dataset.
         split: A folder below both.
-        download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
-        download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
-        validate_hash: Name of the digest to check on each file that is fetched, and on those that lie there already.
-            Left out: what is fetched is checked by the quickest digest in the index, if it has any.
-        keep_zip: Keep the compressed form of shards beside the raw one.
-        epoch_size: How many samples an epoch draws, such as 1_000_000 or "1m"; by default all of them.
-        predownload: How many samples ahead of the training step each rank has shards fetched; by default, by bytes.
-        cache_limit: How much disk the folders of this dataset may take on each node, such as "100gb".
-        sampling_method: `balanced`, or `fixed` for MosaicML Streaming's order that chooses the same samples each epoch.
-        sampling_granularity: How many samples are chosen in a row; more than 1 means MosaicML Streaming's order.
-        partition_algo: `orig` or `relaxed`, which mean MosaicML Streaming's order.
-        num_canonical_nodes: The lanes of the order; a number of nodes that divides it shares no shards.
-        batch_size: Samples of each rank in a batch. A `StreamingDataLoader` says it for you.
-        shuffle: Shuffle over all shards, anew in each epoch.
-        shuffle_algo: An algorithm of MosaicML Streaming's (`py1e`, `py1br`, `py1s`, `py2s`, `naive`), for its order.
+        download_retry: How often in a row a request is tried again after a temporary failure; 0 means a single try.
+        download_timeout: Seconds without a single byte. penstock gives up when these and all tries are used up.
+        validate_hash: Name of the digest to check on each fetched file, and on files that are already there. Without
+            it, each fetched file is checked with the quickest digest in the index, if there is any.
+        keep_zip: Keep the compressed files of shards, too.
+        epoch_size: How many samples an epoch has, such as 1_000_000 or "1m"; by default all of them.
+        predownload: How many samples ahead of the training step shards are fetched for each rank; by default, penstock
+            decides by the size of samples.
+        cache_limit: How much disk the folders of this dataset may use on each node, such as "100gb".
+        sampling_method: `balanced`, or `fixed` for the order of MosaicML Streaming with the same samples in each epoch.
+        sampling_granularity: How many samples are chosen in a row; more than 1 means the order of MosaicML Streaming.
+        partition_algo: `orig` or `relaxed`, which mean the order of MosaicML Streaming.
+        num_canonical_nodes: The number of lanes of the order. If your number of nodes divides it, no two nodes read the
+            same lanes.
+        batch_size: Samples per batch on each rank. A `StreamingDataLoader` sets it for you.
+        shuffle: Shuffle across all shards, differently in each epoch.
+        shuffle_algo: To use the order of MosaicML Streaming: one of its algorithms (`py1e`, `py1br`, `py1b`, `py1s`,
+            `py2s`, `naive`).
         shuffle_seed: Seed of the order.
         shuffle_block_size: How many samples each lane shuffles among.
         batching_method: `random`, `stratified`, `per_stream` or `device_per_stream`.
         allow_unsafe_types: Read `pkl` columns, which can run code of whoever wrote them.
-        replication: So many consecutive ranks get the same samples (tensor or sequence parallel).
+        replication: How many consecutive ranks get the same samples, for tensor or sequence parallelism.
         stream_name: Name of the class of streams to make from `stream_config`.
         stream_config: Arguments of that class, besides `remote`, `local` and `split`.
-        rank: This process's rank, where the launcher does not say; belongs with `world_size` and maybe `num_nodes`.
+        rank: The rank of this process, if the launcher does not set it. Pass `world_size` too, and `num_nodes` if there
+            are several.
         world_size: The number of ranks.
-        num_nodes: The number of nodes, equally many ranks on each.
-        on_error: What to do with a sample that cannot be read: `raise`, or `skip`: another one of its batch stands in.
-        image_decoder: Give images as `"pil"` images, RGB `"array"`s, or `"raw"` stored bytes.
-        columns: Read these columns only.
+        num_nodes: The number of nodes; all have the same number of ranks.
+        on_error: What happens if a sample cannot be read: `raise` an error, or `skip`: another sample of the same batch
+            takes its place.
+        image_decoder: Give images as `"pil"` images, as RGB `"array"`s, or as the stored bytes (`"raw"`).
+        columns: Read only these columns.
         columnar: Iterate over batches, each a dict of arrays, instead of samples.
-        order: `native` (the default), `mosaic`, or one that a plug-in registered.
-        epoch_end: What to do where samples do not divide by ranks: `pad`, `drop` or `uneven`.
-        schedule: How proportions change over the run.
-        mosaic_version: Which release's order `order="mosaic"` means: `0.13` or `0.5`.
-        allow_mix_change: Let a loaded state go on with other weights or streams than it was made with.
-        storage_options: Credentials and settings of the stores, as fsspec calls them.
-        sample_transform: A function of yours that is called on each sample as it is read, after the stream's own, and
-            gives what takes its place. It runs in the loader's workers; what it raises says which sample it was.
-        batch_transform: The same for whole batches by column, with `columnar=True`.
+        order: `native` (the default), `mosaic`, or an order that a plug-in registered.
+        epoch_end: What happens if the samples cannot be divided equally among the ranks: `pad`, `drop` or `uneven`.
+        schedule: Proportions of the streams that change during the run.
+        mosaic_version: The release of MosaicML Streaming whose order `order="mosaic"` follows: `0.13` or `0.5`.
+        allow_mix_change: Allow loading a state that was made with other weights or other streams.
+        storage_options: Credentials and settings of the stores, under the names that fsspec uses.
+        sample_transform: Your function, called on each sample as it is read; it returns what takes its place. It is
+            called after that of the stream, in the workers of the loader. If it raises, the error names the sample.
+        batch_transform: The same for whole batches of columns, with `columnar=True`.
     """
 
     def __init__(
@@ -180,7 +185,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
 
     @property
     def batch_size(self) -> int | None:
-        """Samples of each rank in a batch."""
+        """Samples per batch on each rank."""
         return self.run.batch_size
 
     @batch_size.setter
@@ -210,10 +215,10 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         return nest(samples, key)
 
     def get_item(self, sample_id: int, *retry: Any, **named: Any) -> Any:  # noqa: ARG002
-        """Give one sample by its number. Override it to change samples: iterating calls it, too.
+        """Return one sample by its number. Override this method to change samples; iterating calls it, too.
 
-        Of a shard that is not on this machine and not compressed, only the sample's own bytes are fetched. A number of
-        retries may be passed, as to MosaicML Streaming, and counts for nothing: `download_retry` does.
+        If the shard of the sample is not on this machine and not compressed, only the bytes of the sample are fetched.
+        You may pass a number of retries, as in MosaicML Streaming; it has no effect, because `download_retry` counts.
         """
         readers = self.readers.here
         sample = readers.at_hand.pop(sample_id, None)
@@ -227,7 +232,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
 
     @cuts_interrupts_short
     def read_columns(self, key: Numbers) -> Columns:
-        """Give samples by column, in the order asked for: an array a column where the values allow it, else a list.
+        """Return samples as columns, in the order you asked for: each an array if the values allow it, else a list.
 
         Of the transforms, only `batch_transform` is applied.
         """
@@ -306,13 +311,13 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
     # --- Where it stands --------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Make this epoch the one that the next pass goes through."""
+        """Set the epoch of the next pass."""
         refuse_resharding(self.run.seat().world.num_ranks)
         self.run.passes.set_epoch(epoch)
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next pass goes through, unless a state says otherwise."""
+        """The epoch of the next pass, unless a loaded state sets another."""
         return self.run.passes.read().next_epoch
 
     @next_epoch.setter
@@ -320,18 +325,18 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.set_epoch(epoch)
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
-        """Describe where the whole job stands, as plain JSON values: one state, valid on any number of ranks.
+        """Return where the whole job stands, as plain JSON values: one state, valid on any number of ranks.
 
-        The dataset counts what it yields in its own process. With a loader that has workers it cannot see what was
-        delivered: pass `num_samples`, counted over all ranks, from the beginning of the epoch or of this pass; or take
-        the state of a `StreamingDataLoader`, which counts.
+        The dataset counts the samples that it yields in its own process. If a loader has workers, the dataset cannot
+        know what was delivered: pass `num_samples`, counted over all ranks, from the beginning of the epoch or, with
+        `from_beginning=False`, of this pass. Or use the state of a `StreamingDataLoader`, which counts for you.
         """
         if is_worker():
             return self.readers.worker_state()
         return self.run.state(num_samples, self.readers.num_yielded(), from_beginning=from_beginning)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""
+        """Continue from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""
         if isinstance(state, dict) and is_worker_state(state):
             state = self.readers.load_worker_state(state)
             if self.run.passes.read().state == state:
@@ -350,7 +355,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         }
 
     def close(self) -> None:
-        """Close open shards and the connection to the fetcher; using the dataset again opens them anew."""
+        """Close open shards and the connection to the fetcher; they are opened again when you use the dataset again."""
         self._close_shards()
         self._opened.source.close()
 

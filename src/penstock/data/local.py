@@ -34,18 +34,19 @@ if TYPE_CHECKING:
 class LocalDataset:
     """Reads any sample of a local dataset: `dataset[3]`, `dataset[-1]`, `dataset[10:20]`, `dataset[[4, 2]]`.
 
-    The folder is never changed. Compressed shards are unpacked into memory, the ones used last being kept, or into
-    `unpack_dir`. For use by one thread; every process and worker may have its own, also a pickled or forked one.
+    The folder is never changed. Compressed shards are unpacked into memory, where those used last are kept, or into
+    `unpack_dir`. Use a dataset from one thread only. It can be pickled and survives a fork, so every process and worker
+    can have its own.
 
     Args:
-        local: The dataset's folder, or the one above it if `split` is given.
+        local: The folder of the dataset, or the one above it if you pass `split`.
         split: A folder below `local`.
         allow_unsafe_types: Read `pkl` columns, which can run code of whoever wrote them.
-        image_decoder: Give images as `"pil"` images, RGB `"array"`s, or `"raw"` stored bytes.
-        columns: Read these columns only.
-        validate_hash: Name of a digest to check on each shard file when it is opened.
-        unpack_dir: A folder to keep raw shards of a compressed dataset in, for this and later readers.
-        memory_limit: How much memory unpacked shards may take. One that alone takes more is an error.
+        image_decoder: Give images as `"pil"` images, as RGB `"array"`s, or as the stored bytes (`"raw"`).
+        columns: Read only these columns.
+        validate_hash: Name of a digest to check on each file of a shard when it is opened.
+        unpack_dir: A folder to keep the unpacked shards of a compressed dataset in, for this reader and later ones.
+        memory_limit: How much memory unpacked shards may use. If a single shard needs more, that is an error.
     """
 
     def __init__(

@@ -225,17 +225,17 @@ class OpenedDataset:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples that there are; `epoch_size` is what an epoch draws of them."""
+        """The number of samples in all streams; `epoch_size` is how many of them an epoch takes."""
         return self._opened.source.spans.num_samples
 
     @property
     def size(self) -> int:
-        """The number of samples that there are."""
+        """The number of samples in all streams."""
         return self.num_samples
 
     @property
     def samples_per_stream(self) -> Int64Array:
-        """The number of samples that there are in each stream."""
+        """The number of samples in each stream."""
         return np.diff(self._opened.first_ids)
 
     @property
@@ -250,23 +250,23 @@ class OpenedDataset:
             cache.warm(stream, shards)
 
     def pin(self, key: Numbers | None = None) -> None:
-        """Keep the shards of some samples, or all shards, in the cache until they are unpinned, by whatever job."""
+        """Keep the shards of some samples, or all shards, in the cache until you unpin them, in any job."""
         for cache, stream, shards in self._cached_shards(key):
             cache.pin(stream, shards)
 
     def unpin(self, key: Numbers | None = None) -> None:
-        """Let the cache remove these shards again when it needs the room."""
+        """Allow the cache again to remove these shards when it needs space."""
         for cache, stream, shards in self._cached_shards(key):
             cache.unpin(stream, shards)
 
     @cuts_interrupts_short
     def fetch(self, url: str, local: str | None = None, *, ahead: bool = False) -> Path:
-        """Bring an object that lies beside the shards, such as a video, into the cache, and say where it is.
+        """Fetch an object that is stored beside the shards, such as a video, into the cache, and return its path.
 
-        With `ahead` it is fetched in the background: call again without when it is needed.
+        With `ahead=True` it is fetched in the background; call this again without `ahead` when you need it.
 
-        `url` is a URL below the remote of one of the streams, or a key below the first one's. `local` is its name below
-        the stream's folder. It counts against the cache limit and is evicted as shards are.
+        `url` is a URL below the remote of one of the streams, or a key below the remote of the first one. `local` is
+        its name below the folder of the stream. It counts against the cache limit and is evicted like a shard.
         """
         return fetch_object(self._opened, url, local, [stream.url for stream in self.streams], ahead=ahead)
 

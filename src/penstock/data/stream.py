@@ -31,26 +31,27 @@ stream_classes: Registry[Any] = Registry(
 class Stream:
     """A dataset in a store, on this machine, or both, and how much of it an epoch takes.
 
-    What is left out comes from the `StreamingDataset` that the stream is given to. After that, `proportion`, `repeat`
-    and `choose` all say what the stream gives to an epoch.
+    Settings that you do not give a stream are taken from its `StreamingDataset`. Once the dataset is made,
+    `proportion`, `repeat` and `choose` are all filled in: each says how much of the stream an epoch takes.
 
     Args:
-        remote: Where the dataset is kept: a URL or a path.
-        local: The folder to keep fetched shards in. Without a remote: where the dataset is. Left out: a folder of the
-            user's cache, the same for every job, that jobs share.
+        remote: Where the dataset is: a URL or a path.
+        local: The folder in which fetched shards are kept; without a remote, the folder of the dataset. By default
+            shards are kept in a folder of your user cache, which all jobs share.
         split: A folder below both.
         proportion: Share of an epoch, relative to the other streams' proportions.
-        repeat: How often an epoch takes the whole stream: 0.5 is every other sample, 2 is all of them twice.
+        repeat: How often an epoch takes the whole stream: 0.5 takes half of the samples, 2 takes all of them twice.
         choose: How many samples an epoch takes.
-        download_retry: How often in a row to try again what failed for a passing reason; 0 for a single try.
-        download_timeout: Seconds without a single byte. A store is given up only when the tries are used up as well.
-        validate_hash: Name of the digest to check on each file that is fetched, and on those that lie there already.
-            Left out: what is fetched is checked by the quickest digest in the index, if it has any.
-        keep_zip: Keep the compressed form of shards beside the raw one.
-        name: What states call the stream; by default its number. Name streams that may come or go during a run.
-        storage_options: Credentials and settings of the store, as fsspec calls them.
-        sample_transform: A function of yours that is called on each sample of this stream as it is read, and gives what
-            takes its place. It runs in the loader's workers.
+        download_retry: How often in a row a request is tried again after a temporary failure; 0 means a single try.
+        download_timeout: Seconds without a single byte. penstock gives up when these and all tries are used up.
+        validate_hash: Name of the digest to check on each fetched file, and on files that are already there. Without
+            it, each fetched file is checked with the quickest digest in the index, if there is any.
+        keep_zip: Keep the compressed files of shards, too.
+        name: The name of the stream in states; by default its number. Give names to streams that you may add or remove
+            during a run.
+        storage_options: Credentials and settings of the store, under the names that fsspec uses.
+        sample_transform: Your function, called on each sample of this stream as it is read; it returns what takes its
+            place. It runs in the workers of the loader.
         source: Where samples come from, if not from shards: a `Source` of your own, or the name of one that a package
             registered, which is then called with this stream.
         samples: The old name of `choose`.

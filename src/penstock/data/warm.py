@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmedCache:
-    """What is in the cache of a dataset now, all of it."""
+    """What the cache holds of a dataset after it was fetched."""
 
     source: str  # where it comes from, without secrets
-    directory: str | None  # None: the dataset is read where it lies, and nothing had to be fetched
+    directory: str | None  # None: the dataset is read where it is, and nothing had to be fetched
     num_shards: int
     num_bytes: int
     fetched_bytes: int  # what was fetched just now: the rest was there already, or was unpacked
@@ -42,13 +42,13 @@ def warm_cache(
     """Fetch all shards of a dataset into the cache, and wait until they are there.
 
     Args:
-        url: Where the dataset is kept: the `remote` of those who will read it.
-        local: The folder to keep the shards in, if those who will read it name one.
+        url: Where the dataset is: the `remote` that your jobs will use.
+        local: The folder to keep the shards in: the `local` that your jobs will use, if any.
         split: A folder below both.
-        storage_options: Credentials and settings of the store, as fsspec calls them.
-        validate_hash: Name of a digest to check on each file that is fetched.
-        keep_zip: Keep the compressed form of shards beside the raw one.
-        on_progress: Called with the number of shards that are there, and the number of all.
+        storage_options: Credentials and settings of the store, under the names that fsspec uses.
+        validate_hash: Name of a digest to check on each fetched file.
+        keep_zip: Keep the compressed files of shards, too.
+        on_progress: Called with the number of shards that are there, and the number of all shards.
     """
     stream = Stream(
         remote=url,

@@ -26,19 +26,19 @@ else:
 
 
 class StreamingDataLoader(DataLoader[Any]):
-    """A `DataLoader` for a `StreamingDataset`: the same arguments, and a state that any number of ranks can go on from.
+    """A `DataLoader` for a `StreamingDataset`: the same arguments, and a state that loads on any number of ranks.
 
-    For any other dataset it is torch's loader and has no state.
+    With any other dataset it works as torch's loader does, and has no state.
 
-    It tells the dataset its batch size, and counts the batches that the training loop got, not those that workers have
-    read ahead. Hugging Face Accelerate leaves it as it is: the dataset gives each rank its own samples already.
+    It sets the batch size of the dataset. It counts the batches that your training loop has taken, not those that
+    workers have read ahead. Hugging Face Accelerate uses it unchanged, because each rank already gets its own samples.
 
     Args:
         dataset: The dataset.
-        batch_size: Samples of each rank in a batch; left out, what the dataset says. If both say it, the loader counts.
-        columnar: Give batches as dicts of tensors, made from whole columns without samples in between. Then
-            `num_workers` are threads of this process, and what is no array comes as a list.
-        **options: What torch's loader takes.
+        batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
+        columnar: Give batches as dicts of tensors, made from whole columns without making samples first. `num_workers`
+            then counts threads of this process, and columns that are not arrays come as lists.
+        **options: All other arguments of torch's loader.
     """
 
     # What Accelerate looks at before it divides the batches of a loader among the ranks.
@@ -98,14 +98,14 @@ class StreamingDataLoader(DataLoader[Any]):
         return self._delivered.num_samples() if self._is_streaming else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Describe where the whole job stands after the batch delivered last, as plain JSON values.
+        """Return where the whole job stands after the batch that you took last, as plain JSON values.
 
-        It is empty if the dataset is no `StreamingDataset`.
+        It is empty if the dataset is not a `StreamingDataset`.
         """
         return self._delivered.state_dict() if self._is_streaming else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state with the next pass, on as many ranks and workers as there are now."""
+        """Continue from a state with the next pass, on as many ranks and workers as there are now."""
         if self._is_streaming:
             self._streaming.load_state_dict(state)
             self._delivered.forget()
@@ -118,7 +118,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return {"loader": self._delivered.stats(), **self._streaming.stats()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Make this epoch the one that the next pass goes through."""
+        """Set the epoch of the next pass."""
         self._streaming.set_epoch(epoch)
 
     @property

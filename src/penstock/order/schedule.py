@@ -19,11 +19,11 @@ _MAX_SEGMENTS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixSchedule:
-    """Proportions of all streams at given positions of the run, in samples since its first epoch began.
+    """Proportions of all streams at given positions of the run, counted in samples since the first epoch began.
 
-    `shape` says what happens between two positions: `step` keeps the earlier proportions, `linear` and
-    `cosine` go over to the later ones. A transition is constant within blocks of `block` samples (a 64th of
-    the transition by default).
+    `shape` says what happens between two positions: `step` keeps the earlier proportions, `linear` and `cosine`
+    change gradually to the later ones. Proportions are constant within blocks of `block` samples; by default a block
+    is a 64th of the way between the two positions.
     """
 
     positions: tuple[int, ...]

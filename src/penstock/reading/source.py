@@ -36,7 +36,7 @@ class Closable(Protocol):
 
 
 class OpenShard(NamedTuple):
-    """A reader, and what keeps its files where they are for as long as it is open."""
+    """A reader of a shard and, if it has files, a lease that keeps them in place while the reader is open."""
 
     reader: ShardReader
     lease: Closable | None = None
@@ -55,9 +55,10 @@ class RowReader(Protocol):
 
 
 class Source(ABC):
-    """Shards by number. Derive from it and say how one is opened; the rest is for shards that have to be fetched.
+    """Where the samples of a stream come from, shard by shard. Derive from it and define how a shard is opened.
 
-    One object serves all threads of a process and is carried to forked and spawned workers, so it must pickle.
+    You need the other methods only if shards have to be fetched. All threads of a process use the same object, and it
+    is sent to forked and spawned workers, so it must be picklable.
 
     Args:
         lengths: How many samples each shard has.
@@ -68,35 +69,35 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, shard: int) -> OpenShard:
-        """Open a shard. Its reader is used by one thread at a time, and closed by whoever asked for it."""
+        """Open a shard. Its reader is used by one thread at a time, and closed by the caller."""
         ...
 
     @property
     def sizes(self) -> Int64Array:
-        """The bytes of each shard, by which it is decided how much to read at once; zeros if samples are not stored."""
+        """The bytes of each shard, which decide how much is read at once; zeros if samples are not stored."""
         return np.zeros(len(self.spans), np.int64)
 
     @property
     def is_fetched(self) -> bool:
-        """Whether shards may have to be fetched: then it is told which will be wanted."""
+        """Whether shards may have to be fetched. If so, `expect` is called."""
         return False
 
     def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:  # noqa: B027
-        """Hear which shards will be opened, soonest first, and in how many batches; replaces what was said before."""
+        """Receive the shards that will be opened, soonest first, and in how many batches; replaces the last call."""
 
     def row_reader(self) -> RowReader | None:
-        """Give what reads a few rows alone, or None if only whole shards can be opened."""
+        """Return a reader for a few rows alone, or None if only whole shards can be opened."""
         return None
 
     def share_limit(self, holder: ShareListener) -> None:  # noqa: B027
-        """Tell this holder from now on how much it may keep open, if others need the room."""
+        """Tell this holder from now on how much it may keep open, if other processes need space."""
 
     def describe_shard(self, shard: int) -> str:
-        """Say where a shard is, for errors."""
+        """Describe where a shard is, for error messages."""
         return f"shard {shard}"
 
     def close(self) -> None:  # noqa: B027
-        """Let go of what is held open; using the source again opens it anew."""
+        """Close everything that is open; it is opened again when the source is used again."""
 
 
 def mean_sizes(source: Source) -> tuple[float, float]:
@@ -106,7 +107,7 @@ def mean_sizes(source: Source) -> tuple[float, float]:
 
 
 class FunctionReader:
-    """A shard whose samples a function gives, by their row: the shortest way to a source of your own."""
+    """A shard whose samples come from a function of the row: the shortest way to a source of your own."""
 
     def __init__(self, num_rows: int, sample_of: Callable[[int], Sample]) -> None:
         self._num_rows, self._sample_of = num_rows, sample_of

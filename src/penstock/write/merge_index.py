@@ -42,10 +42,11 @@ def merge_index(
 ) -> None:
     """Publish one index for many partial datasets.
 
-    `merge_index(out)` takes every `index.json` below `out`, at any depth. `merge_index(index_file_urls, out)` takes the
-    indexes named, each a path, a URL, or a pair of both of which the local one is read if it exists. Shards stay where
-    they are; the joint index lists them by folder, sorted, so the order in which they were written or named does not
-    matter. Reading all indexes may take `download_timeout` seconds. `storage_options` are those of the remote stores.
+    `merge_index(out)` merges every `index.json` below `out`, at any depth. `merge_index(index_file_urls, out)` merges
+    the indexes that you name. Each is a path, a URL, or a pair of both; of a pair, the local one is read if it exists.
+    Shards stay where they are. The merged index lists them by folder, sorted, so the order in which they were written
+    or named does not matter. Reading all indexes may take at most `download_timeout` seconds. `storage_options` are the
+    credentials and settings of the remote stores.
     """
     if len(args) == 1:
         (out,) = args

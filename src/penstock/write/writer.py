@@ -39,24 +39,24 @@ log = logging.getLogger("penstock.write")
 class Writer:
     """Writes samples to shards of one format and, at the end, their index.
 
-    Readers see the whole dataset or none: shards come first, the index last. Leaving the `with` block by an exception
-    publishes no index. Compression, hashing, writing and uploading run on a few threads meanwhile; bytes and order do
-    not depend on them. For use by one thread.
+    Readers see the whole dataset or none of it, because the index is written last. If an exception leaves the `with`
+    block, no index is published. A few threads compress, hash, write and upload in the background; the bytes and their
+    order do not depend on them. Use a writer from one thread only.
 
     Args:
-        out: A local path, a URL (files pass through a temporary folder), or a pair of both.
-        columns: Encoding of each column; taken from the first sample if left out.
-        keep_local: Keep the local files of a pair `out=(local, remote)`.
-        compression: `"zstd"`, `"zstd:7"`, or another codec, with or without level.
+        out: A local path, a URL (files then go to a temporary folder first), or a pair of both.
+        columns: The encoding of each column; by default taken from the first sample.
+        keep_local: With a pair `out=(local, remote)`: keep the local files.
+        compression: `"zstd"`, `"zstd:7"`, or another codec, with or without a level.
         hashes: Names of digests to record for each file.
-        size_limit: Bytes of a raw shard, also like `"64mb"`; None or 0 for a single shard.
-        remote: A URL to upload to as well, keeping the local files.
+        size_limit: Bytes per shard before compression, also like `"64mb"`; None or 0 writes a single shard.
+        remote: A URL to which files are uploaded, too; the local files are kept.
         progress_bar: Show samples, bytes and rates on the terminal.
         max_workers: Number of background threads.
-        retry: Number of attempts of an upload, which go on for two minutes at least; 1 for a single one.
-        exist_ok: Replace the dataset that is there.
-        append: Continue the dataset that is there.
-        storage_options: Credentials and settings of the remote store, as fsspec calls them.
+        retry: Tries per upload. With 2 or more, penstock keeps trying for at least two minutes; 1 means a single try.
+        exist_ok: Replace the dataset that is already there.
+        append: Add to the dataset that is already there.
+        storage_options: Credentials and settings of the remote store, under the names that fsspec uses.
     """
 
     format_name: ClassVar[str]
@@ -119,10 +119,10 @@ class Writer:
         self._progress = ProgressBar(self._destination.shown) if progress_bar else None
 
     def write(self, sample: Sample) -> None:
-        """Add a sample; it may be changed or used again afterwards.
+        """Add a sample; you may change or reuse it afterwards.
 
-        A sample that does not fit is an error that names its column, and the writer goes on without it. A failure
-        in the background, such as a full disk, is raised by the next call.
+        If a sample does not fit, the error names its column, and you can continue with the next sample. A failure in
+        the background, such as a full disk, is raised by the next call.
         """
         builder = self._builder
         if builder is None:
@@ -152,7 +152,7 @@ class Writer:
         return dump_layout(self._shard_layout)
 
     def finish(self) -> None:
-        """Store what is left and publish the index; the writer is closed then, whatever happens."""
+        """Write what is left and publish the index. The writer is closed afterwards, whatever happens."""
         if self._is_closed:
             return
         try:
@@ -174,7 +174,7 @@ class Writer:
             self._close()
 
     def abort(self) -> str:
-        """Stop without publishing an index, and say which shards were written by then; the log says so too."""
+        """Stop without publishing an index, and return which shards were written so far; the log says so too."""
         if self._is_closed:
             return ""
         self._queue.close()

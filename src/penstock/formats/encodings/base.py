@@ -17,39 +17,39 @@ IMAGE_DECODERS: tuple[ImageDecoder, ...] = ("pil", "array", "raw")
 
 
 class Encoding(ABC):
-    """How the values of an MDS column are stored: inherit it, and register it under the name that columns give it.
+    """How the values of an MDS column are stored. Derive a class from it and register it under a name for columns.
 
         @encodings.register("point")
         class Point(Encoding):
             def encode(self, value): return struct.pack("<dd", *value)
             def decode(self, data): return struct.unpack("<dd", data)
 
-    An encoding is made once in each process and may be used by several threads. A value that is `bytes` already is
-    stored as it is, in any column, and never seen by `encode`.
+    There is one object of your class in each process, and several threads may use it. A value that is already `bytes`
+    is stored unchanged, in any column, and never passed to `encode`.
     """
 
-    num_bytes: int | None = None  # of every value, if they are always as many: this saves four bytes a value
-    follows_index: bool = False  # whether a column stores the size of each value is for its index to say
-    is_unsafe: bool = False  # reading can run code of whoever wrote it, so that readers have to allow it
+    num_bytes: int | None = None  # the size of every value, if it is always the same: this saves four bytes per value
+    follows_index: bool = False  # the index says whether a column stores the size of each value
+    is_unsafe: bool = False  # reading can run code of whoever wrote the value, so readers have to allow it
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
-        """Give the stored bytes of a value, or raise an error that says what is wrong with it."""
+        """Return the stored bytes of a value, or raise an error that says what is wrong with it."""
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
-        """Turn stored bytes into a value; bytes that make no sense are an error of any kind."""
+        """Turn stored bytes into a value; raise any error if the bytes make no sense."""
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
-        """Turn the stored bytes of many values into values: what readers call."""
+        """Turn the stored bytes of many values into values; this is what readers call."""
         return list(map(self.decode, pieces))
 
     def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
-        """Turn the stored bytes of many values into one column, an array if they allow it."""
+        """Turn the stored bytes of many values into one column: an array if the values allow it."""
         return self.decode_many(pieces)
 
     def with_settings(self, settings: str) -> Encoding | None:  # noqa: ARG002
-        """Give the encoding that a column `name:settings` asks for. None: there are no settings."""
+        """Return the encoding for a column `name:settings`, or None if there are no settings."""
         return None
 
     def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:  # noqa: ARG002
