@@ -118,6 +118,10 @@ class MissingColumnError(BadSampleError, KeyError):
     """A sample lacks a column."""
 
 
+class ExtraColumnError(BadSampleError, ValueError):
+    """A sample has a column that its dataset has not."""
+
+
 class ColumnSizeError(BadSampleError, KeyError):
     """An encoded value has another length than its fixed-size column."""
 

@@ -25,7 +25,7 @@ class Encoding(ABC):
             def decode(self, data): return struct.unpack("<dd", data)
 
     An encoding is made once in each process and may be used by several threads. A value that is `bytes` already is
-    stored as it is, in any column, and never seen by `encode`.
+    stored as it is, in any column, and never seen by `encode`; `check_stored` may refuse it.
     """
 
     num_bytes: int | None = None  # of every value, if they are always as many: this saves four bytes a value
@@ -34,6 +34,10 @@ class Encoding(ABC):
     @abstractmethod
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a value, or raise an error that says what is wrong with it."""
+
+    def check_stored(self, data: bytes) -> bytes:
+        """Give back bytes that a writer got in place of a value, or raise if no value is stored so."""
+        return data
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
