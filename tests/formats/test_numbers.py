@@ -229,5 +229,7 @@ def test_numbers_that_a_column_cannot_hold(encoding: str, value: Any) -> None:
 
 
 def test_whole_numbers_among_floats_are_not_rounded() -> None:
-    with pytest.raises(ColumnRangeError, match=r"^column 'x' 9007199254740993 among floats would come back as 9007199254"):
+    with pytest.raises(
+        ColumnRangeError, match=r"^column 'x' 9007199254740993 among floats would come back as 9007199254"
+    ):
         store_and_read("ndarray", [2**53 + 1, 0.5])

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
 _decoded = BufferPool(max_bytes=32 << 20)
-# Of all that Pillow can open; some others start programs of their own to do so.
-_FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
+# Of all that Pillow can open; some others start programs of their own to do so. It loads the first five by itself, and
+# the rest, which it may lack, together with all its others. Files of several pictures (MPO) begin as JPEG.
+_COMMON_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM")
+_OTHER_FORMATS = ("WEBP", "TIFF", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
 _PIXEL_BYTES = {
     **dict.fromkeys(("L", "P"), 1),
@@ -107,10 +109,17 @@ class FileCodec(ImageCodec):
 
     def to_pil(self, data: bytes) -> Any:
         """Open the image without decoding its pixels."""
+        pillow = _pillow()
         try:
-            return _pillow().open(BytesIO(data), formats=_FILE_FORMATS)
-        except OSError as error:  # its message holds a memory address
-            raise ColumnValueError("holds no image file that Pillow knows") from error
+            return pillow.open(BytesIO(data), formats=_COMMON_FORMATS)
+        except pillow.UnidentifiedImageError:
+            pillow.init()
+        try:
+            return pillow.open(BytesIO(data), formats=[name for name in _OTHER_FORMATS if name in pillow.OPEN])
+        except pillow.UnidentifiedImageError as error:  # its message holds a memory address
+            raise ColumnValueError(
+                f"holds no image file that Pillow knows, or a broken one, of {len(data)} bytes from {data[:8]!r} on"
+            ) from error
 
 
 class JpegCodec(FileCodec):
@@ -143,7 +152,14 @@ class JpegCodec(FileCodec):
     def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
         simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        if not data.startswith(_JPEG_BEGIN):  # others store any images in a column of this name
+            return super().to_array(data, budget)
+        try:
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise ColumnValueError(
+                f"holds a JPEG file of {len(data)} bytes whose beginning is broken: {error}"
+            ) from error
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
             return super().to_array(data, budget)
         budget.take(width, height)
