@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
     from penstock.loaders.torch import StreamingDataLoader
+    from penstock.order.schedule import MixSchedule
     from penstock.reading.source import FunctionReader, OpenShard, Source
     from penstock.write.merge_index import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
@@ -32,6 +33,7 @@ _HOMES = {
     "JSONWriter": "penstock.write.writer",
     "LocalDataset": "penstock.data.local",
     "MDSWriter": "penstock.write.writer",
+    "MixSchedule": "penstock.order.schedule",
     "OpenShard": "penstock.reading.source",
     "PenstockError": "penstock.errors",
     "Source": "penstock.reading.source",
@@ -56,6 +58,7 @@ __all__ = [
     "JSONWriter",
     "LocalDataset",
     "MDSWriter",
+    "MixSchedule",
     "OpenShard",
     "PenstockError",
     "Source",

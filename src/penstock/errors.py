@@ -47,6 +47,10 @@ class UnknownEncodingError(ConfigError, TypeError, KeyError, AssertionError):
     """A column encoding that its format does not have."""
 
 
+class UnknownAlgorithmError(ConfigError, KeyError):
+    """The name of an algorithm that orders or shares out samples, and that nobody has."""
+
+
 class EncodingConfigError(ConfigError, AttributeError, AssertionError):
     """A column encoding that exists, with settings that it does not take."""
 

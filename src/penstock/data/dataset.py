@@ -23,6 +23,7 @@ from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
+from penstock.units import check_whole
 
 if TYPE_CHECKING:
     import os
@@ -87,7 +88,8 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         columnar: Iterate over batches, each a dict of arrays, instead of samples.
         order: `native` (the default), `mosaic`, or one that a plug-in registered.
         epoch_end: What to do where samples do not divide by ranks: `pad`, `drop` or `uneven`.
-        schedule: How proportions change over the run.
+        schedule: How proportions change over the run: a `MixSchedule`, or plain values, as in
+            `schedule=[(0, [0.9, 0.1]), (1_000_000, [0.5, 0.5])]`.
         mosaic_version: Which release's order `order="mosaic"` means: `0.13` or `0.5`.
         allow_mix_change: Let a loaded state go on with other weights or streams than it was made with.
         storage_options: Credentials and settings of the stores, as fsspec calls them.
@@ -133,7 +135,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         columnar: bool = False,
         order: str | None = None,
         epoch_end: EpochEnd = "pad",
-        schedule: MixSchedule | None = None,
+        schedule: MixSchedule | Mapping[str, Any] | Sequence[tuple[int, Sequence[float]]] | None = None,
         mosaic_version: MosaicVersion = "0.13",
         allow_mix_change: bool = False,
         storage_options: Mapping[str, Any] | None = None,
@@ -184,6 +186,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
 
     @batch_size.setter
     def batch_size(self, value: int | None) -> None:
+        check_whole("batch_size", value, 1)
         self.run.batch_size = value
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions, MosaicVersion, SamplingMethod
 from penstock.order.mosaic.state import MosaicState, resume_at
 from penstock.order.mosaic.weights import share_out
-from penstock.order.native import StreamPlan
+from penstock.order.native import StreamPlan, check_schedule
 from penstock.order.options import OrderOptions, StreamShards
 from penstock.order.resume import resume
 from penstock.order.weights import count_samples, read_epoch_size
@@ -54,6 +54,16 @@ class RunSettings:
     partition_algo: str | None = None
     mosaic_version: MosaicVersion = "0.13"
 
+    def __post_init__(self) -> None:
+        """Refuse at once what no order could follow, and not only when a plan is made."""
+        order = choose_order(self)
+        _mosaic_options(self, None)
+        if order == MOSAIC:
+            _check_mosaic(self)
+        else:
+            orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+            _native_options(order, self, num_ranks=1, global_batch_size=1)
+
 
 def make_plan(
     streams: Sequence[StreamShards],
@@ -72,7 +82,8 @@ def make_plan(
     order = choose_order(settings, state)
     if order == MOSAIC:
         return _plan_mosaic(streams, settings, world, global_batch_size, state, compute_once)
-    options = _native_options(order, settings, world, global_batch_size)
+    _check_is_native(settings)
+    options = _native_options(order, settings, world.num_ranks, global_batch_size)
     plan = StreamPlan.make(streams, options)
     if state is None:
         return plan, Cursor()
@@ -84,6 +95,8 @@ def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[
     weights, sizes = [stream.weight for stream in streams], [stream.num_samples for stream in streams]
     epoch_size = read_epoch_size(settings.epoch_size)
     if choose_order(settings) != MOSAIC:
+        if settings.schedule is not None:
+            check_schedule(settings.schedule, streams)
         return count_samples(weights, sizes, epoch_size)
     is_release_0_5 = settings.mosaic_version == "0.5"
     shares = share_out(
@@ -116,12 +129,14 @@ def _order_of(state: Mapping[str, Any]) -> str:
     )
 
 
-def _native_options(order: str, settings: RunSettings, world: World, global_batch_size: int) -> OrderOptions:
-    orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+def _check_is_native(settings: RunSettings) -> None:
     defaults = RunSettings()
     for name in ("sampling_method", "sampling_granularity", "partition_algo", "mosaic_version"):
         if getattr(settings, name) != getattr(defaults, name):
             raise ConfigError(f"{name}={getattr(settings, name)!r} belongs to order='mosaic': name that order too")
+
+
+def _native_options(order: str, settings: RunSettings, num_ranks: int, global_batch_size: int) -> OrderOptions:
     fixes_batch = settings.batching_method != "random"
     fixes_device_batch = settings.batching_method == "device_per_stream"
     return OrderOptions(
@@ -134,8 +149,30 @@ def _native_options(order: str, settings: RunSettings, world: World, global_batc
         epoch_end=settings.epoch_end,
         batching_method=settings.batching_method,
         global_batch_size=global_batch_size if fixes_batch else None,
-        device_batch_size=global_batch_size // world.num_ranks if fixes_device_batch else None,
+        device_batch_size=global_batch_size // num_ranks if fixes_device_batch else None,
         schedule=settings.schedule,
+    )
+
+
+def _check_mosaic(settings: RunSettings) -> None:
+    if settings.epoch_end != "pad" or settings.schedule is not None:
+        raise ConfigError("order='mosaic' has neither epoch_end nor schedule: leave them out, or use order='native'")
+
+
+def _mosaic_options(settings: RunSettings, batch_size: int | None) -> MosaicOptions:
+    return MosaicOptions(
+        mosaic_version=settings.mosaic_version,
+        epoch_size=settings.epoch_size,
+        sampling_method=settings.sampling_method,
+        sampling_granularity=settings.sampling_granularity,
+        partition_algo=settings.partition_algo,
+        num_canonical_nodes=settings.num_canonical_nodes,
+        batch_size=batch_size,
+        shuffle=settings.shuffle,
+        shuffle_algo=settings.shuffle_algo,
+        shuffle_seed=settings.shuffle_seed,
+        shuffle_block_size=settings.shuffle_block_size,
+        batching_method=settings.batching_method,
     )
 
 
@@ -147,25 +184,11 @@ def _plan_mosaic(
     state: Mapping[str, Any] | None,
     compute_once: ComputeOnce | None,
 ) -> tuple[Plan, Cursor]:
-    if settings.epoch_end != "pad" or settings.schedule is not None:
-        raise ConfigError("order='mosaic' has neither epoch_end nor schedule: leave them out, or use order='native'")
+    _check_mosaic(settings)
     begun = None if state is None else MosaicState.from_dict(state)
     plan = MosaicPlan.make(
         [stream.lengths.tolist() for stream in streams],
-        MosaicOptions(
-            mosaic_version=settings.mosaic_version,
-            epoch_size=settings.epoch_size,
-            sampling_method=settings.sampling_method,
-            sampling_granularity=settings.sampling_granularity,
-            partition_algo=settings.partition_algo,
-            num_canonical_nodes=settings.num_canonical_nodes,
-            batch_size=global_batch_size // world.num_ranks,
-            shuffle=settings.shuffle,
-            shuffle_algo=settings.shuffle_algo,
-            shuffle_seed=settings.shuffle_seed,
-            shuffle_block_size=settings.shuffle_block_size,
-            batching_method=settings.batching_method,
-        ),
+        _mosaic_options(settings, global_batch_size // world.num_ranks),
         num_nodes=world.num_nodes,
         weights=[stream.weight for stream in streams],
         state=begun,
