@@ -47,6 +47,10 @@ class UnknownEncodingError(ConfigError, TypeError, KeyError, AssertionError):
     """A column encoding that its format does not have."""
 
 
+class UnknownAlgorithmError(ConfigError, KeyError):
+    """The name of an algorithm that orders or shares out samples, and that nobody has."""
+
+
 class EncodingConfigError(ConfigError, AttributeError, AssertionError):
     """A column encoding that exists, with settings that it does not take."""
 
@@ -120,6 +124,10 @@ class BadSampleError(DataError):
 
 class MissingColumnError(BadSampleError, KeyError):
     """A sample lacks a column."""
+
+
+class ExtraColumnError(BadSampleError, ValueError):
+    """A sample has a column that its dataset has not."""
 
 
 class ColumnSizeError(BadSampleError, KeyError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Integral, Real
 
 from penstock.errors import ConfigError
 
@@ -41,6 +42,24 @@ def parse_count(value: int | float | str) -> int:
             raise ConfigError(f"count {value!r} has an unknown unit: use one of {', '.join(_COUNT_UNITS)}")
         return _exactly(number, _COUNT_UNITS.get(unit, 1))
     return _whole(value, "count")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse an argument that is not a whole number from `least` on; None, which leaves it out, is fine."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name}={value!r} is not a whole number: give an int of {least} or more")
+    if value < least:
+        raise ConfigError(f"{name}={value} is too small: give {least} or more")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Refuse an argument that is no time to wait; None, which leaves it out, is fine."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
+        raise ConfigError(f"{name}={value!r} is no time to wait: give a number of seconds above 0")
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from penstock import CSVWriter, MDSWriter
 from penstock.cli.main import main
 from penstock.data.verify import verify_dataset
+from penstock.formats.encodings.table import get_encoding
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.formats.encodings.base import ImageDecoder
+    from tests.servers.nginx import WebServer
+    from tests.servers.s3 import S3Server
 
 
 def write(out: Path, **options: Any) -> None:
@@ -63,6 +72,81 @@ def test_pickles_are_not_opened_unless_allowed(tmp_path: Path) -> None:
     assert verify_dataset(tmp_path).problems == ()
     assert "pkl" in verify_dataset(tmp_path, read_values=True).problems[0]
     assert verify_dataset(tmp_path, read_values=True, allow_unsafe_types=True).problems == ()
+
+
+def image_file(kind: str) -> bytes:
+    out = BytesIO()
+    Image.effect_noise((40, 30), 90).convert("RGB").save(out, kind)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "stored", "words"),
+    [
+        ("jpeg", image_file("JPEG")[:-200], "Premature end of JPEG file"),
+        ("jpeg", image_file("JPEG")[:100], "holds a JPEG file of 100 bytes whose beginning is broken"),
+        ("jpeg", b"\xff\xd8\xff, and nothing more", "holds a JPEG file of 21 bytes whose beginning is broken"),
+        ("png", image_file("PNG")[:-200], "truncated"),
+        ("png", b"hello, hello", "holds no image file .* of 12 bytes from b'hello, h' on"),
+        ("png", b"", "holds no image file .* of 0 bytes from b'' on"),
+    ],
+)
+def test_images_are_decoded_if_asked(tmp_path: Path, encoding: str, stored: bytes, words: str) -> None:
+    good = image_file(encoding.upper())
+    with MDSWriter(out=tmp_path, columns={"i": encoding}) as writer:
+        for value in (good, stored):
+            writer.write({"i": value})
+    assert verify_dataset(tmp_path).problems == ()
+    (problem,) = verify_dataset(tmp_path, read_values=True).problems
+    assert re.fullmatch(rf"shard\.00000\.mds, row 1: column 'i' .*{words}.*", problem)
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "TIFF", "GIF", "BMP", "MPO"])
+@pytest.mark.parametrize("image_decoder", ["pil", "array"])
+def test_files_of_other_kinds_are_images_too(kind: str, image_decoder: ImageDecoder) -> None:
+    for encoding in ("png", "jpeg"):  # as another library may have written it
+        (found,) = get_encoding(encoding, image_decoder).decode_many([image_file(kind)])
+        assert np.asarray(found).shape[:2] == (30, 40)
+
+
+# --- Datasets in stores ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_dataset_behind_http(nginx: WebServer, capsys: pytest.CaptureFixture[str], compression: str | None) -> None:
+    folder = nginx.files / f"verified-{compression}"
+    write(folder, hashes="sha1", compression=compression)
+    url = f"{nginx.url}/{folder.name}"
+    assert main(["verify", url, "--values"]) == 0
+    assert capsys.readouterr().out.endswith("digests checked: all well\n")
+    assert main(["inspect", f"{url}/"]) == 0
+    assert capsys.readouterr().out.startswith("50 samples in ")
+    shard = next(folder.glob("shard.00001.*"))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)  # a copy in a cache would still be right
+    next(folder.glob("shard.00002.*")).unlink()
+    assert main(["verify", url, "--json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert ["shard.00001" in problems[0], "shard.00002" in problems[1], len(problems)] == [True, True, 2]
+    assert main(["inspect", f"{nginx.url}/nothing"]) == 2
+    assert f"{nginx.url}/nothing" in capsys.readouterr().err
+
+
+def test_a_dataset_in_a_bucket(
+    moto: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the credentials that the environment gives to whoever trains."""
+    moto.make_bucket("verified")
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION")
+    for name, value in zip(names, moto.options.values(), strict=True):
+        monkeypatch.setenv(name, value)
+    url = "s3://verified/train"
+    with MDSWriter(out=url, columns={"x": "int"}, hashes="md5") as writer:
+        writer.write({"x": 1})
+    assert main(["verify", url, "--values"]) == 0
+    assert main(["inspect", url]) == 0
+    assert "1 digests checked: all well\n1 samples in 1 shards" in capsys.readouterr().out
 
 
 # --- The command line over it -------------------------------------------------------------------------------

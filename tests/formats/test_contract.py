@@ -65,12 +65,20 @@ class TestMDS(FormatContract):
     bad_values: ClassVar[Mapping[str, Sequence[Any]]] = {
         "text": [None, 1, bytearray(b"x")],
         "raw": ["x", bytearray(b"x"), memoryview(b"x")],
-        "id": [1.0, "1", np.int64(1), 2**63, b"1234567"],
-        "half": ["x", [1.0, 2.0], b"123"],
+        "id": [1.0, "1", True, np.uint64(2**63), 2**63, b"1234567"],
+        "half": ["x", "1", None, True, 1e6, 2049, [1.0, 2.0], np.zeros(1, np.float16), b"123"],
         "big": [1.5, "1"],
         "price": [1, "1.5", 0.5],
-        "any": [object(), {1, 2}],
-        "tokens": [[1, 2, 3], np.arange(3), np.arange(4, dtype=np.int32), b"12345678901"],
+        "any": [object(), {1, 2}, {1: 2}, [{"a": {(1, 2): 3}}]],
+        "tokens": [
+            [1, 2],
+            [1, 2, 2**31],
+            [1, 2, 0.5],
+            [1, 2, True],
+            np.arange(3),
+            np.arange(4, dtype=np.int32),
+            b"12345678901",
+        ],
         "shaped": [np.float32(1), np.zeros(3), np.zeros((), np.float32), np.zeros((0, 2), np.float32)],
         "free": [np.zeros(2, complex), np.array(["x"]), np.zeros(2, bool), np.zeros((0,), np.int8)],
     }
@@ -120,9 +128,9 @@ class TestJSON(FormatContract):
     settings: ClassVar[Mapping[str, Any]] = {"newline": "\n"}
     samples: ClassVar[Sequence[Sample]] = [*TEXT_SAMPLES, {"count": 1, "name": "two\nlines\r\n", "score": 1e300}]
     bad_values: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "count": [1.0, "1", None, np.int64(1)],
+        "count": [1.0, "1", None, np.float32(1)],
         "name": [b"x", 1, None],
-        "score": [1, "1.0", None, np.float32(1)],
+        "score": [1, "1.0", None, np.int64(1)],
     }
 
 
@@ -135,9 +143,9 @@ class TestCSV(FormatContract):
     settings: ClassVar[Mapping[str, Any]] = {"newline": "\n"}
     samples: ClassVar[Sequence[Sample]] = [*TEXT_SAMPLES, {"count": 1, "name": "tab\tand|bar", "score": 1e300}]
     bad_values: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "count": [1.0, "1", None, np.int64(1)],
+        "count": [1.0, "1", None, True, np.float32(1)],
         "name": [b"x", 1, None, "a,b", "a\nb", "\ud800"],
-        "score": [1, "1.0", None, np.float32(1)],
+        "score": [1, "1.0", None, True, np.int64(1)],
     }
 
 

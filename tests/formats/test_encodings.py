@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import struct
 from decimal import Decimal
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -109,22 +111,21 @@ def test_numpy_scalars_keep_every_bit(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.0, -0.0, 1, True, 2**-30, "0.5", np.int8(-3)])
-def test_floats_take_what_numpy_takes(name: str, value: Any) -> None:
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.0, -0.0, 1, 0.1, 2**-30, np.int8(-3)])
+def test_floats_are_rounded_as_numpy_rounds(name: str, value: Any) -> None:
     expected = np.dtype(name).type(value)
     assert store_and_read(name, value).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("name", NUMBERS[:8])
-def test_integers_take_what_numpy_takes(name: str) -> None:
+def test_integers_are_what_they_were_or_refused(name: str) -> None:
     info = np.iinfo(name)
-    for value in (info.min, info.max, 0, True, np.int64(7), np.uint8(7), 7.9, "12"):
+    for value in (info.min, info.max, 0, np.int64(7), np.uint8(7), 7.0):
         assert is_same(store_and_read(name, value), np.dtype(name).type(value))
     for value in (int(info.min) - 1, int(info.max) + 1):
-        with pytest.raises(ColumnRangeError) as caught:
+        with pytest.raises(ColumnRangeError, match=f"^column 'x' {value} does not fit {name}: ") as caught:
             store_and_read(name, value)
         assert isinstance(caught.value, OverflowError)
-        assert str(caught.value).startswith("column 'x' cannot be stored")
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
@@ -133,10 +134,6 @@ def test_int(values: list[int]) -> None:
     found = [sample["x"] for sample in round_trip({"x": "int"}, [{"x": value} for value in values])]
     assert found == values
     assert all(type(value) is int for value in found)
-
-
-def test_int_takes_booleans_and_gives_ints() -> None:
-    assert is_same(store_and_read("int", True), 1)
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
@@ -164,7 +161,7 @@ def test_bytes(values: list[bytes]) -> None:
     assert [sample["x"] for sample in round_trip({"x": "bytes"}, [{"x": value} for value in values])] == values
 
 
-@given(st.integers(-(10**4000), 10**4000) | st.booleans())
+@given(st.integers(-(10**4000), 10**4000))
 def test_str_int(value: int) -> None:
     assert is_same(store_and_read("str_int", value), int(value))
 
@@ -203,7 +200,12 @@ def test_pkl(value: Any) -> None:
     assert is_same(store_and_read("pkl", value, allow_unsafe_types=True), value)
 
 
-@pytest.mark.parametrize("encoding", [name for name in encodings.names() if get_encoding(name).num_bytes is None])
+CHECKED = {"jpeg", "jpeg_array", "jpegarray", "list[jpeg]", "list[pil]", "list[png]"}
+
+
+@pytest.mark.parametrize(
+    "encoding", [name for name in encodings.names() if get_encoding(name).num_bytes is None and name not in CHECKED]
+)
 @given(stored=st.binary())
 @settings(max_examples=10)
 def test_bytes_pass_through_every_variable_encoding(encoding: str, stored: bytes) -> None:
@@ -312,9 +314,9 @@ def test_arrays_that_do_not_fit(encoding: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ndarray", "ndarray:int64", "ndarray:int64:2"])
-@pytest.mark.parametrize("value", [[1, 2], (1, 2), np.int64(1), None, "12"])
+@pytest.mark.parametrize("value", [np.int64(1), None, "12", {1: 2}])
 def test_arrays_are_not_made_of_other_things(encoding: str, value: Any) -> None:
-    with pytest.raises(ColumnTypeError, match="^column 'x' wants a NumPy array, got") as caught:
+    with pytest.raises(ColumnTypeError, match="^column 'x' wants a NumPy array, got .*: give np.asarray") as caught:
         store_and_read(encoding, value)
     assert isinstance(caught.value, AttributeError)
 
@@ -381,6 +383,44 @@ def test_jpeg_bytes_are_kept() -> None:
     array = store_and_read("jpeg", stored, image_decoder="array")
     assert (array.shape, array.dtype) == ((9, 17, 3), np.uint8)
     assert np.abs(array.astype(int) - np.array(found).astype(int)).max() <= 4  # two decoders may round apart
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "list[jpeg]", "jpeg_array", "jpegarray"])
+def test_jpeg_columns_refuse_bytes_that_are_no_jpeg(encoding: str) -> None:
+    png = BytesIO()
+    Image.new("L", (2, 2)).save(png, "PNG")
+    wrap = {"jpeg": lambda data: data}.get(encoding, partial(_one_of_a_list, has_word=encoding == "list[jpeg]"))
+    assert store_and_read(encoding, wrap(jpeg_file((3, 2))), image_decoder="raw") in (
+        jpeg_file((3, 2)),
+        [jpeg_file((3, 2))],
+    )
+    with pytest.raises(
+        ColumnValueError, match="^column 'x' wants the bytes of a JPEG file, got a PNG file: use .*'png'"
+    ):
+        store_and_read(encoding, wrap(png.getvalue()))
+    for stored in (b"", b"hello, hello", b"\xff\xd8"):
+        with pytest.raises(ColumnValueError, match="^column 'x' wants the bytes of a JPEG file, got .* begin with b"):
+            store_and_read(encoding, wrap(stored))
+
+
+def _one_of_a_list(data: bytes, *, has_word: bool) -> bytes:
+    return struct.pack("<II", 1, len(data)).rjust(12 if has_word else 8, b"\0") + data
+
+
+def test_jpeg_files_in_a_row_are_looked_at() -> None:
+    with pytest.raises(ColumnValueError, match="^column 'x' wants the bytes of a JPEG file"):
+        store_and_read("jpeg_array", [jpeg_file((3, 2)), b"no"])
+
+
+def test_an_image_that_was_changed_in_place_is_not_the_file(tmp_path: Any) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(jpeg_file((64, 32)))
+    with Image.open(path) as image:
+        image.thumbnail((8, 8))
+        assert store_and_read("jpeg", image).size == (8, 4)
+    with Image.open(path) as image:
+        image.load()
+        assert store_and_read("jpeg", image, image_decoder="raw") == path.read_bytes()
 
 
 def test_jpeg_of_an_open_file_is_the_file(tmp_path: Any) -> None:
@@ -463,7 +503,8 @@ def test_jpeg_files_in_a_row(encoding: str, kind: type) -> None:
         ("bytes", "text"),
         ("bytes", bytearray(b"x")),
         ("str", 1),
-        ("int", np.int64(1)),
+        ("int", np.float64(1)),
+        ("int", True),
         ("int", 1.0),
         ("str_int", 1.0),
         ("str_float", 1),

@@ -21,6 +21,7 @@ from penstock.errors import (
     ColumnValueError,
     ConfigError,
     EncodingConfigError,
+    ExtraColumnError,
     MissingColumnError,
     OutputExistsError,
     PenstockError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.types import Sample
+    from penstock.write.writer import Writer
 
 COLUMNS = {"id": "int", "text": "str"}
 TEXT_COLUMNS = {"count": "int", "name": "str", "score": "float"}
@@ -160,7 +162,7 @@ def test_columns_are_taken_from_the_first_sample(tmp_path: Path) -> None:
         "e": "float32",
         "f": "ndarray:uint16",
         "g": "json",
-        "h": "int",
+        "h": "json",
     }
     first = dataset[0]
     np.testing.assert_array_equal(first.pop("f"), sample.pop("f"))
@@ -172,6 +174,30 @@ def test_an_inferred_column_that_does_not_fit_later_is_shown(tmp_path: Path) -> 
         writer.write({"a": 1})
         with pytest.raises(ColumnTypeError, match=r"sample 1: column 'a' wants int.*first sample: a: int"):
             writer.write({"a": "one"})
+
+
+@pytest.mark.parametrize("writer_class", [MDSWriter, JSONWriter, CSVWriter])
+def test_a_column_that_only_later_samples_have_is_refused(tmp_path: Path, writer_class: type[Writer]) -> None:
+    with writer_class(out=tmp_path) as writer:
+        writer.write({"a": 1})
+        with pytest.raises(
+            ExtraColumnError, match=r"sample 1: column 'b' is not in .*pass columns=.*first sample: a: int"
+        ):
+            writer.write({"a": 2, "b": 3})
+        writer.write({"a": 4})
+    with (
+        writer_class(out=tmp_path, append=True) as writer,
+        pytest.raises(ExtraColumnError, match="sample 2: column 'c'"),
+    ):
+        writer.write({"c": 5, "a": 6})
+    assert list(LocalDataset(tmp_path)) == [{"a": 1}, {"a": 4}]
+
+
+def test_with_columns_given_others_are_left_out(tmp_path: Path) -> None:
+    with MDSWriter(out=tmp_path, columns={"a": "int"}) as writer:
+        writer.write({"a": 1})
+        writer.write({"a": 2, "b": 3})
+    assert list(LocalDataset(tmp_path)) == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize("first", [None, [], {}, {"a": object()}, {"a": np.array(["x"])}])
@@ -190,18 +216,19 @@ def test_a_first_sample_that_tells_nothing(tmp_path: Path, first: Any) -> None:
     ("encoding", "value", "kind", "builtin"),
     [
         ("int", "1", ColumnTypeError, AttributeError),
-        ("int", np.int64(1), ColumnTypeError, AttributeError),
+        ("int", True, ColumnTypeError, AttributeError),
         ("int", 2**63, ColumnRangeError, OverflowError),
         ("str", 1, ColumnTypeError, AttributeError),
         ("bytes", bytearray(b"x"), ColumnTypeError, AttributeError),
         ("uint8", 256, ColumnRangeError, OverflowError),
-        ("int32", "many", ColumnValueError, ValueError),
-        ("float32", [1.0, 2.0], ColumnSizeError, KeyError),
+        ("int32", "many", ColumnTypeError, AttributeError),
+        ("int32", 0.5, ColumnValueError, ValueError),
+        ("float32", [1.0, 2.0], ColumnTypeError, TypeError),
         ("int64", b"123", ColumnSizeError, KeyError),
         ("ndarray:int32:3", np.zeros(4, np.int32), ColumnValueError, ValueError),
         ("ndarray:int32", np.zeros(4, np.int64), ColumnValueError, ValueError),
         ("ndarray", np.zeros(0, np.int64), ColumnValueError, ValueError),
-        ("ndarray", [1, 2], ColumnTypeError, TypeError),
+        ("ndarray", [1, "2"], ColumnTypeError, TypeError),
         ("json", {1, 2}, ColumnTypeError, TypeError),
         ("str", "\ud800", ColumnValueError, ValueError),
         ("jpeg", "photo.jpg", ColumnTypeError, AttributeError),

@@ -1,9 +1,8 @@
-"""`penstock inspect DIR`: what a dataset consists of."""
+"""`penstock inspect DATASET`: what a dataset consists of."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.printable import printable
@@ -19,17 +18,18 @@ _MOST_SHARDS = 20
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
-    parser = commands.add_parser("inspect", help="show the columns, sizes and shards of a local dataset")
-    parser.add_argument("folder", type=Path)
+    parser = commands.add_parser("inspect", help="show the columns, sizes and shards of a dataset")
+    parser.add_argument("dataset", help="its folder or URL; only its index is read")
     parser.add_argument("--json", action="store_true", help="print for machines, with all shards")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the index of a dataset."""
-    from penstock.reading.local_folder import read_local_index
+    from penstock.data.stored import StoredDataset
 
-    summary = summarize(read_local_index(options.folder))
+    with StoredDataset.at(options.dataset) as dataset:
+        summary = summarize(dataset.read_index())
     print(json.dumps(summary) if options.json else render(summary))
     return 0
 

@@ -1,10 +1,9 @@
-"""`penstock verify DIR`: check a dataset against its index."""
+"""`penstock verify DATASET`: check a dataset against its index."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.printable import printable
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
-    parser = commands.add_parser("verify", help="check every file, size and digest of a local dataset")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--values", action="store_true", help="decode every value too")
+    parser = commands.add_parser("verify", help="check every file, size and digest of a dataset")
+    parser.add_argument("dataset", help="its folder or URL; files in a store are fetched anew, past all caches")
+    parser.add_argument("--values", action="store_true", help="decode every value too, images and all")
     parser.add_argument("--allow-unsafe-types", action="store_true", help="with --values: unpickle pkl columns")
     parser.add_argument("--json", action="store_true", help="print for machines")
     parser.set_defaults(run=run)
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Check, and give 1 if something is wrong."""
     from penstock.data.verify import verify_dataset
 
-    report = verify_dataset(options.folder, read_values=options.values, allow_unsafe_types=options.allow_unsafe_types)
+    report = verify_dataset(options.dataset, read_values=options.values, allow_unsafe_types=options.allow_unsafe_types)
     if options.json:
         print(json.dumps(asdict(report)))
     else:

@@ -24,6 +24,7 @@ from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
+from penstock.units import check_whole
 
 if TYPE_CHECKING:
     import os
@@ -93,7 +94,8 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         columnar: Iterate over batches, each a dict of arrays, instead of samples.
         order: `native` (the default), `mosaic`, or an order that a plug-in registered.
         epoch_end: What happens if the samples cannot be divided equally among the ranks: `pad`, `drop` or `uneven`.
-        schedule: Proportions of the streams that change during the run.
+        schedule: Proportions of the streams that change during the run: a `MixSchedule`, or plain values such as
+            `[(0, [0.9, 0.1]), (1_000_000, [0.5, 0.5])]`.
         mosaic_version: The release of MosaicML Streaming whose order `order="mosaic"` follows: `0.13` or `0.5`.
         allow_mix_change: Allow loading a state that was made with other weights or other streams.
         storage_options: Credentials and settings of the stores, under the names that fsspec uses.
@@ -139,7 +141,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         columnar: bool = False,
         order: str | None = None,
         epoch_end: EpochEnd = "pad",
-        schedule: MixSchedule | None = None,
+        schedule: MixSchedule | Mapping[str, Any] | Sequence[tuple[int, Sequence[float]]] | None = None,
         mosaic_version: MosaicVersion = "0.13",
         allow_mix_change: bool = False,
         storage_options: Mapping[str, Any] | None = None,
@@ -190,6 +192,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
 
     @batch_size.setter
     def batch_size(self, value: int | None) -> None:
+        check_whole("batch_size", value, 1)
         self.run.batch_size = value
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.order.world import Seat, World, replicate
+from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,12 @@ class SeatSettings:
     world_size: int | None = None
     num_nodes: int | None = None
     replication: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("rank", 0), ("world_size", 1), ("num_nodes", 1), ("replication", 1)):
+            check_whole(name, getattr(self, name), least)
+        if self.rank is not None or self.world_size is not None:
+            self.find()  # nobody else has to say anything
 
     def find(self) -> Seat:
         """Find the seat as it is now."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.codecs.digest import check_hashes
 from penstock.data.seat import SeatSettings
+from penstock.data.stream import check_downloads
 from penstock.errors import ConfigError
 from penstock.formats.base import ReadOptions
 from penstock.order.make_plan import RunSettings
+from penstock.order.schedule import MixSchedule
 from penstock.reading.pass_reader import PassOptions
-from penstock.units import parse_bytes
+from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +42,10 @@ class DatasetSettings:
         columns, cache_limit, hash_name = given["columns"], given["cache_limit"], given["validate_hash"]
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
-        if given["batch_size"] is not None and given["batch_size"] < 1:
-            raise ConfigError(f"batch_size={given['batch_size']} is no batch: give 1 or more")
+        check_whole("batch_size", given["batch_size"], 1)
+        check_downloads(given["download_retry"], given["download_timeout"])
+        if given["schedule"] is not None:
+            given["schedule"] = MixSchedule.of(given["schedule"])
         _warn_of_small_predownload(given["predownload"], given["batch_size"])
         given["columns"] = None if columns is None else tuple(columns)
         given["cache_limit"] = None if cache_limit is None else parse_bytes(cache_limit)

@@ -14,6 +14,7 @@ from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.units import check_seconds, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ class Stream:
         self.proportion = self.weight.proportion
         self.repeat = self.weight.repeat
         self.choose = self.weight.choose
+        check_downloads(download_retry, download_timeout)
         self.download_retry = download_retry
         self.download_timeout = download_timeout
         self.validate_hash = None if validate_hash is None else check_hashes(validate_hash)[0]
@@ -141,6 +143,12 @@ class Stream:
         if self.folder is None or self.folder.absolute() == there.absolute():
             return there
         return None
+
+
+def check_downloads(download_retry: int | None, download_timeout: float | None) -> None:
+    """Refuse numbers of tries and times to wait that are none."""
+    check_whole("download_retry", download_retry, 0)
+    check_seconds("download_timeout", download_timeout)
 
 
 def _join(remote: str, split: str | None) -> str:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import release, unpack_to_memory
-from penstock.errors import PenstockError
+from penstock.data.stored import StoredDataset
+from penstock.errors import MissingExtraError, PenstockError
 from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.parts import load_file
 from penstock.index.paths import resolve_inside
-from penstock.reading.local_folder import read_local_index
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
     from pathlib import Path
 
     from penstock.formats.base import ShardBytes
     from penstock.index.model import FileInfo, Part, ShardInfo
 
-_ROWS = 256
+# How many samples are decoded at once: images take much more memory than they are stored in.
+_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +37,33 @@ class VerifyReport:
     problems: tuple[str, ...]
 
 
-def verify_dataset(folder: Path, *, read_values: bool = False, allow_unsafe_types: bool = False) -> VerifyReport:
-    """Check every stored file against the index and every shard against its own layout, whatever goes wrong."""
-    index = read_local_index(folder)
-    options = ReadOptions(allow_unsafe_types=allow_unsafe_types or not read_values, image_decoder="raw")
+def verify_dataset(
+    place: str | os.PathLike[str],
+    *,
+    read_values: bool = False,
+    allow_unsafe_types: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> VerifyReport:
+    """Check every stored file against the index and every shard against its own layout, whatever goes wrong.
+
+    Files in a store are fetched anew, past all caches. With `read_values`, every value is decoded, and all pixels of
+    every image.
+    """
+    options = ReadOptions(
+        allow_unsafe_types=allow_unsafe_types or not read_values, image_decoder="array" if read_values else "raw"
+    )
     problems = []
     num_digests = 0
-    for shard in index.shards:
-        try:
-            num_digests += _verify_shard(folder, shard, options, read_values=read_values)
-        except (PenstockError, OSError) as error:
-            problems.append(str(error))
+    with StoredDataset.at(place, storage_options) as dataset:
+        index = dataset.read_index()
+        for shard in index.shards:
+            try:
+                with dataset.stored_shard(shard) as folder:
+                    num_digests += _verify_shard(folder, shard, options, read_values=read_values)
+            except MissingExtraError:
+                raise
+            except (PenstockError, OSError) as error:
+                problems.append(str(error))
     stored = [part.stored.num_bytes for shard in index.shards for part in shard.parts]
     return VerifyReport(len(index.shards), index.num_samples, sum(stored), num_digests, tuple(problems))
 

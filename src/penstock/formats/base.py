@@ -6,6 +6,8 @@ import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
+from penstock.errors import ConfigError
+from penstock.formats.encodings.base import IMAGE_DECODERS
 from penstock.index.entry import EntryFormat
 from penstock.index.entry import formats as formats
 
@@ -31,6 +33,11 @@ class ReadOptions:
     image_decoder: ImageDecoder = "pil"
     allow_unsafe_types: bool = False
     columns: tuple[str, ...] | None = None  # None: all of them
+
+    def __post_init__(self) -> None:
+        if self.image_decoder not in IMAGE_DECODERS:
+            known = ", ".join(IMAGE_DECODERS)
+            raise ConfigError(f"unknown image decoder {self.image_decoder!r}: known are {known}")
 
 
 class ShardReader(Protocol):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.errors import ColumnSizeError, ColumnTypeError, ShardTooLargeError
 from penstock.formats.column_errors import encode_error
-from penstock.formats.encodings.base import FixedEncoding
-from penstock.formats.encodings.scalars import IntEncoding, NumberEncoding
+from penstock.formats.encodings.base import Encoding, FixedEncoding
+from penstock.formats.encodings.scalars import NUMPY_TYPES, IntEncoding, NumberEncoding
 from penstock.formats.encodings.table import get_encoding
 from penstock.formats.encodings.text import StrEncoding
 from penstock.index.model import MAX_SHARD_BYTES
@@ -55,8 +57,15 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         encoding = get_encoding(column.encoding)
         values[f"k{i}"], values[f"e{i}"] = column.name, encoding.encode
         statements.append(f"v{i} = sample[k{i}]")
-        if isinstance(encoding, IntEncoding):  # packing would take other integers too, which this encoding refuses
+        if isinstance(encoding, IntEncoding):  # packing would take truth values too
             statements.append(f"if v{i}.__class__ is not int: return careful(sample)")
+        if isinstance(encoding, NumberEncoding):
+            values[f"t{i}"] = NUMPY_TYPES[encoding.plain_type]
+            test = f"v{i}.__class__ is not {encoding.plain_type.__name__} and v{i}.__class__ not in t{i}"
+            if encoding.plain_type is float:  # whole numbers up to here are the same as floats
+                most = 2 ** (np.finfo(column.encoding).nmant + 1)
+                test += f" and not (v{i}.__class__ is int and {-most} <= v{i} <= {most})"
+            statements.append(f"if {test}: return careful(sample)")
         # Packing goes through 64 bits, which some bits of a NaN do not survive.
         if column.encoding in ("float16", "float32"):
             statements.append(f"if v{i} != v{i}: return careful(sample)")
@@ -69,7 +78,10 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         if isinstance(encoding, FixedEncoding):
             statements.append(f"p{i} = e{i}(v{i})")
         else:
-            statements.append(f"p{i} = v{i} if isinstance(v{i}, bytes) else e{i}(v{i})")
+            values[f"s{i}"] = encoding.check_stored
+            is_checked = type(encoding).check_stored is not Encoding.check_stored
+            stored = f"s{i}(v{i})" if is_checked else f"v{i}"
+            statements.append(f"p{i} = {stored} if isinstance(v{i}, bytes) else e{i}(v{i})")
             if column.num_bytes is not None:
                 statements.append(
                     f"if p{i}.__class__ is not bytes or len(p{i}) != {column.num_bytes}: return careful(sample)"
@@ -92,17 +104,17 @@ class _CarefulEncoder:
     """Encodes a sample column by column, so that an error can name the column."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = [(column.name, get_encoding(column.encoding).encode, column.num_bytes) for column in columns]
+        self._columns = [(column.name, get_encoding(column.encoding), column.num_bytes) for column in columns]
 
     def __call__(self, sample: Sample) -> bytes:
         sizes: list[int] = []
         pieces: list[bytes] = []
         name = ""
         try:
-            for name, encode, num_bytes in self._columns:
+            for name, encoding, num_bytes in self._columns:
                 value = sample[name]
                 # Whoever hands in bytes has encoded the value already.
-                piece = value if isinstance(value, bytes) else encode(value)
+                piece = encoding.check_stored(value) if isinstance(value, bytes) else encoding.encode(value)
                 if not isinstance(piece, bytes):
                     raise ColumnTypeError(f"is encoded to {type(piece).__name__}, which is not bytes")
                 if num_bytes is None:

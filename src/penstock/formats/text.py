@@ -20,6 +20,7 @@ from penstock.errors import (
 from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import encode_error
+from penstock.formats.encodings.numbers import plain_number
 from penstock.formats.rows import check_projection, check_rows, max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
 ENCODINGS: dict[str, type] = {"str": str, "int": int, "float": float}
+_NUMBERS = {int: (int, np.integer), float: (float, np.floating)}
 META_SUFFIX = ".meta"
 
 
@@ -92,7 +94,7 @@ def _kinds(layout: ShardLayout) -> list[tuple[str, type]]:
 
 def _infer(name: str, value: Any) -> str:
     for text, kind in ENCODINGS.items():
-        if isinstance(value, kind):
+        if isinstance(value, kind) or isinstance(plain_number(value), _NUMBERS.get(kind, ())):
             return text
     raise ColumnTypeError(
         f"column {name!r} holds a {type(value).__name__}: text formats store {', '.join(ENCODINGS)}", column=name
@@ -172,6 +174,7 @@ class TextBuilder(BodyBuilder):
     """One text shard in the making."""
 
     sample_overhead = 0
+    keeps_bools = False  # whether True comes back from an int column as it was
 
     def __init__(self, layout: ShardLayout, pool: ChunkPool, first_line: bytes = b"") -> None:
         self._header = dump_header(layout)
@@ -191,9 +194,9 @@ class TextBuilder(BodyBuilder):
         try:
             for name, kind in self._columns:
                 value = sample[name]
-                if not isinstance(value, kind):
-                    raise ColumnTypeError(f"wants {kind.__name__}, got {type(value).__name__}")
-                if isinstance(value, str):
+                if value.__class__ is not kind:
+                    value = self.convert(value, kind)
+                if kind is str:
                     value.encode()  # to name the column that cannot be
                 values[name] = value
             return (self.line(values) + self._newline).encode()
@@ -201,6 +204,17 @@ class TextBuilder(BodyBuilder):
             raise
         except Exception as error:
             raise encode_error(sample, name, error) from error
+
+    def convert(self, value: Any, kind: type) -> Any:
+        """Take what is of this kind under another name: a NumPy scalar, a tensor of one number, a subclass."""
+        if isinstance(value, bool) and kind is int and not self.keeps_bools:
+            raise ColumnTypeError(f"wants int, got bool, which would come back as {int(value)}: give int(value)")
+        if isinstance(value, (bool, str)) and isinstance(value, kind):
+            return value
+        number = plain_number(value)
+        if isinstance(number, _NUMBERS.get(kind, ())):
+            return kind(number)
+        raise ColumnTypeError(f"wants {kind.__name__}, got {type(value).__name__}: give {kind.__name__}(value)")
 
     def build(self) -> list[list[Buffer]]:
         """Give the data file and the meta file."""
@@ -241,6 +255,7 @@ class JSONFormat(TextFormat):
 class JSONBuilder(TextBuilder):
     """One JSON shard in the making."""
 
+    keeps_bools = True
     _encode = json.JSONEncoder().encode
 
     def line(self, values: dict[str, Any]) -> str:
@@ -336,8 +351,7 @@ class DelimitedBuilder(TextBuilder):
 
     def line(self, values: dict[str, Any]) -> str:
         """Join the values; none may contain what tells them apart, nor a piece of it that would look like it."""
-        # "True" would not read back as an int.
-        texts = [str(int(value) if isinstance(value, bool) else value) for value in values.values()]
+        texts = list(map(str, values.values()))
         line = self._separator.join(texts)
         fields = line.split(self._separator)
         if fields == texts and self._newline not in line:

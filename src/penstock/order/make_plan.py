@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ResumeError
@@ -12,7 +12,7 @@ from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions, MosaicVersion, SamplingMethod
 from penstock.order.mosaic.state import MosaicState, resume_at
 from penstock.order.mosaic.weights import share_out
-from penstock.order.native import StreamPlan
+from penstock.order.native import StreamPlan, check_schedule
 from penstock.order.options import OrderOptions, StreamShards
 from penstock.order.resume import resume
 from penstock.order.weights import count_samples, read_epoch_size
@@ -54,10 +54,20 @@ class RunSettings:
     partition_algo: str | None = None
     mosaic_version: MosaicVersion = "0.13"
 
+    def __post_init__(self) -> None:
+        """Refuse at once what no order could follow, and not only when a plan is made."""
+        order = choose_order(self)
+        _mosaic_options(self, None)
+        if order == MOSAIC:
+            _check_mosaic(self)
+        else:
+            orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+            _native_options(order, self, num_ranks=1, global_batch_size=1)
+
 
 # What only MosaicML's orders have: whoever sets one of these wants them.
 _OF_MOSAIC = ("shuffle_algo", "partition_algo", "sampling_method", "sampling_granularity", "mosaic_version")
-_DEFAULTS = RunSettings()
+_DEFAULTS = {field.name: field.default for field in fields(RunSettings)}
 
 
 def make_plan(
@@ -77,7 +87,7 @@ def make_plan(
     order = choose_order(settings, state)
     if order == MOSAIC:
         return _plan_mosaic(streams, settings, world, global_batch_size, state, compute_once)
-    options = _native_options(order, settings, world, global_batch_size)
+    options = _native_options(order, settings, world.num_ranks, global_batch_size)
     plan = StreamPlan.make(streams, options)
     if state is None:
         return plan, Cursor()
@@ -89,6 +99,8 @@ def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[
     weights, sizes = [stream.weight for stream in streams], [stream.num_samples for stream in streams]
     epoch_size = read_epoch_size(settings.epoch_size)
     if choose_order(settings) != MOSAIC:
+        if settings.schedule is not None:
+            check_schedule(settings.schedule, streams)
         return count_samples(weights, sizes, epoch_size)
     is_release_0_5 = settings.mosaic_version == "0.5"
     shares = share_out(
@@ -99,7 +111,7 @@ def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[
 
 def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) -> str:
     """Say which order is meant, by name, by one of its algorithms, or by the state to go on from."""
-    of_mosaic = [name for name in _OF_MOSAIC if getattr(settings, name) != getattr(_DEFAULTS, name)]
+    of_mosaic = [name for name in _OF_MOSAIC if getattr(settings, name) != _DEFAULTS[name]]
     named = settings.order or (MOSAIC if of_mosaic else None)
     if of_mosaic and named != MOSAIC:
         given = ", ".join(f"{name}={getattr(settings, name)!r}" for name in of_mosaic)
@@ -121,8 +133,7 @@ def _order_of(state: Mapping[str, Any]) -> str:
     )
 
 
-def _native_options(order: str, settings: RunSettings, world: World, global_batch_size: int) -> OrderOptions:
-    orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+def _native_options(order: str, settings: RunSettings, num_ranks: int, global_batch_size: int) -> OrderOptions:
     fixes_batch = settings.batching_method != "random"
     fixes_device_batch = settings.batching_method == "device_per_stream"
     return OrderOptions(
@@ -135,8 +146,30 @@ def _native_options(order: str, settings: RunSettings, world: World, global_batc
         epoch_end=settings.epoch_end,
         batching_method=settings.batching_method,
         global_batch_size=global_batch_size if fixes_batch else None,
-        device_batch_size=global_batch_size // world.num_ranks if fixes_device_batch else None,
+        device_batch_size=global_batch_size // num_ranks if fixes_device_batch else None,
         schedule=settings.schedule,
+    )
+
+
+def _check_mosaic(settings: RunSettings) -> None:
+    if settings.epoch_end != "pad" or settings.schedule is not None:
+        raise ConfigError("order='mosaic' has neither epoch_end nor schedule: leave them out, or use order='native'")
+
+
+def _mosaic_options(settings: RunSettings, batch_size: int | None) -> MosaicOptions:
+    return MosaicOptions(
+        mosaic_version=settings.mosaic_version,
+        epoch_size=settings.epoch_size,
+        sampling_method=settings.sampling_method,
+        sampling_granularity=settings.sampling_granularity,
+        partition_algo=settings.partition_algo,
+        num_canonical_nodes=settings.num_canonical_nodes,
+        batch_size=batch_size,
+        shuffle=settings.shuffle,
+        shuffle_algo=settings.shuffle_algo,
+        shuffle_seed=settings.shuffle_seed,
+        shuffle_block_size=settings.shuffle_block_size,
+        batching_method=settings.batching_method,
     )
 
 
@@ -148,25 +181,11 @@ def _plan_mosaic(
     state: Mapping[str, Any] | None,
     compute_once: ComputeOnce | None,
 ) -> tuple[Plan, Cursor]:
-    if settings.epoch_end != "pad" or settings.schedule is not None:
-        raise ConfigError("order='mosaic' has neither epoch_end nor schedule: leave them out, or use order='native'")
+    _check_mosaic(settings)
     begun = None if state is None else MosaicState.from_dict(state)
     plan = MosaicPlan.make(
         [stream.lengths.tolist() for stream in streams],
-        MosaicOptions(
-            mosaic_version=settings.mosaic_version,
-            epoch_size=settings.epoch_size,
-            sampling_method=settings.sampling_method,
-            sampling_granularity=settings.sampling_granularity,
-            partition_algo=settings.partition_algo,
-            num_canonical_nodes=settings.num_canonical_nodes,
-            batch_size=global_batch_size // world.num_ranks,
-            shuffle=settings.shuffle,
-            shuffle_algo=settings.shuffle_algo,
-            shuffle_seed=settings.shuffle_seed,
-            shuffle_block_size=settings.shuffle_block_size,
-            batching_method=settings.batching_method,
-        ),
+        _mosaic_options(settings, global_batch_size // world.num_ranks),
         num_nodes=world.num_nodes,
         weights=[stream.weight for stream in streams],
         state=begun,

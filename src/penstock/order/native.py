@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.order.cursor import Cursor
     from penstock.order.mixed import Version
     from penstock.order.options import OrderOptions, StreamShards
+    from penstock.order.schedule import MixSchedule
     from penstock.order.world import Seat, World
     from penstock.types import Int64Array
 
@@ -243,22 +244,26 @@ def repeated_position(position: int, size: int, num_ranks: int) -> int:
 def make_mix(streams: Sequence[StreamShards], options: OrderOptions) -> MixSpec:
     """Fix how many samples each stream gives to an epoch."""
     sizes = [stream.num_samples for stream in streams]
-    schedule = options.schedule
-    if schedule is not None:
-        if len(schedule.proportions[0]) != len(streams):
-            raise ConfigError(f"the schedule has {len(schedule.proportions[0])} proportions for {len(streams)} streams")
-        for number, stream in enumerate(streams):
-            if stream.weight.proportion or stream.weight.repeat or stream.weight.choose:
-                raise ConfigError(f"stream {stream.name!r} has a weight and a schedule: give one of the two")
-            if not sizes[number] and any(shares[number] for shares in schedule.proportions):
-                raise ConfigError(f"stream {stream.name!r} is empty but has a share: set its proportion to 0")
+    if options.schedule is not None:
+        check_schedule(options.schedule, streams)
     counts = count_samples([stream.weight for stream in streams], sizes, options.epoch_size)
     return MixSpec(
         names=tuple(stream.name for stream in streams),
         counts=tuple(counts),
         is_relative=options.epoch_size is not None or streams[0].weight.proportion is not None,
-        schedule=schedule,
+        schedule=options.schedule,
     )
+
+
+def check_schedule(schedule: MixSchedule, streams: Sequence[StreamShards]) -> None:
+    """Refuse a schedule that is not one of these streams."""
+    if len(schedule.proportions[0]) != len(streams):
+        raise ConfigError(f"the schedule has {len(schedule.proportions[0])} proportions for {len(streams)} streams")
+    for number, stream in enumerate(streams):
+        if stream.weight.proportion or stream.weight.repeat or stream.weight.choose:
+            raise ConfigError(f"stream {stream.name!r} has a weight and a schedule: give one of the two")
+        if not stream.num_samples and any(shares[number] for shares in schedule.proportions):
+            raise ConfigError(f"stream {stream.name!r} is empty but has a share: set its proportion to 0")
 
 
 def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, num_streams: int) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ConfigError
+from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,17 +24,33 @@ _MAX_SEGMENTS = 4096
 class MixSchedule:
     """Proportions of all streams at given positions of the run, counted in samples since the first epoch began.
 
-    `shape` says what happens between two positions: `step` keeps the earlier proportions, `linear` and `cosine`
-    change gradually to the later ones. Proportions are constant within blocks of `block` samples; by default a block
-    is a 64th of the way between the two positions.
+    Pass it to a dataset as `schedule=`, or pass plain values instead: a dict of these fields, or, for steps, a list of
+    pairs `(position, proportions)`.
+
+    Args:
+        positions: Where proportions are given, in samples of the whole job; the first is 0.
+        proportions: For each position, one number per stream. They need not add up to 1.
+        shape: What happens between two positions: `step` keeps the earlier proportions, `linear` and `cosine` change
+            gradually to the later ones.
+        block: Proportions are constant within blocks of so many samples; by default a 64th of the way between the two
+            positions.
     """
 
-    positions: tuple[int, ...]
-    proportions: tuple[tuple[float, ...], ...]
+    positions: Sequence[int]
+    proportions: Sequence[Sequence[float]]
     shape: Literal["step", "linear", "cosine"] = "step"
     block: int | None = None
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "positions", tuple(operator.index(position) for position in self.positions))
+            shares = tuple(tuple(map(_plain, each)) for each in self.proportions)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                "a schedule has a list of whole numbers, positions=[0, 1000], and a list of as many lists of numbers,"
+                f" proportions=[[1, 0], [0.5, 0.5]]: {error}"
+            ) from error
+        object.__setattr__(self, "proportions", shares)
         if not self.positions or self.positions[0] != 0 or list(self.positions) != sorted(set(self.positions)):
             raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
         if len(self.positions) != len(self.proportions):
@@ -39,12 +58,33 @@ class MixSchedule:
                 f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: give both"
             )
         for shares in self.proportions:
-            if len(shares) != len(self.proportions[0]) or min(shares) < 0 or not sum(shares) > 0:
+            if (
+                len(shares) != len(self.proportions[0])
+                or not all(0 <= share < math.inf for share in shares)
+                or not sum(shares)
+            ):
                 raise ConfigError(f"proportions {shares} do not fit: one per stream, none negative, not all 0")
         if self.shape not in ("step", "linear", "cosine"):
             raise ConfigError(f"schedule shape {self.shape!r} is unknown: use step, linear or cosine")
-        if self.block is not None and self.block < 1:
-            raise ConfigError(f"a schedule block of {self.block} samples is empty: give 1 or more")
+        check_whole("block", self.block, 1)
+
+    @classmethod
+    def of(cls, given: MixSchedule | Mapping[str, Any] | Sequence[tuple[int, Sequence[float]]]) -> MixSchedule:
+        """Make a schedule of plain values: a dict of its fields, or pairs of a position and its proportions."""
+        if isinstance(given, MixSchedule):
+            return given
+        try:
+            if isinstance(given, Mapping):
+                return cls(**given)
+            pairs = [(position, shares) for position, shares in given]
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(
+                f"schedule={given!r:.200} is no schedule ({error}): give a MixSchedule, a dict with its fields, or a"
+                " list of pairs (position, proportions)"
+            ) from error
+        return cls(positions=[position for position, _ in pairs], proportions=[shares for _, shares in pairs])
 
     def describe(self) -> dict[str, Any]:
         """Describe the schedule in plain JSON values, as `read` reads them."""
@@ -59,8 +99,8 @@ class MixSchedule:
     def read(cls, described: dict[str, Any]) -> MixSchedule:
         """Make the schedule that `describe` described."""
         return cls(
-            positions=tuple(described["positions"]),
-            proportions=tuple(tuple(shares) for shares in described["proportions"]),
+            positions=described["positions"],
+            proportions=described["proportions"],
             shape=described["shape"],
             block=described["block"],
         )
@@ -106,6 +146,11 @@ class MixSchedule:
             way = Fraction(round((1 - math.cos(math.pi * float(way))) / 2, 9))
         after = _normalise(self.proportions[number + 1])
         return [(1 - way) * old + way * new for old, new in zip(before, after, strict=True)]
+
+
+def _plain(share: Any) -> float:
+    """Give a number as Python's own: a plan is named after how they are written."""
+    return operator.index(share) if hasattr(share, "__index__") else float(share)
 
 
 def _normalise(shares: Sequence[float]) -> list[Fraction]:

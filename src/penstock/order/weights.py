@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
@@ -31,7 +32,7 @@ class StreamWeight:
         if len(given) > 1:
             raise ConfigError(f"a stream has one weight, not both {' and '.join(given)}: give one of them")
         for name, value in given.items():
-            if not 0 <= value < math.inf:
+            if not isinstance(value, Real) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name}={value!r} is no weight: give a number that is not negative")
 
     @classmethod

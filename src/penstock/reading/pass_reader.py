@@ -12,6 +12,7 @@ from penstock.reading.open_shards import max_mapped
 from penstock.reading.schedule import Prefetcher, batches_ahead, max_open_shards, portion_size
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps
 from penstock.reading.source import mean_sizes
+from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,8 +41,7 @@ class PassOptions:
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error={self.on_error!r} is neither 'raise' nor 'skip'")
-        if self.predownload is not None and self.predownload < 0:
-            raise ConfigError(f"predownload={self.predownload} is negative: give a number of samples, or leave it out")
+        check_whole("predownload", self.predownload, 0)
 
 
 class PassReader:

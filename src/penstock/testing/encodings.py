@@ -87,7 +87,7 @@ class EncodingContract:
     def test_any_bytes_are_a_value_or_a_corrupt_shard(self) -> None:
         """Bytes that were cut, grown, changed or made up: nothing else than the error that names shard, row, column."""
         for data in self._hostile():
-            reader, problem = self._reader([self.values[0], data]), ""
+            reader, problem = self._reader([self._encoding.encode(self.values[0]), data], is_stored=True), ""
             try:
                 reader.read([0, 1])
             except CorruptShardError as error:
@@ -101,15 +101,20 @@ class EncodingContract:
     def _encoding(self) -> Encoding:
         return get_encoding(self.encoding, ReadOptions(**self.read_options).image_decoder)
 
-    def _reader(self, values: Sequence[Any]) -> ShardReader:
+    def _reader(self, values: Sequence[Any], *, is_stored: bool = False) -> ShardReader:
+        """Write a shard and open it. Bytes that are stored go past the encoding, which may refuse them."""
         form = get_format("mds")
-        layout = ShardLayout(format="mds", columns=form.columns({"a": "int", "x": self.encoding, "z": "str"}))
-        builder = form.builder(layout, ChunkPool())
+        layout = self._layout(self.encoding)
+        passes_by = is_stored and self._encoding.num_bytes is None
+        builder = form.builder(self._layout("bytes") if passes_by else layout, ChunkPool())
         for number, value in enumerate(values):
             builder.append(builder.encode({"a": number, "x": value, "z": str(number)}))
         data = b"".join(builder.build()[0])
         info = ShardInfo(layout, len(values), (Part(FileInfo("shard", len(data))),))
         return form.open([data], info, ReadOptions(**self.read_options))
+
+    def _layout(self, encoding: str) -> ShardLayout:
+        return ShardLayout(format="mds", columns=get_format("mds").columns({"a": "int", "x": encoding, "z": "str"}))
 
     def _hostile(self) -> Iterator[bytes]:
         numbers = random.Random(0)  # noqa: S311

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
-from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, WriterClosedError
+from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, ExtraColumnError, WriterClosedError
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
@@ -45,7 +45,8 @@ class Writer:
 
     Args:
         out: A local path, a URL (files then go to a temporary folder first), or a pair of both.
-        columns: The encoding of each column; by default taken from the first sample.
+        columns: The encoding of each column; other keys of a sample are left out. By default columns are taken from the
+            first sample, and a sample with other keys is refused.
         keep_local: With a pair `out=(local, remote)`: keep the local files.
         compression: `"zstd"`, `"zstd:7"`, or another codec, with or without a level.
         hashes: Names of digests to record for each file.
@@ -100,6 +101,7 @@ class Writer:
         self._queue = ShardQueue(max_workers)
         self._builder: ShardBuilder | None = None
         self._has_inferred = False
+        self._takes_extra = columns is not None
         self._is_closed = False
         self._done_bytes = 0
         self._destination = parse_destination(
@@ -131,6 +133,8 @@ class Writer:
             self._queue.raise_failure()
         try:
             record = builder.encode(sample)
+            if len(sample) != self._num_columns:
+                self._check_extra(sample)
             cost = len(record) + self._overhead
             if is_full(self._shard_bytes, cost, self._size_limit):
                 self._submit(builder)
@@ -220,6 +224,7 @@ class Writer:
     def _begin(self, layout: ShardLayout) -> ShardBuilder:
         self._shard_layout = layout
         self._size_limit = layout.size_limit
+        self._num_columns = len(layout.columns)
         return self._next_builder()
 
     def _begin_with(self, sample: Sample) -> ShardBuilder:
@@ -233,6 +238,17 @@ class Writer:
             raise self._with_number(ColumnTypeError(f"a sample must be a dict with columns, got {sample!r:.100}"))
         self._has_inferred = True
         return self._begin(self._layout(columns))
+
+    def _check_extra(self, sample: Sample) -> None:
+        """Refuse what nobody said to leave out: columns that the first sample, or the dataset, has not."""
+        if self._takes_extra:
+            return
+        extra = [name for name in sample if name not in {column.name for column in self._shard_layout.columns}]
+        raise ExtraColumnError(
+            f"column {extra[0]!r} is not in the samples before it: pass columns=... with all columns that you want, and"
+            " others are left out",
+            column=extra[0],
+        )
 
     def _next_builder(self) -> ShardBuilder:
         builder = self._format.builder(self._shard_layout, self._pool)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.errors import ColumnTypeError, ColumnValueError, EncodingConfigError
+from penstock.errors import ColumnValueError, EncodingConfigError
 from penstock.formats.encodings.base import Encoding, FixedEncoding
+from penstock.formats.encodings.numbers import dtype_name, is_tensor, to_array, widen
 from penstock.formats.encodings.scalars import NUMBERS
 
 if TYPE_CHECKING:
@@ -105,16 +106,26 @@ class ArrayEncoding(Encoding):
 
 def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     """Give the array in little-endian order if it may be stored."""
-    if not isinstance(value, np.ndarray):
-        raise ColumnTypeError(f"wants a NumPy array, got {type(value).__name__}")
-    if value.dtype == dtype:
-        return value
-    code = _CODES_BY_DTYPE.get(value.dtype)
+    array = value if isinstance(value, np.ndarray) else to_array(value, dtype)
+    if array.dtype == dtype:
+        return array
+    array = widen(array)
+    code = _CODES_BY_DTYPE.get(array.dtype)
     if code is None:
-        raise ColumnValueError(f"wants an array of {', '.join(_DTYPE_CODES)}, got {value.dtype}")
+        raise ColumnValueError(
+            f"wants an array of {', '.join(_DTYPE_CODES)}, got {dtype_name(value)}: give value.astype(...), with one of"
+            " them"
+        )
     if dtype is not None and code != _CODES_BY_DTYPE[dtype]:
-        raise ColumnValueError(f"wants an array of {dtype.name}, got {value.dtype}")
-    return value.astype(_DTYPES_BY_CODE[code], copy=False)
+        name = array.dtype.name
+        convert = (
+            f"value.float().numpy().astype({dtype.name!r})" if is_tensor(value) else f"value.astype({dtype.name!r})"
+        )
+        raise ColumnValueError(
+            f"wants an array of {dtype.name}, got {dtype_name(value)}: use columns={{...: 'ndarray:{name}'}}, or give"
+            f" {convert}"
+        )
+    return array.astype(_DTYPES_BY_CODE[code], copy=False)
 
 
 def _check_values(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:

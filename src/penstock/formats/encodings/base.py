@@ -25,7 +25,8 @@ class Encoding(ABC):
             def decode(self, data): return struct.unpack("<dd", data)
 
     There is one object of your class in each process, and several threads may use it. A value that is already `bytes`
-    is stored unchanged, in any column, and never passed to `encode`.
+    is stored unchanged, in any column, and never passed to `encode`; `check_stored` may
+    refuse it.
     """
 
     num_bytes: int | None = None  # the size of every value, if it is always the same: this saves four bytes per value
@@ -35,6 +36,10 @@ class Encoding(ABC):
     @abstractmethod
     def encode(self, value: Any) -> bytes:
         """Return the stored bytes of a value, or raise an error that says what is wrong with it."""
+
+    def check_stored(self, data: bytes) -> bytes:
+        """Give back bytes that a writer got in place of a value, or raise if no value is stored so."""
+        return data
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
 _decoded = BufferPool(max_bytes=32 << 20)
-# Of all that Pillow can open; some others start programs of their own to do so.
-_FILE_FORMATS = ("JPEG", "PNG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
+# Of all that Pillow can open; some others start programs of their own to do so. It loads the first five by itself, and
+# the rest, which it may lack, together with all its others. Files of several pictures (MPO) begin as JPEG.
+_COMMON_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM")
+_OTHER_FORMATS = ("WEBP", "TIFF", "JPEG2000")
 # Bytes of a pixel as `tobytes` gives them; mode "1" packs eight pixels of a row in a byte.
 _PIXEL_BYTES = {
     **dict.fromkeys(("L", "P"), 1),
@@ -35,6 +37,9 @@ _PIXEL_BYTES = {
     **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 3),
     **dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 4),
 }
+
+_JPEG_BEGIN = b"\xff\xd8\xff"
+_OTHER_FILES = {b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
 
 
 def _pillow() -> Any:
@@ -47,6 +52,10 @@ class ImageCodec(ABC):
     @abstractmethod
     def encode(self, image: Any) -> bytes:
         """Give the stored bytes of a PIL image."""
+
+    def check(self, data: bytes) -> bytes:
+        """Give back bytes that shall be stored as an image, or raise if they are none of this kind."""
+        return data
 
     @abstractmethod
     def to_pil(self, data: bytes) -> Any:
@@ -100,10 +109,17 @@ class FileCodec(ImageCodec):
 
     def to_pil(self, data: bytes) -> Any:
         """Open the image without decoding its pixels."""
+        pillow = _pillow()
         try:
-            return _pillow().open(BytesIO(data), formats=_FILE_FORMATS)
-        except OSError as error:  # its message holds a memory address
-            raise ColumnValueError("holds no image file that Pillow knows") from error
+            return pillow.open(BytesIO(data), formats=_COMMON_FORMATS)
+        except pillow.UnidentifiedImageError:
+            pillow.init()
+        try:
+            return pillow.open(BytesIO(data), formats=[name for name in _OTHER_FORMATS if name in pillow.OPEN])
+        except pillow.UnidentifiedImageError as error:  # its message holds a memory address
+            raise ColumnValueError(
+                f"holds no image file that Pillow knows, or a broken one, of {len(data)} bytes from {data[:8]!r} on"
+            ) from error
 
 
 class JpegCodec(FileCodec):
@@ -117,13 +133,33 @@ class JpegCodec(FileCodec):
         _check_image(image)
         source = getattr(image, "filename", "")
         if getattr(image, "format", None) == "JPEG" and source and Path(source).is_file():
-            return Path(source).read_bytes()
+            data = Path(source).read_bytes()
+            if not _is_resized(image, data):
+                return data
         return super().encode(image)
+
+    def check(self, data: bytes) -> bytes:
+        """Look at the first bytes, which are the same in every JPEG file."""
+        if data.startswith(_JPEG_BEGIN):
+            return data
+        kind = next((name for begin, name in _OTHER_FILES.items() if data.startswith(begin)), None)
+        if kind is None:
+            raise ColumnValueError(
+                f"wants the bytes of a JPEG file, got {len(data)} bytes that begin with {data[:8]!r}"
+            )
+        raise ColumnValueError(f"wants the bytes of a JPEG file, got a {kind} file: use the encoding 'png', or 'bytes'")
 
     def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
         """Decode the pixels to RGB."""
         simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        if not data.startswith(_JPEG_BEGIN):  # others store any images in a column of this name
+            return super().to_array(data, budget)
+        try:
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        except ValueError as error:
+            raise ColumnValueError(
+                f"holds a JPEG file of {len(data)} bytes whose beginning is broken: {error}"
+            ) from error
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
             return super().to_array(data, budget)
         budget.take(width, height)
@@ -133,9 +169,15 @@ class JpegCodec(FileCodec):
         return array
 
 
+def _is_resized(image: Any, data: bytes) -> bool:
+    """Tell whether an image has another size than its file, as after `thumbnail`, which changes it in place."""
+    is_untouched = image.tile and not image.decoderconfig  # its pixels were not even read
+    return not is_untouched and image.size != _pillow().open(BytesIO(data)).size
+
+
 def _check_image(value: Any) -> None:
     if not isinstance(value, _pillow().Image):
-        raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}")
+        raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}: give Image.fromarray(array)")
 
 
 class _ImageEncoding(Encoding):
@@ -174,6 +216,10 @@ class ImageEncoding(_ImageEncoding):
         """Give the stored bytes of a PIL image."""
         return self._codec.encode(value)
 
+    def check_stored(self, data: bytes) -> bytes:
+        """Refuse bytes that are no image of the codec's kind."""
+        return self._codec.check(data)
+
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:
         return one(piece)
 
@@ -188,6 +234,12 @@ class ImageListEncoding(_ImageEncoding):
         # The first word is reserved.
         return struct.pack("<I", 0) + _join([self._codec.encode(image) for image in value])
 
+    def check_stored(self, data: bytes) -> bytes:
+        """Refuse a list in which an image is of another kind."""
+        for item in _split(data, 4):
+            self._codec.check(item)
+        return data
+
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         return [one(item) for item in _split(piece, 4)]
 
@@ -198,9 +250,16 @@ class JpegArrayEncoding(_ImageEncoding):
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a sequence of JPEG files."""
         try:
-            return _join([bytes(memoryview(item)) for item in value])
+            files = [bytes(memoryview(item)) for item in value]
         except TypeError as error:
             raise ColumnTypeError(f"wants a sequence of JPEG files as bytes, got {type(value).__name__}") from error
+        return _join(list(map(self._codec.check, files)))
+
+    def check_stored(self, data: bytes) -> bytes:
+        """Refuse a list in which a file is no JPEG."""
+        for item in _split(data, 0):
+            self._codec.check(item)
+        return data
 
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         items = _split(piece, 0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.errors import ColumnRangeError, ColumnTypeError
 from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.encodings.numbers import check_number, to_float, to_integer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,28 +28,32 @@ NUMBERS = {
     "int64": "q",
     "float64": "d",
 }
+# What `struct` packs as it is, of the kind of the column; it would take truth values too, and tensors of them.
+NUMPY_TYPES = {
+    kind: frozenset(np.dtype(name).type for name in NUMBERS if np.dtype(name).kind in letters)
+    for kind, letters in ((int, "iu"), (float, "f"))
+}
 
 
 class NumberEncoding(FixedEncoding):
-    """A NumPy scalar; takes whatever that scalar type can be made from."""
+    """A NumPy scalar; takes any number that it can be: floats are rounded, nothing else changes."""
 
     def __init__(self, name: str) -> None:
         self._dtype = np.dtype(name).newbyteorder("<")
         self._native = np.dtype(name)
         self.code = NUMBERS[name]
         self._pack = struct.Struct("<" + self.code).pack
-        self._plain_type = float if name.startswith("float") else int
+        self.plain_type, self._convert = (float, to_float) if name.startswith("float") else (int, to_integer)
         self.num_bytes = self._dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
         """Give the little-endian bytes of the number."""
-        if type(value) is self._plain_type:  # packing is much faster than making a NumPy scalar
+        if type(value) is self.plain_type:  # packing is much faster than making a NumPy scalar
             try:
                 return self._pack(value)
             except (struct.error, OverflowError):
-                pass  # NumPy decides below what becomes of a number out of range
-        number = self._native.type(value)
-        return np.asarray(number, self._dtype).tobytes()
+                pass  # the number is out of range, which is said below
+        return np.asarray(self._convert(value, self._native), self._dtype).tobytes()
 
     def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """View the items as numbers."""
@@ -64,12 +69,13 @@ class IntEncoding(FixedEncoding):
 
     def encode(self, value: Any) -> bytes:
         """Give the little-endian bytes of the number."""
-        if not isinstance(value, int):
-            raise ColumnTypeError(f"wants an int, got {type(value).__name__}")
+        number = check_number(value, "an int")
+        if not isinstance(number, (int, np.integer)):
+            raise ColumnTypeError(f"wants an int, got {type(value).__name__}: give int(value), or use 'float64'")
         try:
-            return self._pack(value)
+            return self._pack(int(number))
         except struct.error as error:
-            raise ColumnRangeError(f"{value} does not fit 64 bits: use the encoding 'str_int'") from error
+            raise ColumnRangeError(f"{number} does not fit 64 bits: use the encoding 'str_int'") from error
 
     def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """View the items as 64-bit numbers."""

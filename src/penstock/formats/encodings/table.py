@@ -19,6 +19,7 @@ from penstock.formats.encodings.images import (
     JpegCodec,
     PixelCodec,
 )
+from penstock.formats.encodings.numbers import WIDENED, describe, dtype_name, is_tensor
 from penstock.formats.encodings.scalars import NUMBERS, IntEncoding, NumberEncoding
 from penstock.formats.encodings.text import BytesEncoding, JsonEncoding, PickleEncoding, StrEncoding, TextualEncoding
 from penstock.registry import Registry
@@ -52,12 +53,15 @@ _BUILTIN: dict[str, Callable[[], Encoding]] = {
 _BY_TYPE: dict[type, str] = {
     bytes: "bytes",
     str: "str",
-    bool: "int",
+    bool: "json",
+    np.bool_: "json",
     int: "int",
     float: "float64",
     Decimal: "str_decimal",
     dict: "json",
     list: "json",
+    np.str_: "str",
+    np.bytes_: "bytes",
 }
 encodings: Registry[Callable[[], Encoding]] = Registry("column encoding", group="penstock.encodings", builtin=_BUILTIN)
 
@@ -87,10 +91,15 @@ def _infer(name: str, value: Any) -> str:
     """Choose an encoding that gives the value back, leaving free what may differ from sample to sample (shapes)."""
     if type(value) in _BY_TYPE:
         return _BY_TYPE[type(value)]
-    if isinstance(value, np.ndarray) and value.dtype.name in NUMBERS:
-        return f"ndarray:{value.dtype.name}"
-    if isinstance(value, np.generic) and value.dtype.name in NUMBERS:
-        return value.dtype.name
+    if isinstance(value, (np.ndarray, np.generic)) or is_tensor(value):
+        dtype = WIDENED.get(dtype_name(value), dtype_name(value))
+        if dtype in NUMBERS:
+            return dtype if value.ndim == 0 else f"ndarray:{dtype}"
+        raise ColumnTypeError(
+            f"column {name!r} holds {describe(value)}, which no encoding of numbers takes: convert it to one of"
+            f" {', '.join(NUMBERS)}, or pass columns=...",
+            column=name,
+        )
     if hasattr(value, "mode") and hasattr(value, "tobytes"):  # a PIL image, told without importing PIL
         if getattr(value, "format", None) == "JPEG":
             return "jpeg"

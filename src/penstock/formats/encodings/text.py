@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.errors import ColumnTypeError
 from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.numbers import check_number, is_bool, is_tensor, tensor_to_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ class BytesEncoding(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """Refuse whatever is not `bytes`, which never gets here."""
-        raise ColumnTypeError(f"wants bytes, got {type(value).__name__}")
+        raise ColumnTypeError(f"wants bytes, got {type(value).__name__}: give bytes(value), or name another encoding")
 
     def decode(self, data: bytes) -> bytes:
         """Give the stored bytes."""
@@ -37,7 +38,7 @@ class StrEncoding(Encoding):
     def encode(self, value: Any) -> bytes:
         """Give the UTF-8 bytes."""
         if not isinstance(value, str):
-            raise ColumnTypeError(f"wants a str, got {type(value).__name__}")
+            raise ColumnTypeError(f"wants a str, got {type(value).__name__}: give str(value), or name another encoding")
         return value.encode()
 
     def decode(self, data: bytes) -> str:
@@ -49,6 +50,9 @@ class StrEncoding(Encoding):
         return list(map(bytes.decode, pieces))
 
 
+_NUMPY_KINDS: dict[type, type] = {int: np.integer, float: np.floating}
+
+
 class TextualEncoding(Encoding):
     """A value of one type, stored as the text that `str` makes of it."""
 
@@ -57,9 +61,17 @@ class TextualEncoding(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """Give the text of the value."""
-        if not isinstance(value, self._kind):
-            raise ColumnTypeError(f"wants {self._kind.__name__}, got {type(value).__name__}")
-        return str(int(value) if isinstance(value, bool) else value).encode()
+        if type(value) is not self._kind:
+            value = self._convert(value)
+        return str(value).encode()
+
+    def _convert(self, value: Any) -> Any:
+        """Take what is of this kind under another name: a NumPy scalar, a tensor of one number, a subclass."""
+        wanted = self._kind.__name__
+        number = value if isinstance(value, self._kind) and not is_bool(value) else check_number(value, wanted)
+        if isinstance(number, (self._kind, _NUMPY_KINDS.get(self._kind, self._kind))):
+            return self._kind(number)
+        raise ColumnTypeError(f"wants {wanted}, got {type(value).__name__}: give {wanted}(value)")
 
     def decode(self, data: bytes) -> Any:
         """Parse the text."""
@@ -71,11 +83,14 @@ class TextualEncoding(Encoding):
 
 
 class JsonEncoding(Encoding):
-    """Whatever JSON can hold; a NumPy array becomes nested lists."""
+    """Whatever JSON can hold. Arrays, tensors and tuples become lists; NumPy scalars become plain values."""
 
     def encode(self, value: Any) -> bytes:
         """Give the JSON text."""
-        return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value).encode()
+        text = _to_json(value)
+        if "{" in text:
+            _check_keys(value)
+        return text.encode()
 
     def decode(self, data: bytes) -> Any:
         """Parse the text."""
@@ -84,6 +99,36 @@ class JsonEncoding(Encoding):
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Parse the texts, without a call for each."""
         return list(map(json.loads, pieces))
+
+
+def _to_plain(value: Any) -> Any:
+    """Give what JSON can hold in place of what it cannot."""
+    if isinstance(value, (np.ndarray, np.integer, np.floating, np.bool_)):
+        return value.tolist()
+    if is_tensor(value):
+        return tensor_to_array(value).tolist()
+    raise ColumnTypeError(
+        f"wants what JSON can hold, got {type(value).__name__}: use the encoding 'pkl', or convert it"
+    )
+
+
+_to_json = json.JSONEncoder(default=_to_plain).encode
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that JSON would turn into text, so that nobody would find them again."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ColumnTypeError(
+                    f"wants keys that are str, got {key!r:.100}, which would come back as a str: give str(key)"
+                )
+            if item.__class__ not in _LEAVES:
+                _check_keys(item)
+    elif isinstance(value, (list, tuple)) and not _LEAVES.issuperset(map(type, value)):
+        for item in value:
+            _check_keys(item)
 
 
 class PickleEncoding(Encoding):

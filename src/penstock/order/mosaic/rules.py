@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UnknownAlgorithmError
 from penstock.order.batching import BATCHING_METHODS, BatchingMethod
 from penstock.order.mosaic.partition import PARTITION_ALGORITHMS
 from penstock.order.mosaic.shuffle import shuffle_algorithm
-from penstock.units import parse_count
+from penstock.units import check_whole, parse_count
 
 MosaicVersion = Literal["0.13", "0.5"]
 SamplingMethod = Literal["balanced", "fixed"]
@@ -45,7 +45,7 @@ class MosaicOptions:
         _check_one_of("sampling_method", self.sampling_method, get_args(SamplingMethod))
         _check_one_of("batching_method", self.batching_method, BATCHING_METHODS)
         if self.partition_algo is not None:
-            _check_one_of("partition_algo", self.partition_algo, PARTITION_ALGORITHMS)
+            _check_one_of("partition_algo", self.partition_algo, PARTITION_ALGORITHMS, UnknownAlgorithmError)
         if self.shuffle_algo is not None:
             shuffle_algorithm(self.shuffle_algo)
         for name, least, value in (
@@ -56,8 +56,7 @@ class MosaicOptions:
             ("shuffle_seed", 0, self.shuffle_seed),
             ("shuffle_block_size", 0, self.shuffle_block_size),
         ):
-            if value is not None and value < least:
-                raise ConfigError(f"{name}={value} is too small: give at least {least}")
+            check_whole(name, value, least)
         if self.is_release_0_5:
             self._check_release_0_5()
 
@@ -145,6 +144,6 @@ class MosaicRules:
         return max(4_000_000 // self.num_canonical_nodes, 1 << 18)
 
 
-def _check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def _check_one_of(name: str, value: str, known: tuple[str, ...], kind: type[ConfigError] = ConfigError) -> None:
     if value not in known:
-        raise ConfigError(f"unknown {name} {value!r}: known are {', '.join(known)}")
+        raise kind(f"unknown {name} {value!r}: known are {', '.join(known)}")

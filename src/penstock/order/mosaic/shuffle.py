@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UnknownAlgorithmError
 from penstock.order.mosaic.ids import IdArray, dtype_for
 from penstock.order.mosaic.intervals import (
     Intervals,
@@ -32,7 +32,7 @@ class ShuffleAlgorithm(Protocol):
 def shuffle_algorithm(name: str) -> ShuffleAlgorithm:
     """Find a shuffle algorithm by its name."""
     if name not in _ALGORITHMS:
-        raise ConfigError(f"unknown shuffle_algo {name!r}: known are {', '.join(sorted(_ALGORITHMS))}")
+        raise UnknownAlgorithmError(f"unknown shuffle_algo {name!r}: known are {', '.join(sorted(_ALGORITHMS))}")
     return _ALGORITHMS[name]
 
 

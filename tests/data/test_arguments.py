@@ -1,0 +1,128 @@
+"""Every argument is checked when a dataset or a stream is made, with the kinds of errors that others raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from penstock import MDSWriter, MixSchedule, Stream, StreamingDataset
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with MDSWriter(out=tmp_path / "data", columns={"x": "int"}) as writer:
+        for number in range(40):
+            writer.write({"x": number})
+    return tmp_path / "data"
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"sampling_method": "odd"}, ValueError, "unknown sampling_method 'odd': known are balanced, fixed"),
+    ({"sampling_granularity": 0}, ValueError, "sampling_granularity=0 is too small: give 1 or more"),
+    ({"batching_method": "odd"}, ValueError, "unknown batching_method 'odd': known are random, "),
+    ({"partition_algo": "odd"}, KeyError, "unknown partition_algo 'odd': known are orig, relaxed"),
+    ({"shuffle_algo": "py9"}, KeyError, "unknown shuffle_algo 'py9': known are "),
+    ({"shuffle_algo": 3}, KeyError, "unknown shuffle_algo 3"),
+    ({"order": "odd"}, ValueError, "unknown order 'odd'"),
+    ({"order": "odd", "shuffle": True}, ValueError, "unknown order 'odd'"),
+    ({"mosaic_version": "0.7"}, ValueError, "unknown mosaic_version '0.7'"),
+    ({"epoch_end": "odd"}, ValueError, "epoch_end='odd' is unknown: use pad, drop or uneven"),
+    ({"order": "mosaic", "epoch_end": "drop"}, ValueError, "order='mosaic' has neither epoch_end nor schedule"),
+    ({"num_canonical_nodes": 0}, ValueError, "num_canonical_nodes=0 is too small: give 1 or more"),
+    (
+        {"num_canonical_nodes": "2"},
+        ValueError,
+        "num_canonical_nodes='2' is not a whole number: give an int of 1 or more",
+    ),
+    ({"num_canonical_nodes": 1.5}, ValueError, "num_canonical_nodes=1.5 is not a whole number"),
+    ({"shuffle_seed": -1}, ValueError, "shuffle_seed=-1 is too small: give 0 or more"),
+    ({"shuffle_seed": "x"}, ValueError, "shuffle_seed='x' is not a whole number"),
+    ({"shuffle_block_size": -3}, ValueError, "shuffle_block_size=-3 is too small"),
+    ({"download_retry": -1}, ValueError, "download_retry=-1 is too small: give 0 or more"),
+    ({"download_retry": 1.5}, ValueError, "download_retry=1.5 is not a whole number"),
+    ({"download_timeout": -1}, ValueError, "download_timeout=-1 is no time to wait: give a number of seconds above 0"),
+    ({"download_timeout": 0}, ValueError, "download_timeout=0 is no time to wait"),
+    ({"download_timeout": "1m"}, ValueError, "download_timeout='1m' is no time to wait"),
+    ({"batch_size": "32"}, ValueError, "batch_size='32' is not a whole number: give an int of 1 or more"),
+    ({"batch_size": 0}, ValueError, "batch_size=0 is too small"),
+    ({"batch_size": True}, ValueError, "batch_size=True is not a whole number"),
+    ({"predownload": "8"}, ValueError, "predownload='8' is not a whole number"),
+    ({"predownload": -1}, ValueError, "predownload=-1 is too small"),
+    ({"epoch_size": 0}, ValueError, "epoch_size=0 leaves nothing to train on"),
+    ({"replication": 0}, ValueError, "replication=0 is too small"),
+    ({"rank": 2, "world_size": 2}, ValueError, "rank 2 of 2 is no place in a job"),
+    ({"rank": 0}, ValueError, "rank and world_size belong together"),
+    ({"rank": 0, "world_size": 4, "replication": 3}, ValueError, "replication=3 does not divide"),
+    ({"image_decoder": "odd"}, ValueError, "unknown image decoder 'odd': known are pil, array, raw"),
+    ({"schedule": 5}, ValueError, "schedule=5 is no schedule"),
+    ({"schedule": {"positions": [0], "odd": 1}}, ValueError, "is no schedule .*odd"),
+    ({"schedule": [(0, [1, 2])]}, ValueError, "the schedule has 2 proportions for 1 streams"),
+    ({"schedule": [(0, ["x"])]}, ValueError, "a schedule has a list of whole numbers"),
+    ({"schedule": [(1, [1])]}, ValueError, "must begin with 0"),
+    ({"schedule": {"positions": [0], "proportions": [[1]], "block": 0}}, ValueError, "block=0 is too small"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "words"), BAD, ids=lambda value: str(value)[:60])
+def test_a_bad_argument_of_a_dataset(
+    folder: Path, arguments: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        StreamingDataset(local=folder, **arguments)
+    assert isinstance(caught.value, kind)
+
+
+def test_bad_arguments_are_seen_before_anything_is_fetched() -> None:
+    with pytest.raises(ConfigError, match="batching_method"):
+        StreamingDataset(remote="http://127.0.0.1:1/nothing", batching_method="odd")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"download_retry": -1}, {"download_timeout": 0.0}, {"download_retry": "2"}, {"proportion": -1}, {"repeat": "x"}],
+)
+def test_a_bad_argument_of_a_stream(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        Stream(local="data", **arguments)
+
+
+def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
+    dataset = StreamingDataset(
+        local=folder, batch_size=np.int64(4), shuffle_seed=np.uint8(3), download_timeout=np.float32(5)
+    )
+    assert len(list(dataset)) == 40
+
+
+def test_a_loader_gives_its_batch_size_only_if_it_is_one(folder: Path) -> None:
+    from penstock import StreamingDataLoader
+
+    with pytest.raises(ConfigError, match="batch_size='32' is not a whole number"):
+        StreamingDataLoader(StreamingDataset(local=folder), batch_size="32")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        [(0, [3, 1]), (16, [1, 3])],
+        {"positions": [0, 16], "proportions": [[3, 1], [1, 3]]},
+        {"positions": np.array([0, 16]), "proportions": np.array([[3.0, 1.0], [1.0, 3.0]]), "shape": "step"},
+    ],
+)
+def test_a_schedule_may_be_plain_values(folder: Path, plain: Any) -> None:
+    schedule = MixSchedule(positions=[0, 16], proportions=[[3, 1], [1, 3]])
+    assert MixSchedule.of(plain) == schedule
+    assert MixSchedule.of(schedule.describe()) == schedule
+
+    def numbers(given: Any) -> list[int]:
+        streams = [Stream(local=folder), Stream(local=folder)]
+        return [
+            sample["x"] for sample in StreamingDataset(streams=streams, batch_size=8, epoch_size=32, schedule=given)
+        ]
+
+    assert numbers(plain) == numbers(schedule)
