@@ -46,6 +46,12 @@ def _abandon_all() -> None:
 os.register_at_fork(after_in_child=_abandon_all)
 
 
+def num_processors() -> int:
+    """Count the processors that this process may use."""
+    # macOS cannot tell which, only how many there are.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class PerProcess(Generic[T]):
     """A value that each process makes for itself when it first asks for it. Safe for threads.
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from penstock.data.collate import TimedCollate
 from penstock.data.dataset import StreamingDataset
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.loaders.counting import DeliveredBatches
 from penstock.loaders.threads import in_threads
+from penstock.loaders.waiting import WaitingWatch, explain_waiting
+from penstock.processes import num_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, default_collate
 
     from penstock.data.passes import Pass
+    from penstock.data.stats import Stats
     from penstock.types import Columns
 else:
     torch = require("torch", extra="torch", purpose="StreamingDataLoader")
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, default_collate
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -34,6 +39,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size: Samples of each rank in a batch; left out, what the dataset says.
         columnar: Give batches as dicts of tensors, made from whole columns without samples in between. Then
             `num_workers` are threads of this process, and what is no array comes as a list.
+        warn_when_waiting: Warn, once, if the training loop waits much for data, with the reason that the counts show.
         **options: What torch's loader takes.
     """
 
@@ -46,6 +52,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size: int | None = None,
         *,
         columnar: bool | None = None,
+        warn_when_waiting: bool = True,
         **options: Any,
     ) -> None:
         if not isinstance(dataset, StreamingDataset):
@@ -57,7 +64,14 @@ class StreamingDataLoader(DataLoader[Any]):
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
         self._drops_last = bool(options.get("drop_last"))
-        self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
+        explain = partial(
+            explain_waiting,
+            num_workers=int(options.get("num_workers") or 0),
+            num_processors=num_processors(),
+            limit=dataset.cache_limit,
+        )
+        watch = WaitingWatch(dataset.count, explain, is_on=warn_when_waiting)
+        self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last, watch=watch)
         if self._columnar:
             dataset.check_columnar()
             if options.get("collate_fn") is not None:
@@ -68,6 +82,9 @@ class StreamingDataLoader(DataLoader[Any]):
             options["batch_size"] = None
         else:
             options["batch_size"] = dataset.batch_size
+            collate = options.get("collate_fn") or default_collate
+            is_timed = isinstance(collate, TimedCollate)  # as it comes from a loader that another one is made of
+            options["collate_fn"] = collate if is_timed else TimedCollate(collate, dataset.counters)
         super().__init__(dataset, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -89,12 +106,19 @@ class StreamingDataLoader(DataLoader[Any]):
         self._streaming.load_state_dict(state)
         self._delivered.forget()
 
-    def stats(self) -> dict[str, Any]:
-        """Count the batches delivered and the seconds the training loop waited for them, besides the dataset's counts.
+    @overload
+    def stats(self, *, by_worker: bool = ..., flat: Literal[False] = ...) -> Stats: ...
+    @overload
+    def stats(self, *, by_worker: bool = ..., flat: Literal[True]) -> dict[str, float]: ...
+    def stats(self, *, by_worker: bool = False, flat: bool = False) -> Stats | dict[str, float]:
+        """Give the counts of the dataset, and how long the training loop waited for the batches of this loader.
 
-        What workers count is in their processes; the fetcher of the node counts for all of them.
+        Args:
+            by_worker: Give the counts of each worker, too.
+            flat: Give numbers by dotted name, for loggers, instead of an object with named fields.
         """
-        return {"loader": self._delivered.stats(), **self._streaming.stats()}
+        stats = self._streaming.count(loop=self._delivered.stats(), by_worker=by_worker)
+        return stats.flat() if flat else stats
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the one that the next pass goes through."""
