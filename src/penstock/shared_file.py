@@ -14,7 +14,7 @@ from multiprocessing import context, reduction
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
-from penstock.processes import abandon_in_children
+from penstock.processes import abandon_in_children, settle_before_forks
 from penstock.runtime import make_runtime_folder
 
 if TYPE_CHECKING:
@@ -38,23 +38,29 @@ class SharedFile:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor to read and write; whoever asks for it first in a process learns whose file it is."""
-        if not self._is_settled:
-            with self._lock:
-                if not self._is_settled and not self._is_worker():
-                    self._leave()
-                self._is_settled = True
+        """The descriptor to read and write."""
+        self.settle()
         return self._descriptor
+
+    def settle(self) -> None:
+        """Find out whose file this is, once in each process: its parent's, if it is a worker, else one of its own."""
+        if self._is_settled:
+            return
+        with self._lock:
+            if not self._is_settled and not self._is_worker():
+                self._leave()
+            self._is_settled = True
 
     def read(self) -> bytes:
         """Give all that is in the file."""
         return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
 
     def abandon(self) -> None:
-        """Find out anew whose file this is, as in a forked child."""
+        """Have to find out anew whose file this is, as in a forked child."""
         self._is_settled = False
         self._lock = threading.RLock()  # a signal handler may come while it is held, and take a state
         abandon_in_children(self)
+        settle_before_forks(self)
 
     def _leave(self) -> None:
         shared = self._descriptor
