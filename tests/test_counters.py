@@ -70,7 +70,7 @@ def test_workers_of_all_passes_add_up(counters: Counters, places: Path, method: 
         run(method, (counters, 0, 10), (counters, 1, 20), dies=dies)
         assert counted(counters) == [(None, 7), (0, 10 * passed), (1, 20 * passed)]
     assert counters.read()[2].numbers == {"rows": 40, "ns": 400}
-    assert os.listdir(places / "run") == []
+    assert not list((places / "run").iterdir())
 
 
 def test_two_workers_of_one_number_do_not_disturb_each_other(counters: Counters) -> None:
