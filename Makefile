@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: lint types servers
-	$(BIN)/python -m pytest -n 4
+	scripts/run_tests
 
 # Programs that the tests start as servers.
 servers:

@@ -74,16 +74,14 @@ def known_compressions() -> list[str]:
 
 def parse_compression(text: str) -> tuple[Codec, int | None]:
     """Turn `"zstd"` or `"zstd:7"` into a codec and a level, or raise an error that lists what there is."""
-    name, colon, digits = text.partition(":")
+    name, _, digits = text.partition(":")
     codec = _CODECS.get(name)
     if codec is None:
         forms = ", ".join(_describe(codec) for codec in _CODECS.values())
         raise ConfigError(f"unknown compression {text!r}: known are {forms}")
-    if not colon:
-        return codec, None
-    if digits not in map(str, codec.levels or ()):
+    if text not in known_compressions():
         raise ConfigError(f"compression {text!r} has a level that {name} does not take: use {_describe(codec)}")
-    return codec, int(digits)
+    return codec, int(digits) if digits else None
 
 
 def _describe(codec: Codec) -> str:

@@ -104,8 +104,8 @@ class LocalDataset:
         return self.get_item(ids) if isinstance(ids, int) else self._reader.read(ids)
 
     def __iter__(self) -> Iterator[Sample]:
-        stored = sum(part.stored.num_bytes for shard in self.index.shards for part in shard.parts)
-        rows = rows_at_once(stored / self.num_samples)
+        stored = self.index.columns.stored_sizes.sum()
+        rows = rows_at_once(float(stored) / self.num_samples)
         for begin in range(0, self.num_samples, rows):
             yield from self._reader.read(range(begin, min(begin + rows, self.num_samples)))
 
@@ -165,10 +165,9 @@ class _LocalShards(Source):
         self._validate_hash, self._unpack_dir = validate_hash, unpack_dir
 
     @property
-    def memory_bytes(self) -> list[int]:
+    def memory_bytes(self) -> Int64Array:
         """The memory that each open shard takes."""
-        in_memory = self._unpack_dir is None
-        return [sum(part.raw.num_bytes for part in shard.parts if part.packed and in_memory) for shard in self._shards]
+        return self._folder.index.columns.unpacked_sizes * (self._unpack_dir is None)
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard, unpacked if need be."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
-    from penstock.index.model import Part, ShardInfo, ShardLayout
+    from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
@@ -93,9 +93,9 @@ class MDSFormat(ShardFormat):
 
     row_ranges = MDSRowRanges()
 
-    def max_samples(self, parts: Sequence[Part]) -> int:
+    def max_samples(self, raw_sizes: Sequence[int]) -> int:
         """Each sample has an offset."""
-        return max_samples(parts[0].raw.num_bytes)
+        return max_samples(raw_sizes[0])
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Sort the columns by name, each with the size of its values if that is fixed."""
