@@ -53,7 +53,15 @@ print(json.dumps(logged))
     ("example", "prefix"), [("log_wandb", ""), ("log_tensorboard", "data/"), ("log_prometheus", "penstock_")]
 )
 def test_counts_arrive_by_name(tmp_path: Path, example: str, prefix: str) -> None:
-    command = [sys.executable, "-c", STAND_INS, EXAMPLES / f"{example}.py", tmp_path / "line", "--workers", "2"]
+    command = [
+        sys.executable,
+        "-c",
+        STAND_INS,
+        str(EXAMPLES / f"{example}.py"),
+        str(tmp_path / "line"),
+        "--workers",
+        "2",
+    ]
     done = subprocess.run(command, cwd=EXAMPLES, env=_environment(), capture_output=True, text=True, check=True)
     logged = json.loads(done.stdout.splitlines()[-1])
     steps = {step for step, _, _ in logged}

@@ -46,7 +46,7 @@ def test_the_sum_over_workers_is_what_was_delivered(
     folder: Path, tmp_path: Path, method: str, persistent: bool
 ) -> None:
     dataset = open_dataset(folder, tmp_path)
-    options = {"num_workers": 2, "multiprocessing_context": method, "persistent_workers": persistent}
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method, "persistent_workers": persistent}
     loader = StreamingDataLoader(dataset, **options)
     for passed in (1, 2):
         assert sum(map(len, batch_ids(loader))) == NUM_SAMPLES

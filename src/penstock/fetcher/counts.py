@@ -49,7 +49,10 @@ class Counts:
             self._roll()
 
     def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int, item: tuple[str, str] | None) -> None:
-        """Count what was fetched, also for the stream that caused it; an item that came before was evicted since."""
+        """Count what was fetched, also for the stream that caused it.
+
+        `item` names what may be evicted: if it came before, it was.
+        """
         key = hash(item)
         with self._lock:
             self._totals["downloads"] += 1

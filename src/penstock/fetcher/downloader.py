@@ -166,7 +166,8 @@ class Downloader:
             transfer.arrived = record
             num_bytes = item.packed_bytes or item.raw_bytes
             # Before readers find it: who counts afterwards misses none.
-            self._counts.add_download(cause, num_bytes, (str(transfer.directory), item.identity))
+            name = (str(transfer.directory), item.identity) if self._budget.may_evict(transfer.directory) else None
+            self._counts.add_download(cause, num_bytes, name)
             if item.number is not None:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]

@@ -56,7 +56,7 @@ class WaitingWatch:
         text = None if before is None else self._explain(before, self._before)
         if text is not None:
             self._next_look_s = float("inf")
-            warnings.warn(text, UserWarning, stacklevel=4)
+            warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def explain_waiting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -107,15 +108,16 @@ class PassReader:
                 if begin < end:
                     self._taken.add(end - begin)
                     yield self._cut(collected, begin, end, ids)
+            self._reader.counts.settle()
 
     def _cut(self, collected: ColumnCollector, begin: int, end: int, ids: Int64Array) -> Columns:
-        counts = self._reader.counts
-        with counts.collating():
-            columns = collected.columns(begin, end)
-            if self._make_columns is None:
-                return columns
-            with counts.transforming():
-                return self._make_columns(ids[begin - end :], columns)
+        counts, begun_ns = self._reader.counts, perf_counter_ns()
+        columns = collected.columns(begin, end)
+        counts.collated(begun_ns)
+        if self._make_columns is None:
+            return columns
+        with counts.transforming():
+            return self._make_columns(ids[begin - end :], columns)
 
     def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
         """Cut a block of large samples into portions, each with the number of its samples that were yielded before."""

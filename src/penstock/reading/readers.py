@@ -36,12 +36,13 @@ class ReadCounts:
     def __init__(self, row: Row, source: Source, first_ids: Int64Array) -> None:
         self._row, self._first_ids = row, first_ids
         self._sample_bytes = mean_sample_bytes(source, first_ids)
-        self._transforming_ns = 0
+        self._transforming_ns = self._collating_ns = 0
 
     @contextmanager
     def reading(self, ids: Int64Array) -> Iterator[None]:
         """Count samples that are read, by stream, and the time it takes."""
-        spent.waiting_ns = spent.decoding_ns = self._transforming_ns = 0
+        self.settle()
+        spent.waiting_ns = spent.decoding_ns = 0
         begin = perf_counter_ns()
         try:
             yield
@@ -51,6 +52,7 @@ class ReadCounts:
                 "decoding_ns": spent.decoding_ns,
                 "transforming_ns": self._transforming_ns,
             }
+            self._transforming_ns = 0
             self._row.add({"reading_ns": perf_counter_ns() - begin - sum(parts.values()), **parts})
         self._row.add(self._by_stream(ids))
 
@@ -73,16 +75,15 @@ class ReadCounts:
             inside = spent.waiting_ns + spent.decoding_ns - others
             self._transforming_ns += perf_counter_ns() - begin - inside
 
-    @contextmanager
-    def collating(self) -> Iterator[None]:
-        """Count the time in which a batch is cut out of what was read, without that of functions of the user's."""
-        self._transforming_ns, begin = 0, perf_counter_ns()
-        try:
-            yield
-        finally:
-            passed_ns = perf_counter_ns() - begin
-            transforming_ns = self._transforming_ns
-            self._row.add({"collating_ns": passed_ns - transforming_ns, "transforming_ns": transforming_ns})
+    def collated(self, begun_ns: int) -> None:
+        """Note the time in which a batch was cut out of a block, but for that of functions of the user's."""
+        self._collating_ns += perf_counter_ns() - begun_ns
+
+    def settle(self) -> None:
+        """Count what was noted of the batches of a block."""
+        if self._collating_ns:
+            self._row.add({"collating_ns": self._collating_ns, "transforming_ns": self._transforming_ns})
+            self._collating_ns = self._transforming_ns = 0
 
     def skip(self, num_samples: int) -> None:
         """Count samples that could not be read."""
