@@ -22,6 +22,15 @@ class Codec:
     default_level: int | None = None
     suffix: str = ""  # cramjam keeps unframed snappy under names of its own
 
+    def compress(self, data: Buffer, level: int | None = None) -> bytes:
+        """Compress in one piece."""
+        arguments = () if self.levels is None else (self.default_level if level is None else level,)
+        return bytes(self._function(f"compress{self.suffix}")(data, *arguments))
+
+    def decompress(self, data: Buffer) -> bytes:
+        """Give the content back, however long it is: of data that you trust."""
+        return bytes(self._function(f"decompress{self.suffix}")(data))
+
     def compress_into(self, data: Buffer, out: Buffer, level: int | None = None) -> int:
         """Compress in one piece into a buffer of at least `most_compressed_bytes`, and give the number of bytes.
 

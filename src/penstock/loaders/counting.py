@@ -23,8 +23,9 @@ _END = object()
 class DeliveredBatches:
     """Counts what a loader gives out, whatever its workers or threads have read ahead. For any kind of loader."""
 
-    def __init__(self, dataset: StreamingDataset, *, drops_last: bool, watch: WaitingWatch | None = None) -> None:
-        self._dataset, self._drops_last, self._watch = dataset, drops_last, watch
+    def __init__(self, dataset: StreamingDataset, *, drops_last: bool) -> None:
+        self._dataset, self._drops_last = dataset, drops_last
+        self.watch: WaitingWatch | None = None  # looks at the loop every now and then
         self._begun: Pass | None = None
         self._num_steps = 0
         self._is_over = False
@@ -58,14 +59,18 @@ class DeliveredBatches:
             if self._begun is begun:  # a pass that was left for another one no longer counts
                 self._num_steps += 1
             self._num_batches += 1
-            if self._watch is not None and self._watch.is_due(self._waiting_s + self._training_s):
-                self._watch.look(self.stats())
+            if self.watch is not None and self.watch.is_due(self._waiting_s + self._training_s):
+                self.watch.look(self.stats())
             gave = time.perf_counter()
             yield batch
 
     def num_batches(self) -> int:
         """Count the batches of an epoch."""
         return self._dataset.run.num_batches(0, drop_last=self._drops_last)
+
+    def num_samples(self) -> int:
+        """Count the samples of the batches that were delivered in this pass."""
+        return 0 if self._begun is None else self._dataset.run.num_samples_after(self._begun, self._num_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values."""

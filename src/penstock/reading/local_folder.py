@@ -85,6 +85,14 @@ class LocalFolder:
         self._validated.add(info.name)
         return reader
 
+    def has(self, info: ShardInfo) -> bool:
+        """Tell whether all files of a shard lie here, as they are read or as they are stored."""
+        return self.is_raw(info) or all(
+            (path := resolve_inside(self.path, part.stored.basename)).is_file()
+            and path.stat().st_size == part.stored.num_bytes
+            for part in info.parts
+        )
+
     def is_raw(self, info: ShardInfo) -> bool:
         """Tell whether all files of a shard lie here as they are read, none of them older than its compressed form."""
         for part in info.parts:
