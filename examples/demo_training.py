@@ -45,8 +45,8 @@ def train(url: str, folder: Path, die_at: int | None) -> None:
             checkpoint.write_text(json.dumps({"loader": loader.state_dict(), "seen": seen}))
         if step == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-    node = loader.stats()["node"]
-    report = {"samples_per_s": num_new / (time.perf_counter() - began), "evictions": node["evictions"]}
+    evictions = loader.stats().node.evictions
+    report = {"samples_per_s": num_new / (time.perf_counter() - began), "evictions": evictions}
     (folder / "report.json").write_text(json.dumps(report))
 
 

@@ -6,21 +6,30 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from penstock import MDSWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 NUM_SAMPLES = 250
 
 
-def arguments() -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path, help="folder of the dataset; written if it is not there")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seen", type=Path, help="folder to note the ids in that each rank saw in each epoch")
-    return parser.parse_args()
+    return parser
+
+
+def arguments() -> argparse.Namespace:
+    return parser().parse_args()
 
 
 def write_line(folder: Path) -> None:
@@ -40,3 +49,15 @@ def note(seen: Path | None, epoch: int, ids: list[int]) -> None:
     if seen is not None:
         seen.mkdir(parents=True, exist_ok=True)
         (seen / f"epoch{epoch}.rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(ids))
+
+
+def fit(loader: Iterable[dict[str, torch.Tensor]], epochs: int) -> Iterator[int]:
+    """Learn the line from the batches of a loader, and give the number of each training step that was taken."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, batch in enumerate(batch for _ in range(epochs) for batch in loader):
+        loss = torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield step

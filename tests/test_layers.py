@@ -25,6 +25,10 @@ EVERYWHERE = {
     "interrupts",
     "failpoints",
     "processes",
+    "runtime",
+    "shared_file",
+    "counters",
+    "spent",
     "_version",
 }
 ENTRY_POINTS = {"__init__", "__main__"}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.cache.contents import list_cache
     from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
+    from penstock.data.stats import Stats
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.errors import PenstockError, TransformError
@@ -37,6 +38,7 @@ _HOMES = {
     "OpenShard": "penstock.reading.source",
     "PenstockError": "penstock.errors",
     "Source": "penstock.reading.source",
+    "Stats": "penstock.data.stats",
     "Stream": "penstock.data.stream",
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
@@ -62,6 +64,7 @@ __all__ = [
     "OpenShard",
     "PenstockError",
     "Source",
+    "Stats",
     "Stream",
     "StreamingDataLoader",
     "StreamingDataset",

@@ -27,12 +27,31 @@ class Inherited(Protocol):
         ...
 
 
+class Shared(Protocol):
+    """Something that a process shares with its children."""
+
+    def settle(self) -> None:
+        """Make sure that it is this process's own to share, before a child is forked."""
+        ...
+
+
 _alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_shared: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 def abandon_in_children(resource: Inherited) -> None:
     """Have a resource abandoned in every child that this process forks; what lives on there asks for it again."""
     _alive.add(resource)
+
+
+def settle_before_forks(resource: Shared) -> None:
+    """Have a resource settled before this process forks a child, for as long as it is alive."""
+    _shared.add(resource)
+
+
+def _settle_all() -> None:
+    for resource in list(_shared):
+        resource.settle()
 
 
 def _abandon_all() -> None:
@@ -43,7 +62,13 @@ def _abandon_all() -> None:
             resource.abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(before=_settle_all, after_in_child=_abandon_all)
+
+
+def num_processors() -> int:
+    """Count the processors that this process may use."""
+    # macOS cannot tell which, only how many there are.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class PerProcess(Generic[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.wire.messages import StreamCounts
     from penstock.wire.share import Share
 
 
@@ -29,6 +31,11 @@ class Heard:
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self.shares: list[Share] = []
+        self.caused: Counter[str] = Counter()
+
+    def count(self, stream: int, caused: StreamCounts) -> None:
+        self.caused.update({"stream": stream, "downloads": caused.downloads, "bytes": caused.num_bytes})
+        self.caused["again"] += caused.again
 
 
 @pytest.fixture(params=[FetcherBackend, LocalBackend])
@@ -40,7 +47,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 def opened(kind: Any, data: Dataset, limit_bytes: int | None = None, heard: Heard | None = None) -> Iterator[Backend]:
     heard = heard or Heard()
     streams = [settled(data.stream())]
-    backend = kind(streams, limit_bytes, heard.warnings.extend, heard.shares.append)
+    backend = kind(streams, limit_bytes, heard.warnings.extend, heard.shares.append, heard.count)
     try:
         backend.listen()
         yield backend
@@ -57,24 +64,27 @@ def fetch(backend: Backend, wanted: Item) -> Any:
 
 
 def test_it_brings_an_item_once_and_counts_it(tmp_path: Path, kind: Any) -> None:
-    data = write_dataset(tmp_path, compression="zstd")
-    with opened(kind, data) as backend:
+    data, heard = write_dataset(tmp_path, compression="zstd"), Heard()
+    with opened(kind, data, None, heard) as backend:
         assert backend.is_running
         first, again = fetch(backend, item(data, 0)), fetch(backend, item(data, 0))
         assert (data.local / first.name).read_bytes() == content(first.name, 100_000)
         assert first.name == again.name
         assert (first.num_downloaded > 0, again.num_downloaded) == (True, 0)
-        caused = backend.caused()[0]
-        assert (caused.downloads, caused.num_bytes) == (1, first.num_downloaded)
+        for _ in range(2):
+            backend.hear_caused()  # nothing is told twice
+            assert heard.caused == {"stream": 0, "downloads": 1, "bytes": first.num_downloaded, "again": 0}
         stats = backend.node_stats()
         assert (stats["downloads"], stats["groups"], stats["queued"]) == (1, 1, 0)
 
 
-def test_it_brings_what_is_expected(tmp_path: Path, kind: Any) -> None:
-    data = write_dataset(tmp_path)
-    with opened(kind, data) as backend:
+def test_it_brings_what_is_expected_and_tells_unasked(tmp_path: Path, kind: Any) -> None:
+    data, heard = write_dataset(tmp_path), Heard()
+    with opened(kind, data, None, heard) as backend:
         backend.expect([Want(0, item(data, number), number, is_present=False) for number in data.shards])
         wait_until(lambda: len(data.cached_names()) == 6)
+        wait_until(lambda: heard.caused["downloads"] == 6)
+        assert heard.caused["bytes"] == 600_000
 
 
 def test_it_reads_objects_and_ranges_in_the_order_asked_for(tmp_path: Path, kind: Any) -> None:
@@ -118,6 +128,9 @@ def test_it_keeps_to_a_limit_and_says_what_may_stay_open(tmp_path: Path, kind: A
             backend.taken(0, item(data, number).identity)
             backend.released()
         assert len(data.cached_names()) == 2
+        fetch(backend, item(data, 0))
+        backend.hear_caused()
+        assert (heard.caused["downloads"], heard.caused["again"]) == (7, 1)
         with pytest.raises(CacheTooSmallError, match="raise cache_limit"):
             fetch(backend, item_of_object(item(data, 0).name, "copy", 300_000, edition="0e"))
         with opened(kind, data, None, heard):

@@ -18,7 +18,7 @@ from penstock.cachedir.layout import (
     user_cache_dir,
 )
 from penstock.errors import CacheError, CorruptShardError, FetcherError, ObjectNotFoundError
-from penstock.wire.address import runtime_folder
+from penstock.runtime import runtime_folder
 from penstock.wire.encoding import load
 from penstock.wire.frames import (
     PREFIX_BYTES,

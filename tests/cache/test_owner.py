@@ -76,7 +76,7 @@ def test_what_another_reader_left_is_used_and_stays(tmp_path: Path) -> None:
     for limit in (None, 1000):
         with StreamingDataset(remote=tmp_path / "remote", local=tmp_path / "local", cache_limit=limit) as dataset:
             assert [int(sample["x"][0]) for sample in dataset] == list(range(60))
-            assert dataset.stats()["process"]["downloads"] == 1  # the index
+            assert dataset.stats().downloads == 1  # the index
     after = {path.name: path.stat().st_ino for path in (tmp_path / "local").iterdir() if path.name != ".penstock"}
     assert after == before
 

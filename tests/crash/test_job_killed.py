@@ -102,6 +102,8 @@ def test_the_main_process(job: Job, places: Path, expected: list[list[int]]) -> 
     job.wait_for("batch 47")
     assert len(job.pids) == 3
     assert len(fetcher_pids(places / "run")) == 1
+    for pid in job.pids:  # each counts into a file there, which has no name
+        assert re.search(rf"{places / 'run'}/\S+ \(deleted\)", Path(f"/proc/{pid}/maps").read_text())
     process.kill()
     assert job.wait() == -signal.SIGKILL
     job.wait_until_all_are_gone()

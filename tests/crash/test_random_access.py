@@ -55,11 +55,11 @@ def test_a_few_samples_of_large_shards(data: Path, tmp_path: Path, places: Path)
     with StreamingDataset(remote=data, local=tmp_path / "cache") as dataset:
         assert dataset.num_shards >= 3
         check(dataset)
-        assert len(IDS) * SAMPLE_BYTES <= dataset.stats()["node"]["bytes"] < FEW_BYTES
+        assert len(IDS) * SAMPLE_BYTES <= dataset.stats().node.bytes < FEW_BYTES
         (pid,) = fetcher_pids(places / "run")
         os.kill(pid, signal.SIGKILL)
         check(dataset, (40, 70))  # through its successor; a shard of which many are asked for is fetched whole
-        assert dataset.stats()["node"]["bytes"] < FEW_BYTES
+        assert dataset.stats().node.bytes < FEW_BYTES
     assert not list((tmp_path / "cache").rglob("shard*"))
     assert not left_over(places / "run")
 

@@ -170,7 +170,7 @@ def test_warming_what_is_there_fetches_the_index_alone(remote: Path, tmp_path: P
     assert again.fetched_bytes == (remote / "index.json").stat().st_size
     with StreamingDataset(remote=remote, local=tmp_path / "local", batch_size=4) as dataset:
         assert ids_of(dataset) == list(range(200))
-        assert dataset.stats()["process"]["waits"] == 0
+        assert dataset.stats().cache_waits == 0
 
 
 def test_warming_what_is_read_where_it_lies_does_nothing(tmp_path: Path) -> None:

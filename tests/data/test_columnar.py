@@ -113,4 +113,4 @@ def test_a_value_that_cannot_be_decoded(tmp_path: Path, on_error: Literal["raise
         read = [text for batch in dataset for text in batch["text"]]
         assert len(read) == NUM_SAMPLES
         assert set(read) == set(TEXTS["equal"]) - {"00016"}
-        assert dataset.stats()["process"]["skipped"] == 1
+        assert dataset.stats().skipped == 1

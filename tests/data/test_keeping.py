@@ -37,8 +37,8 @@ def test_warming(remote: Path, tmp_path: Path) -> None:
         dataset.warm()
         assert len(shards_in(cache)) == 10
         assert ids_of(dataset) == list(range(100))
-        counts = dataset.stats()["process"]
-        assert (counts["samples"], counts["waits"]) == (100, 0)
+        counts = dataset.stats()
+        assert (counts.samples, counts.cache_waits) == (100, 0)
 
 
 def test_pinned_shards_outlast_the_others(remote: Path, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_pinned_shards_outlast_the_others(remote: Path, tmp_path: Path) -> None:
         for _ in range(2):
             assert ids_of(dataset) == list(range(100))
             assert "part.000" in shards_in(cache)
-        assert dataset.stats()["node"]["evictions"] > 0
+        assert dataset.stats().node.evictions > 0
         dataset.unpin(range(10))
         list(dataset)
         assert "part.000" not in shards_in(cache)

@@ -74,7 +74,7 @@ def test_skipping(folder: Path, tmp_path: Path) -> None:
     bad.write_bytes(bad.read_bytes()[:100])
     with StreamingDataset(local=tmp_path, shuffle=True, batch_size=100, on_error="skip") as dataset:
         found = taken(dataset)
-        skipped = dataset.stats()["process"]["skipped"]
+        skipped = dataset.stats().skipped
     assert len(found) == NUM_SAMPLES
     assert len(set(found)) == NUM_SAMPLES - skipped
     assert 20 < skipped < 30

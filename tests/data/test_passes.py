@@ -110,7 +110,7 @@ def test_a_copy_has_a_book_of_its_own() -> None:
 
 def test_the_file_has_no_name() -> None:
     book = SharedPasses()
-    assert "(deleted)" in str(Path(f"/proc/self/fd/{book._descriptor}").readlink())
+    assert "(deleted)" in str(Path(f"/proc/self/fd/{book._file.descriptor}").readlink())
 
 
 def test_threads_begin_passes_of_their_own() -> None:

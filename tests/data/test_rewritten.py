@@ -142,10 +142,10 @@ def test_two_remotes_may_share_a_folder(tmp_path: Path, compression: str | None)
     with StreamingDataset(streams=streams, shuffle=True, batch_size=4) as dataset:
         for _ in range(2):
             assert sorted(values(dataset)) == [1] * NUM_SAMPLES + [2] * NUM_SAMPLES
-        downloads = dataset.stats()["process"]["downloads"]
+        downloads = dataset.stats().downloads
     with StreamingDataset(streams=streams, batch_size=4) as dataset:
         assert values(dataset) == [1] * NUM_SAMPLES + [2] * NUM_SAMPLES
-        assert dataset.stats()["process"]["downloads"] == 2  # the indexes: both have their copies now
+        assert dataset.stats().downloads == 2  # the indexes: both have their copies now
     assert downloads > 2
 
 
@@ -299,7 +299,7 @@ def test_appending_disturbs_nobody_and_fetches_only_what_is_new(tmp_path: Path) 
         assert seen == [1] * NUM_SAMPLES
     with StreamingDataset(**arguments) as new:
         assert values(new) == [1] * (NUM_SAMPLES + 1)
-        assert new.stats()["process"]["downloads"] == 2  # the index, and one shard
+        assert new.stats().downloads == 2  # the index, and one shard
 
 
 def test_a_dataset_by_number_in_its_folder(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_skipping(tmp_path: Path, columnar: bool, is_remote: bool) -> None:
         list(strict)
     with StreamingDataset(**options, on_error="skip") as dataset:
         passed = list(dataset)
-        stats = dataset.stats()["process"]
+        stats = dataset.stats()
     if columnar:
         assert [len(batch["id"]) for batch in passed] == [10] * 10
         found = [int(number) for batch in passed for number in batch["id"]]
@@ -378,7 +378,7 @@ def test_skipping(tmp_path: Path, columnar: bool, is_remote: bool) -> None:
         found = ids_of(passed)
     assert len(found) == 100
     assert set(found) == set(range(100)) - set(range(30, 40)) - set(range(70, 80))
-    assert stats["skipped"] == 20
+    assert stats.skipped == 20
 
 
 def test_a_batch_without_any_good_sample_is_an_error(tmp_path: Path) -> None:
@@ -483,4 +483,4 @@ def test_local_shards_that_appear_later_are_found(folder: Path, tmp_path: Path) 
     next((cache / "part.004").glob("shard*")).unlink()
     with StreamingDataset(remote=folder, local=cache) as dataset:
         assert ids_of(dataset) == list(range(NUM_SAMPLES))
-        assert dataset.stats()["process"]["downloads"] == 2  # the index and the shard
+        assert dataset.stats().downloads == 2  # the index and the shard

@@ -121,7 +121,7 @@ def test_an_epoch_at_one_fault_in_five_is_the_same_epoch(bucket: Bucket, tmp_pat
     before = bucket.proxy.counts.copy()
     with bucket.open(tmp_path / "bad", download_retry=10, download_timeout=30) as dataset:
         found = check(list(dataset))
-        retries = dataset.stats()["node"]["retries"]
+        retries = dataset.stats().node.retries
     assert found == expected
     met = bucket.proxy.counts - before
     assert met["flip"] > 0

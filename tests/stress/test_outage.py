@@ -93,7 +93,7 @@ def finish_epoch(proxy: FaultProxy, folder: str, outage: Callable[[FaultProxy], 
         with outage(proxy):
             found += samples
         check(found)
-        assert dataset.stats()["node"]["retries"] > 0
+        assert dataset.stats().node.retries > 0
 
 
 @pytest.mark.parametrize("outage", [away, busy])

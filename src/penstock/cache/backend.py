@@ -39,12 +39,14 @@ class FetcherBackend:
         limit_bytes: int | None,
         on_warnings: Callable[[list[str]], None],
         on_share: Callable[[Share], None],
+        on_caused: Callable[[int, StreamCounts], None],
     ) -> None:
         self._group = new_group()
         self._register = Register(self._group, tuple(streams), limit_bytes)
         self._plan = Expect(self._group, ())
+        self._on_caused = on_caused
         self._client = _shared_client.get()
-        self._client.join(self._group, RegisteredCache(self._introduction, on_warnings, on_share))
+        self._client.join(self._group, RegisteredCache(self._introduction, on_warnings, on_share, on_caused))
 
     @property
     def is_running(self) -> bool:
@@ -85,9 +87,11 @@ class FetcherBackend:
         """Say that a lease was taken."""
         self._client.note(Taken(self._group, stream, identity))
 
-    def caused(self) -> dict[int, StreamCounts]:
-        """Give downloads and bytes by stream."""
-        return self._client.request(GetCaused(self._group))[0].streams if self._client.is_connected else {}
+    def hear_caused(self) -> None:
+        """Hear now of all downloads of this cache that have ended, of which one hears anyway in a moment."""
+        if self._client.is_connected:
+            for stream, counts in self._client.request(GetCaused(self._group))[0].streams.items():
+                self._on_caused(stream, counts)
 
     def node_stats(self) -> dict[str, Any]:
         """Give the fetcher's own counts."""
@@ -143,11 +147,12 @@ class LocalBackend:
         limit_bytes: int | None,
         on_warnings: Callable[[list[str]], None],
         on_share: Callable[[Share], None],
+        on_caused: Callable[[int, StreamCounts], None],
     ) -> None:
         self._key = 0, new_group()  # all of one client, which is this process
         self._shared = _local_scheduler.get()
         self._scheduler = self._shared.join(self._key[1])
-        warnings = self._scheduler.register(self._key, streams, limit_bytes, on_share)
+        warnings = self._scheduler.register(self._key, streams, limit_bytes, on_share, on_caused)
         if warnings:
             on_warnings(warnings)
 
@@ -188,9 +193,8 @@ class LocalBackend:
         """Say that a lease was taken."""
         self._scheduler.taken(self._key, stream, identity)
 
-    def caused(self) -> dict[int, StreamCounts]:
-        """Give downloads and bytes by stream."""
-        return self._scheduler.caused(self._key)
+    def hear_caused(self) -> None:
+        """One has heard already."""
 
     def node_stats(self) -> dict[str, Any]:
         """Give the scheduler's counts."""

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 import warnings
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from penstock.cache.kept_index import keep_index
 from penstock.cache.lease import Lease, Paths, try_lease
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
-from penstock.cache.stats import CacheStats, StreamStats
+from penstock.cache.stats import CacheCounts
 from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, settled
 from penstock.cachedir.layout import pin_path
@@ -27,6 +26,7 @@ from penstock.index.catalog import parse_index
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
+from penstock.spent import waiting
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 from penstock.wire.item import Item, Want
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from penstock.cache.shares import ShareListener
+    from penstock.cache.stats import CacheStats
     from penstock.index.model import Index
     from penstock.types import Place
     from penstock.wire.messages import Fetched
@@ -56,7 +57,6 @@ class _ProcessState:
 
     def __init__(self, streams: Sequence[CachedStream]) -> None:
         self.paths = [Paths(stream.directory) for stream in streams]
-        self.stats = [StreamStats() for _ in streams]
         self.opened: list[tuple[OpenEdition, Index] | None] = [None for _ in streams]
         self.lock = threading.Lock()
         self.backends: dict[bool, Backend] = {}
@@ -72,12 +72,15 @@ class Cache:
     forked children: each process makes its own connection on first use. Safe for threads.
     """
 
-    def __init__(self, streams: Sequence[CachedStream], *, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self, streams: Sequence[CachedStream], *, limit_bytes: int | None = None, counts: CacheCounts | None = None
+    ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
             raise ConfigError(f"a cache limit of {limit_bytes} bytes holds nothing")
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
         self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self._counts = counts or CacheCounts([str(number) for number in range(len(streams))])
         self._process = PerProcess(partial(_ProcessState, self.streams))
 
     # --- Editions -------------------------------------------------------------------------------------------
@@ -133,23 +136,21 @@ class Cache:
         """
         state = self._process.get()
         lease = self._try_lease(stream, shard)
-        stats = state.stats[stream]
-        stats.leases += 1
         if lease is not None:
-            stats.hits += 1
+            self._counts.add(stream, hits=1)
             if state.listeners:
                 self._listen(stream)
             return lease
-        begin = time.monotonic()
+        begin = time.monotonic_ns()
         item = self._item(stream, shard)
         try:
-            return self._wait_for(stream, shard, item, what)
+            with waiting:
+                return self._wait_for(stream, shard, item, what)
         finally:
-            waited_s = time.monotonic() - begin
-            stats.waits += 1
-            stats.seconds_waited += waited_s
-            if waited_s > _LONG_WAIT_S:
-                _log.info("waited %.1f s for %s", waited_s, item.name)
+            waited_ns = time.monotonic_ns() - begin
+            self._counts.add(stream, waits=1, waiting_ns=waited_ns)
+            if waited_ns > _LONG_WAIT_S * 1e9:
+                _log.info("waited %.1f s for %s", waited_ns / 1e9, item.name)
 
     def is_present(self, stream: int, shard: int) -> bool:
         """Tell whether a shard is here now. Only a lease keeps it here."""
@@ -243,8 +244,12 @@ class Cache:
         if not places:
             return []
         edition = self._opened(stream)[0].edition.name
+        begin = time.monotonic_ns()
         with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
-            return self._backend(stream).read(stream, places, edition, shards or {})
+            found = self._backend(stream).read(stream, places, edition, shards or {})
+        waited_ns = time.monotonic_ns() - begin
+        self._counts.add(stream, waiting_ns=waited_ns, downloaded_bytes=sum(map(len, found)))
+        return found
 
     def keep(self, listener: ShareListener) -> None:
         """Have somebody told what he may keep open between uses; he must be held elsewhere."""
@@ -252,12 +257,13 @@ class Cache:
 
     def stats(self) -> CacheStats:
         """Give the counts of this cache in this process."""
-        state = self._process.get()
-        for backend in list(state.backends.values()):
-            for stream, caused in backend.caused().items():
-                state.stats[stream].downloads = caused.downloads
-                state.stats[stream].num_bytes = caused.num_bytes
-        return CacheStats(tuple(replace(counts) for counts in state.stats))
+        self.hear_caused()
+        return self._counts.read()
+
+    def hear_caused(self) -> None:
+        """Count now what was fetched for this process; without being asked, the fetcher tells it a moment later."""
+        for backend in list(self._process.get().backends.values()):
+            backend.hear_caused()
 
     def node_stats(self) -> dict[str, Any]:
         """Give the counts of the fetcher, which serves all processes of this user; empty if none runs."""
@@ -293,7 +299,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"streams": self.streams, "limit_bytes": self.limit_bytes, "_indexes": self._indexes}
+        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "_indexes", "_counts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -375,7 +381,8 @@ class Cache:
                 if backend is None:
                     kind = LocalBackend if is_local else FetcherBackend
                     on_share = partial(state.listeners.tell, "memory" if is_local else "fetcher")
-                    backend = state.backends[is_local] = kind(self.streams, self.limit_bytes, _warn, on_share)
+                    backend = kind(self.streams, self.limit_bytes, _warn, on_share, self._counts.add_caused)
+                    state.backends[is_local] = backend
         return backend
 
 

@@ -16,12 +16,13 @@ from penstock.cache.starting import connect, last_words
 from penstock.errors import FetcherError
 from penstock.wire.encoding import load
 from penstock.wire.frames import load_error
-from penstock.wire.messages import AnswerT, Message, Progress, Registered, ShareNews, Unregister, Withdraw, load_answer
+from penstock.wire.messages import AnswerT, Message, News, Progress, Registered, Unregister, Withdraw, load_answer
 from penstock.wire.share import UNHEARD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.wire.messages import StreamCounts
     from penstock.wire.share import Share
 
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
@@ -36,7 +37,9 @@ class RegisteredCache(NamedTuple):
 
     introduce: Callable[[], list[Message[Any]]]  # gives its messages of introduction
     on_warnings: Callable[[list[str]], None]
-    on_share: Callable[[Share], None]  # called by the thread that reads the line; must not wait for an answer
+    # Called by the thread that reads the line; must not wait for an answer.
+    on_share: Callable[[Share], None]
+    on_caused: Callable[[int, StreamCounts], None]
 
 
 class Client:
@@ -191,18 +194,24 @@ class Client:
             if isinstance(answer, Registered) and answer.warnings:
                 cache.on_warnings(list(answer.warnings))
 
-    def _hear(self, connection: FetcherConnection, news: ShareNews | None) -> None:
-        """Take what a cache may keep open; without a line, nothing. Takes no lock that a request may hold."""
+    def _hear(self, connection: FetcherConnection, news: News | None) -> None:
+        """Tell a cache what it may keep open and has caused; without a line, that it may keep nothing.
+
+        Takes no lock that a request may hold.
+        """
         with self._hearing:
             if connection is not self._heard:
                 return  # the end of an old line says nothing about the new one
             if news is None:
-                told = [(cache, UNHEARD) for cache in list(self._caches.values())]
-            else:
-                found = self._caches.get(news.group)
-                told = [] if found is None else [(found, news.share)]
-            for cache, share in told:
-                cache.on_share(share)
+                for cache in list(self._caches.values()):
+                    cache.on_share(UNHEARD)
+                return
+            found = self._caches.get(news.group)
+            if found is not None and news.share is not None:
+                found.on_share(news.share)
+            if found is not None and news.caused is not None:
+                for stream, counts in news.caused.streams.items():
+                    found.on_caused(stream, counts)
 
     def _note_loss(self, connection: FetcherConnection, error: LostError) -> None:
         connection.close()

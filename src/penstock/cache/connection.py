@@ -14,7 +14,7 @@ from penstock.errors import FetcherError
 from penstock.processes import abandon_in_children
 from penstock.wire.encoding import load
 from penstock.wire.frames import PREFIX_BYTES, Header, pack_message, unpack_header, unpack_prefix
-from penstock.wire.messages import ShareNews, dump_message
+from penstock.wire.messages import News, dump_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,14 +45,14 @@ class FetcherConnection:
         self._failure: FetcherError | None = None
         self._heard_at = time.monotonic()
         self._answers: dict[int, queue.SimpleQueue[tuple[Header, bytes] | None]] = {}
-        self._on_news: Callable[[ShareNews | None], None] = lambda _: None
+        self._on_news: Callable[[News | None], None] = lambda _: None
         self._buffer = bytearray()
         connection.settimeout(silence_s)  # of sending; a reader that hears nothing for so long goes on listening
         abandon_in_children(self)
         self._reader = threading.Thread(target=self._read_all, name="penstock-line", daemon=True)
         self._reader.start()
 
-    def listen(self, on_news: Callable[[ShareNews | None], None]) -> None:
+    def listen(self, on_news: Callable[[News | None], None]) -> None:
         """Have a function called with what the fetcher says unasked, and with None when the line is gone.
 
         It is called by the thread that reads, and must not wait for an answer.
@@ -149,7 +149,7 @@ class FetcherConnection:
         payload = bytes(memoryview(self._buffer)[PREFIX_BYTES + num_header : total])
         del self._buffer[:total]
         if "id" not in header:
-            self._on_news(load(ShareNews, header.get("news")))
+            self._on_news(load(News, header.get("news")))
             return
         with self._lock:
             answers = self._answers.get(int(header["id"]))

@@ -43,7 +43,7 @@ def open_proxied(url: str, options: Mapping[str, Any] | None = None, *, retry: R
 def _own_client() -> Client:
     """Make a client for one who has no directories, but keeps its connection until it is closed."""
     client = Client()
-    client.join(_GROUP, RegisteredCache(list, lambda _: None, lambda _: None))
+    client.join(_GROUP, RegisteredCache(list, lambda _: None, lambda _: None, lambda *_: None))
     return client
 
 

@@ -7,15 +7,21 @@ are pickled like any other value; large ones go torch's way, which copies less.
 
 from __future__ import annotations
 
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.spent import spent
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
+
+    from penstock.counters import Counters
 
     Functions = dict[Any, Callable[..., Any]]
 
@@ -26,11 +32,37 @@ _INTEGERS: set[Any] = {np.uint8, np.uint16, np.uint32, np.int8, np.int16, np.int
 _NUMBERS = _INTEGERS | {np.bool_, np.float16, np.float32, np.float64}
 
 
-def keep_small_tensors_inside() -> None:
+def keep_small_tensors_inside(counters: Counters) -> None:
     """Have torch's `default_collate`, in this worker, make such batches of samples that are dicts."""
     from torch.utils.data._utils.collate import default_collate_fn_map
 
-    default_collate_fn_map[dict] = _collate_dicts
+    default_collate_fn_map[dict] = partial(_collate_dicts, counters)
+
+
+class TimedCollate:
+    """A function that makes a batch of samples, and how long it takes."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], counters: Counters) -> None:
+        self._collate, self._counters = collate, counters
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Make a batch."""
+        with _timed(self._counters):
+            return self._collate(samples)
+
+
+@contextmanager
+def _timed(counters: Counters) -> Iterator[None]:
+    """Count the time of collating once, whatever calls what."""
+    if spent.is_collating:
+        yield
+        return
+    spent.is_collating, begin = True, perf_counter_ns()
+    try:
+        yield
+    finally:
+        spent.is_collating = False
+        counters.row().add({"collating_ns": perf_counter_ns() - begin})
 
 
 class Batch(dict[str, Any]):
@@ -69,15 +101,16 @@ def _dtypes_of_numpy() -> set[Any]:
     return {from_numpy(np.empty(0, kind)).dtype for kind in (*_NUMBERS, np.uint64)}
 
 
-def _collate_dicts(batch: list[Any], *, collate_fn_map: Functions) -> Any:
+def _collate_dicts(counters: Counters, batch: list[Any], *, collate_fn_map: Functions) -> Any:
     """Do what torch does with dicts, sooner: each column by itself."""
     from torch.utils.data._utils.collate import collate
 
     first = batch[0]
-    if type(first) is not dict:  # a mapping of its own class, which torch keeps
-        others = {kind: function for kind, function in collate_fn_map.items() if kind is not dict}
-        return collate(batch, collate_fn_map=others)
-    return Batch({name: _collate_column([sample[name] for sample in batch], collate_fn_map) for name in first})
+    with _timed(counters):
+        if type(first) is not dict:  # a mapping of its own class, which torch keeps
+            others = {kind: function for kind, function in collate_fn_map.items() if kind is not dict}
+            return collate(batch, collate_fn_map=others)
+        return Batch({name: _collate_column([sample[name] for sample in batch], collate_fn_map) for name in first})
 
 
 def _collate_column(values: list[Any], functions: Functions) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -17,9 +18,10 @@ from penstock.data.resharding import refuse_resharding
 from penstock.data.run_state import Planner, RunState, advise
 from penstock.data.seat import is_worker, worker_of
 from penstock.data.settings import DatasetSettings
+from penstock.data.stats import open_counters
 from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
-from penstock.errors import ConfigError, ResumeError, SampleIndexError
+from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
@@ -172,7 +174,8 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         reading = settings.reading
         self.predownload, self.cache_limit, self.on_error = reading.predownload, reading.cache_limit, reading.on_error
         self.replication = settings.seat.replication
-        self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit)
+        self.counters = open_counters(len(self.streams))
+        self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit, self.counters)
         source, first_ids = self._opened.source, self._opened.first_ids
         named = zip(name_streams(self.streams), self._opened.lengths, self.streams, strict=True)
         shards = [StreamShards(name=name, lengths=lengths, weight=stream.weight) for name, lengths, stream in named]
@@ -183,7 +186,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
         self._transforms = transforms if transforms.are_any else None
         self.run = RunState(planner, settings.seat, batch_size)
-        self.readers = PassReaders(self.run, source, first_ids, reading)
+        self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 
     @property
     def batch_size(self) -> int | None:
@@ -257,8 +260,8 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         number = self.readers.take_announced()
         if is_worker():
             end_with_parent()
-            keep_small_tensors_inside()
-            return chain.from_iterable(self._begin_pass(number))
+            keep_small_tensors_inside(self.counters)
+            return chain.from_iterable(self._to_the_end(self._begin_pass(number)))
         return chain.from_iterable(self._begin_later(number))
 
     def _begin_later(self, number: int | None) -> Iterator[Iterator[Any]]:
@@ -267,6 +270,12 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
             yield from self._begin_pass(number)
         except KeyboardInterrupt as interrupt:
             raise cut_short(interrupt) from None
+
+    def _to_the_end(self, pieces: Iterator[Iterator[Any]]) -> Iterator[Iterator[Any]]:
+        """Give the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
+        yield from pieces
+        with suppress(FetcherError):  # no pass shall fail for the sake of its counts
+            self._opened.hear_caused()
 
     def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Give what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""
@@ -349,13 +358,6 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.run.passes.load(dict(state))
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, Any]:
-        """Count what this process read, fetched and waited for, and what the fetcher of this node did."""
-        return {
-            "process": {**self.readers.here.describe(), **self._opened.cache_counts()},
-            "node": self._opened.node_counts(),
-        }
 
     def close(self) -> None:
         """Close open shards and the connection to the fetcher; they are opened again when you use the dataset again."""

@@ -6,14 +6,16 @@ import logging
 import threading
 import warnings
 from copy import copy
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from penstock.cache.cache import Cache, CachedStream
+from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
+from penstock.data.stats import make_stats
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.files import check_path
 from penstock.index.paths import resolve_inside
@@ -25,9 +27,11 @@ from penstock.reading.source import Source, sources
 from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.counters import Counters
+    from penstock.data.stats import LoopStats, Stats
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
     from penstock.types import Int64Array
@@ -51,16 +55,10 @@ class OpenedStreams:
         """The first id of each stream, and the end of the last."""
         return np.cumsum([0, *(int(each.sum()) for each in self.lengths)])
 
-    def cache_counts(self) -> dict[str, Any]:
-        """Count what this process leased, waited for and caused to be fetched, in all and by stream."""
-        if self.table is None:
-            return {}
-        counts = self.table.cache.stats()
-        by_stream = [
-            {} if files is None or files.cached is None else asdict(counts.streams[files.cached])
-            for files in self.files
-        ]
-        return {**asdict(counts.total), "streams": by_stream}
+    def hear_caused(self) -> None:
+        """Count now what was fetched for this process."""
+        if self.table is not None:
+            self.table.cache.hear_caused()
 
     def node_counts(self) -> dict[str, Any]:
         """Give the counts of the node's fetcher, if there is one."""
@@ -76,11 +74,13 @@ class OpenedStreams:
             yield self.table.cache, stream, numbers
 
 
-def open_streams(streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None) -> OpenedStreams:
+def open_streams(
+    streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None = None
+) -> OpenedStreams:
     """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
     own = [_own_source(stream) for stream in streams]
-    stored = [stream for stream, source in zip(streams, own, strict=True) if source is None]
-    table = _open_stored(stored, options, limit_bytes) if stored else None
+    stored = {number: stream for number, stream in enumerate(streams) if own[number] is None}
+    table = _open_stored(stored, options, limit_bytes, counters) if stored else None
     ranges: list[ShardRange] = []
     files: list[StreamFiles | None] = []
     first_shard = 0
@@ -109,11 +109,14 @@ def _own_source(stream: Stream) -> Source | None:
     return sources.get(given)(stream) if isinstance(given, str) else given
 
 
-def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None) -> ShardTable:
+def _open_stored(
+    stored: Mapping[int, Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None
+) -> ShardTable:
     cached: list[CachedStream] = []
+    names: list[str] = []  # what those are called among the counts
     folders: list[LocalFolder | None] = []
     numbers: list[int | None] = []
-    for stream in streams:
+    for name, stream in stored.items():
         stream.choose_folder()
         folder = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
         folders.append(folder)
@@ -122,17 +125,19 @@ def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
         else:
             numbers.append(len(cached))
             cached.append(_cached_stream(stream))
-    cache = Cache(cached, limit_bytes=limit_bytes)
+            names.append(str(name))
+    counts = None if counters is None else CacheCounts(names, counters.row)
+    cache = Cache(cached, limit_bytes=limit_bytes, counts=counts)
     found = []
-    for stream, folder, number in zip(streams, folders, numbers, strict=True):
+    for stream, folder, number in zip(stored.values(), folders, numbers, strict=True):
         if number is not None:
             try:
                 index = cache.open_index(number)
             except StoreError as error:
                 complete = _complete_copy(stream, error)
                 cache.close()
-                instead = [complete if each is stream else each for each in streams]
-                return _open_stored(instead, options, limit_bytes)
+                instead = {name: complete if each is stream else each for name, each in stored.items()}
+                return _open_stored(instead, options, limit_bytes, counters)
         elif folder is not None:
             index = folder.index
         else:
@@ -221,6 +226,7 @@ class OpenedDataset:
     """What can be asked of a dataset without reading a sample."""
 
     streams: list[Stream]
+    counters: Counters
     _opened: OpenedStreams
 
     @property
@@ -269,6 +275,28 @@ class OpenedDataset:
         its name below the folder of the stream. It counts against the cache limit and is evicted like a shard.
         """
         return fetch_object(self._opened, url, local, [stream.url for stream in self.streams], ahead=ahead)
+
+    @overload
+    def stats(self, *, by_worker: bool = ..., flat: Literal[False] = ...) -> Stats: ...
+    @overload
+    def stats(self, *, by_worker: bool = ..., flat: Literal[True]) -> dict[str, float]: ...
+    def stats(self, *, by_worker: bool = False, flat: bool = False) -> Stats | dict[str, float]:
+        """Count what this rank has read, fetched and waited for, in this process and in all workers of its loaders.
+
+        Workers are not asked: they count into a file that this process reads.
+
+        Args:
+            by_worker: Give the counts of each worker, too.
+            flat: Give numbers by dotted name, for loggers, instead of an object with named fields.
+        """
+        stats = self.count(by_worker=by_worker)
+        return stats.flat() if flat else stats
+
+    def count(self, *, loop: LoopStats | None = None, by_worker: bool = False) -> Stats:
+        """Give the counts of this rank, with those of a training loop."""
+        self._opened.hear_caused()
+        node = self._opened.node_counts()
+        return make_stats(self.counters.read(), len(self.streams), node=node, loop=loop, by_worker=by_worker)
 
     def _cached_shards(self, key: Numbers | None) -> Iterator[tuple[Cache, int, list[int]]]:
         if key is None:

@@ -16,6 +16,7 @@ from penstock.reading.readers import PassUnderWay, ProcessReaders, TakenSamples
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from penstock.counters import Counters
     from penstock.data.passes import Pass
     from penstock.data.run_state import RunState
     from penstock.reading.pass_reader import MakeColumns, MakeSamples, PassOptions
@@ -35,9 +36,11 @@ def is_worker_state(state: Mapping[str, Any]) -> bool:
 class PassReaders:
     """What a dataset, or a loader for it, reads with. Each process has its own open shards and counts."""
 
-    def __init__(self, run: RunState, source: Source, first_ids: Int64Array, options: PassOptions) -> None:
+    def __init__(
+        self, run: RunState, source: Source, first_ids: Int64Array, options: PassOptions, counters: Counters
+    ) -> None:
         self._run, self._source, self._options = run, source, options
-        self._in_process = PerProcess(partial(_readers_here, source, first_ids))
+        self._in_process = PerProcess(partial(_readers_here, source, first_ids, counters))
         self._num_yielded_before = 0  # of a worker that goes on from its own state
         self._announced: int | None = None
 
@@ -134,5 +137,5 @@ class PassReaders:
         return begun
 
 
-def _readers_here(source: Source, first_ids: Int64Array) -> ProcessReaders:
-    return ProcessReaders(source, first_ids, is_worker=is_worker())
+def _readers_here(source: Source, first_ids: Int64Array, counters: Counters) -> ProcessReaders:
+    return ProcessReaders(source, first_ids, counters.row(), is_worker=is_worker())

@@ -1,8 +1,6 @@
 """Which epoch comes next, and which passes have begun: what a dataset shares with the workers of its loaders.
 
-Workers are other processes, forked or spawned, and die after each pass unless they are persistent. So what they and
-their parent have to agree on lies in a file without a name: it is inherited, costs nothing to share, and vanishes with
-the last process that holds it.
+Workers are other processes. What they and their parent have to agree on lies in a file that they share.
 """
 
 from __future__ import annotations
@@ -10,17 +8,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from multiprocessing import context, reduction
 from typing import TYPE_CHECKING, Any
 
 from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
 from penstock.processes import PerProcess
+from penstock.shared_file import SharedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,20 +68,14 @@ class _ProcessLock:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.depth = 0  # a signal handler may come while it is held, and take a state
-        self.is_settled = False
 
 
 class SharedPasses:
-    """A file without a name. Any process may read and write it; each change is one step that nobody sees half done."""
+    """A shared file. Any process may read and write it; each change is one step that nobody sees half done."""
 
     def __init__(self) -> None:
-        self._descriptor = _nameless_file()
+        self._file = SharedFile(is_worker, is_copied=True)
         self._in_process = PerProcess(_ProcessLock)
-        self._in_process.get().is_settled = True
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
 
     def read(self) -> PassState:
         """Give what is shared now."""
@@ -147,60 +138,40 @@ class SharedPasses:
     def _write(self, now: PassState) -> None:
         # In one piece, blanks over what was longer before: whoever is killed here leaves the old or the new.
         data = json.dumps(asdict(now)).encode()
-        os.pwrite(self._descriptor, data.ljust(os.fstat(self._descriptor).st_size), 0)
+        descriptor = self._file.descriptor
+        os.pwrite(descriptor, data.ljust(os.fstat(descriptor).st_size), 0)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         here = self._in_process.get()
         with here.lock:
-            if not here.is_settled:
-                here.is_settled = True
-                if not is_worker():
-                    self._copy()
+            descriptor = self._file.descriptor
             here.depth += 1
             # Of the process, not of the open file, which forked workers share with their parent.
             if here.depth == 1:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+                fcntl.lockf(descriptor, fcntl.LOCK_EX)
             try:
                 yield
             finally:
                 here.depth -= 1
                 if here.depth == 0:
-                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
-
-    def _copy(self) -> None:
-        """Give a process that is nobody's worker, such as a rank that was started with this dataset, its own file."""
-        shared, state = self._descriptor, self._load()
-        self._descriptor = _nameless_file()
-        os.close(shared)
-        self._write(state)
+                    fcntl.lockf(descriptor, fcntl.LOCK_UN)
 
     def _load(self) -> PassState:
-        data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+        data = self._file.read()
         if not data:
             return PassState()
         fields = json.loads(data)
         return PassState(**{**fields, "passes": [Pass(**begun) for begun in fields["passes"]]})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Share the file with a worker that is being spawned; any other copy gets one of its own."""
-        if context.get_spawning_popen() is not None:
-            return {"shared": reduction.DupFd(self._descriptor)}
-        return {"passes": asdict(self.read())}
+        return {"file": self._file, "passes": asdict(self.read())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "shared" in state:
-            self._descriptor = state["shared"].detach()
-            self._in_process = PerProcess(_ProcessLock)
-            return
-        SharedPasses.__init__(self)
-        os.pwrite(self._descriptor, json.dumps(state["passes"]).encode(), 0)
-
-
-def _nameless_file() -> int:
-    """Open a file for as long as the dataset lives."""
-    with tempfile.TemporaryFile(prefix="penstock-") as file:
-        return os.dup(file.fileno())
+        self._file = state["file"]
+        self._in_process = PerProcess(_ProcessLock)
+        if self._file.is_new:
+            os.pwrite(self._file.descriptor, json.dumps(state["passes"]).encode(), 0)
 
 
 def _find_pass(passes: list[Pass], worker: int, key: str | None, number: int | None) -> Pass | None:

@@ -87,6 +87,11 @@ def worker_of() -> tuple[int, int]:
     return (0, 1) if info is None else (int(info.id), int(info.num_workers))
 
 
+def worker_number() -> int | None:
+    """Give the number of this data loader worker, None in any other process."""
+    return worker_of()[0] if is_worker() else None
+
+
 def is_worker() -> bool:
     """Tell whether this process is a data loader worker."""
     return _worker_info() is not None

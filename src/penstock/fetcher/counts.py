@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.wire.messages import StreamCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GroupKey = tuple[int, int]  # client and its group
 
@@ -18,20 +21,21 @@ class Counts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
-        self._caused: dict[GroupKey, dict[int, StreamCounts]] = {}
+        self._on_caused: dict[GroupKey, Callable[[int, StreamCounts], None]] = {}
+        self._brought: set[int] = set()
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
 
-    def open(self, group: GroupKey) -> None:
-        """Count what a group causes."""
+    def open(self, group: GroupKey, on_caused: Callable[[int, StreamCounts], None]) -> None:
+        """Tell a group from now on, by stream, what it causes; who is told must not wait for anything."""
         with self._lock:
-            self._caused.setdefault(group, {})
+            self._on_caused[group] = on_caused
 
     def close(self, group: GroupKey) -> None:
-        """Forget what a group caused."""
+        """Forget a group."""
         with self._lock:
-            self._caused.pop(group, None)
+            self._on_caused.pop(group, None)
 
     def add(self, what: str, number: int = 1) -> None:
         """Count something."""
@@ -44,20 +48,20 @@ class Counts:
             self._num_bytes += num_bytes
             self._roll()
 
-    def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int) -> None:
-        """Count an item that was fetched, for the stream that caused it too."""
+    def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int, item: tuple[str, str] | None) -> None:
+        """Count what was fetched, also for the stream that caused it.
+
+        `item` names what may be evicted: if it came before, it was.
+        """
+        key = hash(item)
         with self._lock:
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
-            if cause is not None and cause[0] in self._caused:
-                counts = self._caused[cause[0]].setdefault(cause[1], StreamCounts())
-                counts.downloads += 1
-                counts.num_bytes += num_bytes
-
-    def caused(self, group: GroupKey) -> dict[int, StreamCounts]:
-        """Give the downloads and bytes that each stream of a group caused."""
-        with self._lock:
-            return {stream: replace(counts) for stream, counts in self._caused.get(group, {}).items()}
+            is_again = item is not None and key in self._brought
+            if item is not None:
+                self._brought.add(key)
+            if cause is not None and cause[0] in self._on_caused:
+                self._on_caused[cause[0]](cause[1], StreamCounts(1, num_bytes, int(is_again)))
 
     def rate(self) -> float:
         """Give the bytes that come in a second."""

@@ -165,7 +165,9 @@ class Downloader:
                 raise NoLongerWanted from error
             transfer.arrived = record
             num_bytes = item.packed_bytes or item.raw_bytes
-            self._counts.add_download(cause, num_bytes)  # before readers find it: who counts afterwards misses none
+            # Before readers find it: who counts afterwards misses none.
+            name = (str(transfer.directory), item.identity) if self._budget.may_evict(transfer.directory) else None
+            self._counts.add_download(cause, num_bytes, name)
             if item.number is not None:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]
@@ -215,7 +217,7 @@ class Downloader:
                 )
             download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
             with download.fetched_index() as (path, info):
-                self._counts.add_download(transfer.demand().cause, info.num_bytes)
+                self._counts.add_download(transfer.demand().cause, info.num_bytes, None)
                 with self._holding(transfer, item.name):
                     evict = partial(self._budget.evict, transfer.directory)
                     edition = self._opener.open(folder, origin, path, info, evict)

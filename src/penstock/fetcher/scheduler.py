@@ -82,10 +82,12 @@ class Scheduler:
         streams: Sequence[CachedStream],
         limit_bytes: int | None,
         on_share: Callable[[Share], None] = lambda _: None,
+        on_caused: Callable[[int, StreamCounts], None] = lambda *_: None,
     ) -> list[str]:
         """Learn of a group of directories; gives warnings to show to its user.
 
-        `on_share` hears at once, and whenever it changes, what the group may keep open. It must not wait for anything.
+        `on_share` hears at once, and whenever it changes, what the group may keep open, and `on_caused` of each
+        download that one of its streams has caused. They must not wait for anything.
         """
         risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
         warnings = [text for texts in risks for text in texts]
@@ -93,7 +95,7 @@ class Scheduler:
         too_full = self._budget.trim()
         with self._lock:
             self._groups[group] = tuple(streams)
-            self._counts.open(group)
+            self._counts.open(group, on_caused)
             self._shares.join(group, on_share)
             self._dispatcher.note_too_full(too_full)
         self._shares.tell()
@@ -211,10 +213,6 @@ class Scheduler:
                 num_wanted=len(self._queue),
                 state=queued.state.name.lower(),
             )
-
-    def caused(self, group: GroupKey) -> dict[int, StreamCounts]:
-        """Give the downloads and bytes that each stream of a group caused."""
-        return self._counts.caused(group)
 
     def stats(self) -> NodeStats:
         """Give counts since the start, and what goes on now."""

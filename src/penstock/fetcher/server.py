@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
@@ -139,7 +140,7 @@ class ClientSession:
         self._sending = asyncio.Lock()
         self._tasks: dict[object, asyncio.Task[None]] = {}  # those that answer a request by its number
         self._waiting: dict[int | None, Callable[[], messages.Progress]] = {}  # by request: who says how far it is
-        self._shares: dict[int, Share] = {}  # to be told; of several for one group the last one counts
+        self._news: dict[int, messages.News] = {}  # to be told, by group
         self._is_telling = False
         self._is_reporting = False
 
@@ -253,19 +254,28 @@ class ClientSession:
     # --- Unasked --------------------------------------------------------------------------------------------
 
     def _tell_share(self, group: int, share: Share) -> None:
-        """Say what a group may keep open, once the client takes it; nobody waits for that."""
-        self._shares[group] = share
+        """Say what a group may keep open; of several shares the last one counts."""
+        self._news_of(group).share = share
+
+    def _tell_caused(self, group: int, stream: int, counts: messages.StreamCounts) -> None:
+        """Say what a stream has caused."""
+        news = self._news_of(group)
+        news.caused = messages.Caused({}) if news.caused is None else news.caused
+        news.caused.streams[stream] = news.caused.streams.get(stream, messages.StreamCounts()) + counts
+
+    def _news_of(self, group: int) -> messages.News:
+        """Give what a group is told once the client takes it; nobody waits for that."""
         if not self._is_telling:
             self._is_telling = True
-            self._start(self._tell_shares())
+            self._start(self._tell_news())
+        return self._news.setdefault(group, messages.News(group))
 
-    async def _tell_shares(self) -> None:
+    async def _tell_news(self) -> None:
         try:
-            while self._shares:
-                group = next(iter(self._shares))
-                await self._send({"news": messages.ShareNews(group, self._shares.pop(group))})
+            while self._news:
+                await self._send({"news": self._news.pop(next(iter(self._news)))})
         except ConnectionError as error:
-            _log.info("a client left before it was told its share: %s", error)
+            _log.info("a client left before it was told the news: %s", error)
         finally:
             self._is_telling = False
 
@@ -289,20 +299,29 @@ class ClientSession:
     def _stats(self, _: messages.GetStats) -> messages.NodeStats:
         return self._scheduler.stats()
 
-    def _caused(self, caused: messages.GetCaused) -> messages.Caused:
-        return messages.Caused(self._scheduler.caused((self._client, caused.group)))
+    def _caused(self, asked: messages.GetCaused) -> messages.Caused:
+        news = self._news.get(asked.group)
+        if news is None or news.caused is None:
+            return messages.Caused({})
+        untold, news.caused = news.caused, None
+        return untold
 
     # --- In turn --------------------------------------------------------------------------------------------
 
     def _register(self, register: messages.Register) -> messages.Registered:
         reach("register.before")
 
-        def on_share(share: Share) -> None:
+        def soon(tell: Callable[..., None], *what: object) -> None:
             with suppress(RuntimeError):  # the loop has ended, and with it all clients
-                self._loop.call_soon_threadsafe(self._tell_share, register.group, share)
+                self._loop.call_soon_threadsafe(tell, register.group, *what)
 
-        group = self._client, register.group
-        warnings = self._scheduler.register(group, register.streams, register.limit_bytes, on_share)
+        warnings = self._scheduler.register(
+            (self._client, register.group),
+            register.streams,
+            register.limit_bytes,
+            on_share=partial(soon, self._tell_share),
+            on_caused=partial(soon, self._tell_caused),
+        )
         return messages.Registered(tuple(warnings))
 
     def _unregister(self, unregister: messages.Unregister) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from penstock.formats.rows import (
 )
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
+from penstock.spent import decoding
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -192,13 +193,17 @@ class MDSReader:
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
         numbers = self._check(rows)
-        values = [self._values(column, numbers) for column in self._columns]
-        return join_columns(self._names, values, len(numbers))
+        stored = [column.gather(numbers) for column in self._columns]
+        with decoding:
+            values = [self._values(*each, numbers) for each in zip(self._columns, stored, strict=True)]
+            return join_columns(self._names, values, len(numbers))
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: an array where all values allow it, else a list."""
         numbers = self._check(rows)
-        return {column.name: self._column(column, numbers) for column in self._columns}
+        stored = {column.name: column.gather(numbers) for column in self._columns}
+        with decoding:
+            return {column.name: self._column(column, stored[column.name], numbers) for column in self._columns}
 
     def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
         """Put the stored values of a column of fixed size at their places in an array of void items."""
@@ -232,18 +237,22 @@ class MDSReader:
         check_whole(self._data, self.name)
         return numbers
 
-    def _values(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> list[Any]:
+    def _values(self, column: _FixedColumn | _VariableColumn, stored: Any, rows: Int64Array) -> list[Any]:
         if isinstance(column, _FixedColumn):
-            return column.encoding.to_values(column.gather(rows))
-        return self._decode(column, rows, column.encoding.decode_many)
+            return column.encoding.to_values(stored)
+        return self._decode(column, stored, rows, column.encoding.decode_many)
 
-    def _column(self, column: _FixedColumn | _VariableColumn, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
+    def _column(
+        self, column: _FixedColumn | _VariableColumn, stored: Any, rows: Int64Array
+    ) -> npt.NDArray[Any] | list[Any]:
         if isinstance(column, _FixedColumn):
-            return column.gather(rows)
-        return self._decode(column, rows, column.encoding.to_column)
+            return cast("npt.NDArray[Any]", stored)
+        return self._decode(column, stored, rows, column.encoding.to_column)
 
-    def _decode(self, column: _VariableColumn, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]) -> T:
-        pieces = as_list(column.gather(rows))
+    def _decode(
+        self, column: _VariableColumn, stored: Pieces, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]
+    ) -> T:
+        pieces = as_list(stored)
         try:
             return decode(pieces)
         except Exception as error:

@@ -24,6 +24,7 @@ from penstock.formats.encodings.numbers import plain_number
 from penstock.formats.rows import check_projection, check_rows, max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
+from penstock.spent import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,7 +130,9 @@ class TextReader:
         numbers = check_rows(rows, self._num_samples, self._name)
         for part in (self._data, self._meta):
             check_whole(part, self._name)
-        samples = self._parse(self._lines(numbers), numbers.tolist())
+        lines = self._lines(numbers)
+        with decoding:
+            samples = self._parse(lines, numbers.tolist())
         if self._wanted is None:
             return samples
         return [{name: sample[name] for name in self._wanted if name in sample} for sample in samples]

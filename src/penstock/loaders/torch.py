@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from penstock.data.collate import TimedCollate
 from penstock.data.dataset import StreamingDataset
+from penstock.data.stats import Stats
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.loaders.counting import DeliveredBatches
 from penstock.loaders.threads import in_threads
+from penstock.loaders.waiting import WaitingWatch, explain_waiting
+from penstock.processes import num_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, default_collate
 
     from penstock.data.passes import Pass
     from penstock.types import Columns
 else:
     torch = require("torch", extra="torch", purpose="StreamingDataLoader")
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, default_collate
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -38,6 +43,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
         columnar: Give batches as dicts of tensors, made from whole columns without making samples first. `num_workers`
             then counts threads of this process, and columns that are not arrays come as lists.
+        warn_when_waiting: Warn once if the training loop waits much for data, with the reason that the counts show.
         **options: All other arguments of torch's loader.
     """
 
@@ -50,6 +56,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size: int | None = None,
         *positional: Any,
         columnar: bool | None = None,
+        warn_when_waiting: bool = True,
         **options: Any,
     ) -> None:
         options = {**dict(zip(_POSITIONAL, positional, strict=False)), **options}
@@ -68,6 +75,13 @@ class StreamingDataLoader(DataLoader[Any]):
         _agree_on_batch_size(dataset, batch_size)
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
+        explain = partial(
+            explain_waiting,
+            num_workers=int(options.get("num_workers") or 0),
+            num_processors=num_processors(),
+            limit=dataset.cache_limit,
+        )
+        self._delivered.watch = WaitingWatch(dataset.count, explain, is_on=warn_when_waiting)
         if self._columnar:
             dataset.check_columnar()
             if options.get("collate_fn") is not None:
@@ -78,6 +92,9 @@ class StreamingDataLoader(DataLoader[Any]):
             options["batch_size"] = None
         else:
             options["batch_size"] = dataset.batch_size
+            collate = options.get("collate_fn") or default_collate
+            is_timed = isinstance(collate, TimedCollate)  # as it comes from a loader that another one is made of
+            options["collate_fn"] = collate if is_timed else TimedCollate(collate, dataset.counters)
         super().__init__(dataset, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -110,12 +127,22 @@ class StreamingDataLoader(DataLoader[Any]):
             self._streaming.load_state_dict(state)
             self._delivered.forget()
 
-    def stats(self) -> dict[str, Any]:
-        """Count the batches delivered and the seconds the training loop waited for them, besides the dataset's counts.
+    @overload
+    def stats(self, *, by_worker: bool = ..., flat: Literal[False] = ...) -> Stats: ...
+    @overload
+    def stats(self, *, by_worker: bool = ..., flat: Literal[True]) -> dict[str, float]: ...
+    def stats(self, *, by_worker: bool = False, flat: bool = False) -> Stats | dict[str, float]:
+        """Give the counts of the dataset, and how long the training loop waited for the batches of this loader.
 
-        What workers count is in their processes; the fetcher of the node counts for all of them.
+        Nothing is counted if the dataset is no `StreamingDataset`.
+
+        Args:
+            by_worker: Give the counts of each worker, too.
+            flat: Give numbers by dotted name, for loggers, instead of an object with named fields.
         """
-        return {"loader": self._delivered.stats(), **self._streaming.stats()}
+        loop = self._delivered.stats()
+        stats = self._streaming.count(loop=loop, by_worker=by_worker) if self._is_streaming else Stats()
+        return stats.flat() if flat else stats
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass."""

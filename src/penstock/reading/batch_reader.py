@@ -9,6 +9,7 @@ import numpy as np
 from penstock.errors import CorruptShardError
 from penstock.reading.columns import ColumnCollector, SampleCollector
 from penstock.reading.skip import SKIPPED, Gap
+from penstock.spent import decoding, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ class BatchReader:
         row = sample_id - int(self._spans.starts[shard])
         with self._shards:
             if self._rows is not None and shard not in self._shards and self._rows.is_worth_it(shard, 1):
-                with self._shards.waiting():
+                with self._shards.waiting(), waiting:
                     [reader] = self._rows.open([(shard, np.array([row]))])
                 return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
@@ -51,8 +52,7 @@ class BatchReader:
         """
         if self._rows is None or not len(ids):
             return self.read(ids)
-        parts = self._readers_of_some(np.asarray(ids, np.int64), before_shards)
-        return self._fill(SampleCollector(len(ids)), parts).samples()
+        return self._samples(len(ids), self._readers_of_some(np.asarray(ids, np.int64), before_shards))
 
     def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
@@ -70,7 +70,7 @@ class BatchReader:
             if few is not None and shard not in self._shards and few.is_worth_it(shard, len(rows))
         ]
         if few is not None and far:
-            with self._shards.waiting():
+            with self._shards.waiting(), waiting:
                 readers = few.open([(shard, rows) for shard, rows, _ in far])
             for reader, (_, rows, places) in zip(readers, far, strict=True):
                 yield reader, np.arange(len(rows)), places
@@ -87,7 +87,7 @@ class BatchReader:
             if alone is not None:
                 shard, rows = alone
                 return self._shards.get(shard).read(rows)
-        return self._fill(SampleCollector(len(ids)), self._readers(np.asarray(ids, np.int64))).samples()
+        return self._samples(len(ids), self._readers(np.asarray(ids, np.int64)))
 
     def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
         """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
@@ -125,11 +125,17 @@ class BatchReader:
         for shard, rows, places in group_by_shard(ids, self._spans):
             yield self._shards.get(shard), rows, places
 
+    def _samples(self, num_rows: int, parts: Iterator[_Part]) -> list[Sample]:
+        collector = self._fill(SampleCollector(num_rows), parts)
+        with decoding:
+            return collector.samples()
+
     def _fill(self, collector: C, parts: Iterator[_Part]) -> C:
         with self._shards:
             for reader, rows, places in parts:
                 collector.add(reader, rows, places)
-            collector.finish()
+            with decoding:
+                collector.finish()
         return collector
 
 

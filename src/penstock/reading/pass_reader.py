@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -107,11 +108,16 @@ class PassReader:
                 if begin < end:
                     self._taken.add(end - begin)
                     yield self._cut(collected, begin, end, ids)
+            self._reader.counts.settle()
 
     def _cut(self, collected: ColumnCollector, begin: int, end: int, ids: Int64Array) -> Columns:
-        with self._reader.counts.timed():
-            columns = collected.columns(begin, end)
-            return columns if self._make_columns is None else self._make_columns(ids[begin - end :], columns)
+        counts, begun_ns = self._reader.counts, perf_counter_ns()
+        columns = collected.columns(begin, end)
+        counts.collated(begun_ns)
+        if self._make_columns is None:
+            return columns
+        with counts.transforming():
+            return self._make_columns(ids[begin - end :], columns)
 
     def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
         """Cut a block of large samples into portions, each with the number of its samples that were yielded before."""
@@ -151,7 +157,8 @@ class PassReader:
                     raise
                 samples = reader.batches.read_around(ids)
             if self._make is not None:
-                samples = self._make(ids.tolist(), samples)
+                with reader.counts.transforming():
+                    samples = self._make(ids.tolist(), samples)
             return self._filled(block, samples) if self._skips else samples
 
     def _collect(self, block: list[Int64Array]) -> ColumnCollector:
@@ -198,6 +205,6 @@ class PassReader:
         for ids in block:
             begin, end = end, end + len(ids)
             batch = samples[begin:end]
-            self._reader.counts.skipped += fill_gaps(batch, ids.tolist())
+            self._reader.counts.skip(fill_gaps(batch, ids.tolist()))
             filled += batch
         return filled

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from operator import length_hint
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,66 +14,89 @@ import numpy as np
 from penstock.reading.batch_reader import BatchReader
 from penstock.reading.open_shards import OpenShards
 from penstock.reading.source import mean_sizes
+from penstock.spent import spent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
+    from penstock.counters import Row
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
     from penstock.types import Int64Array
     from penstock.wire.share import Share
 
 
-@dataclass(slots=True)
-class ReadCounts:
-    """Counts of one process, or thread, since the dataset was opened in it."""
+COUNTED = ("skipped", "reading_ns", "waiting_ns", "decoding_ns", "transforming_ns", "collating_ns")
+COUNTED_BY_STREAM = ("samples", "bytes")
 
-    first_ids: Int64Array  # of each stream, and the end of the last
-    samples: int = 0
-    samples_per_stream: list[int] = field(default_factory=list)  # empty as long as there are none
-    skipped: int = 0
-    seconds_reading: float = 0.0
+
+class ReadCounts:
+    """Counts for one thread what it reads in passes, and what its time goes to; whole blocks at a time."""
+
+    def __init__(self, row: Row, source: Source, first_ids: Int64Array) -> None:
+        self._row, self._first_ids = row, first_ids
+        self._sample_bytes = mean_sample_bytes(source, first_ids)
+        self._transforming_ns = self._collating_ns = 0
 
     @contextmanager
     def reading(self, ids: Int64Array) -> Iterator[None]:
         """Count samples that are read, by stream, and the time it takes."""
-        with self.timed():
-            yield
-        streams = np.searchsorted(self.first_ids, ids, side="right") - 1
-        counts = np.bincount(streams, minlength=len(self.first_ids) - 1)
-        self.samples_per_stream = (np.array(self.samples_per_stream or [0] * len(counts)) + counts).tolist()
-        self.samples += len(ids)
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the time of a part of reading."""
-        begin = time.perf_counter()
+        self.settle()
+        spent.waiting_ns = spent.decoding_ns = 0
+        begin = perf_counter_ns()
         try:
             yield
         finally:
-            self.seconds_reading += time.perf_counter() - begin
+            parts = {
+                "waiting_ns": spent.waiting_ns,
+                "decoding_ns": spent.decoding_ns,
+                "transforming_ns": self._transforming_ns,
+            }
+            self._transforming_ns = 0
+            self._row.add({"reading_ns": perf_counter_ns() - begin - sum(parts.values()), **parts})
+        self._row.add(self._by_stream(ids))
 
-    def describe(self) -> dict[str, Any]:
-        """Give the counts as plain values."""
-        return {
-            "samples": self.samples,
-            "samples_per_stream": list(self.samples_per_stream),
-            "skipped": self.skipped,
-            "seconds_reading": self.seconds_reading,
-        }
+    def _by_stream(self, ids: Int64Array) -> dict[str, int]:
+        streams = np.searchsorted(self._first_ids, ids, side="right") - 1
+        counts: dict[str, int] = {}
+        for stream, count in enumerate(np.bincount(streams).tolist()):
+            if count:
+                counts[f"{stream}.samples"] = count
+                counts[f"{stream}.bytes"] = round(count * self._sample_bytes[stream])
+        return counts
+
+    @contextmanager
+    def transforming(self) -> Iterator[None]:
+        """Count the time of functions of the user's within a block, but for what they wait for or have decoded."""
+        begin, others = perf_counter_ns(), spent.waiting_ns + spent.decoding_ns
+        try:
+            yield
+        finally:
+            inside = spent.waiting_ns + spent.decoding_ns - others
+            self._transforming_ns += perf_counter_ns() - begin - inside
+
+    def collated(self, begun_ns: int) -> None:
+        """Note the time in which a batch was cut out of a block, but for that of functions of the user's."""
+        self._collating_ns += perf_counter_ns() - begun_ns
+
+    def settle(self) -> None:
+        """Count what was noted of the batches of a block."""
+        if self._collating_ns:
+            self._row.add({"collating_ns": self._collating_ns, "transforming_ns": self._transforming_ns})
+            self._collating_ns = self._transforming_ns = 0
+
+    def skip(self, num_samples: int) -> None:
+        """Count samples that could not be read."""
+        if num_samples:
+            self._row.add({"skipped": num_samples})
 
 
-def total_counts(parts: Sequence[ReadCounts]) -> ReadCounts:
-    """Add up what several threads have counted."""
-    return ReadCounts(
-        first_ids=parts[0].first_ids,
-        samples=sum(part.samples for part in parts),
-        samples_per_stream=[
-            sum(counts) for counts in zip(*(part.samples_per_stream for part in parts if part.samples), strict=True)
-        ],
-        skipped=sum(part.skipped for part in parts),
-        seconds_reading=sum(part.seconds_reading for part in parts),
-    )
+def mean_sample_bytes(source: Source, first_ids: Int64Array) -> list[float]:
+    """Say what a sample of each stream takes on average, as it is stored."""
+    sizes = np.concatenate([[0], np.cumsum(source.sizes)])
+    ends = sizes[np.searchsorted(source.spans.starts, first_ids)]
+    means: list[float] = (np.diff(ends) / np.maximum(1, np.diff(first_ids))).tolist()
+    return means
 
 
 class TakenSamples:
@@ -106,11 +128,10 @@ class TakenSamples:
 class ThreadReader:
     """Reads for one thread at a time. Nothing in it is carried over a fork."""
 
-    def __init__(self, source: Source, first_ids: Int64Array) -> None:
-        self._source = source
+    def __init__(self, source: Source, counts: ReadCounts) -> None:
+        self._source, self.counts = source, counts
         self.open_shards = OpenShards(source.open)
         self.batches = BatchReader(source.spans, self.open_shards, source.row_reader())
-        self.counts = ReadCounts(first_ids)
         source.share_limit(self)
 
     def keep_to(self, share: Share) -> None:
@@ -135,13 +156,13 @@ class PassUnderWay(NamedTuple):
 class ProcessReaders:
     """The reader of this process and those of its threads."""
 
-    def __init__(self, source: Source, first_ids: Int64Array, *, is_worker: bool) -> None:
+    def __init__(self, source: Source, first_ids: Int64Array, row: Row, *, is_worker: bool) -> None:
         if is_worker:
             # What came from the parent is shared with it until somebody writes to it, as the collector does to all
             # that it looks at. In a worker none of that is garbage.
             gc.freeze()
-        self._source, self._first_ids = source, first_ids
-        self.main = ThreadReader(source, first_ids)
+        self._source, self._first_ids, self._row = source, first_ids, row
+        self.main = self._make_reader()
         self._threads: list[ThreadReader] = []
         self._abandoned: list[ThreadReader] = []  # of threads that were left behind and may still read
         self.under_way: PassUnderWay | None = None
@@ -151,23 +172,18 @@ class ProcessReaders:
     def of_threads(self, count: int) -> list[ThreadReader]:
         """Give each of so many threads a reader of its own, which it finds as it left it in the pass before."""
         while len(self._threads) < count:
-            self._threads.append(ThreadReader(self._source, self._first_ids))
+            self._threads.append(self._make_reader())
         return self._threads[:count]
+
+    def _make_reader(self) -> ThreadReader:
+        return ThreadReader(self._source, ReadCounts(self._row, self._source, self._first_ids))
 
     def abandon_threads(self) -> None:
         """Have the threads that come next share nothing with those of now."""
         self._abandoned += self._threads
         self._threads = []
 
-    @property
-    def _all(self) -> list[ThreadReader]:
-        return [self.main, *self._threads, *self._abandoned]
-
-    def describe(self) -> dict[str, Any]:
-        """Give what was counted, in all threads."""
-        return total_counts([reader.counts for reader in self._all]).describe()
-
     def close(self) -> None:
         """Close the shards that are open; whoever reads on opens them again."""
-        for reader in self._all:
+        for reader in [self.main, *self._threads, *self._abandoned]:
             reader.open_shards.close()

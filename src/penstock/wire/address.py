@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import stat
 import struct
 import sys
 from pathlib import Path
 
 from penstock._version import __version__
 from penstock.errors import ConfigError, FetcherError
+from penstock.runtime import make_runtime_folder, runtime_folder
 from penstock.wire.frames import PROTOCOL
 
 READY = b"ready"  # what a fetcher says when it listens
@@ -45,29 +45,8 @@ def fetcher_address() -> FetcherAddress:
         raise ConfigError(
             f"the path {found.socket} is too long for a socket: set PENSTOCK_RUNTIME_DIR to a shorter folder"
         )
-    try:
-        found.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = found.folder.lstat()
-    except OSError as error:
-        raise FetcherError(f"{found.folder} cannot be used for the fetcher's socket: {error.strerror}") from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise FetcherError(
-            f"{found.folder} is a link, no folder, or belongs to somebody else: remove it, or set PENSTOCK_RUNTIME_DIR"
-        )
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        found.folder.chmod(0o700)
+    make_runtime_folder()
     return found
-
-
-def runtime_folder() -> Path:
-    """Give the folder of the socket, as the environment says."""
-    ours = os.environ.get("PENSTOCK_RUNTIME_DIR")
-    if ours:
-        return Path(ours).expanduser().absolute()  # the fetcher stands elsewhere
-    user = os.environ.get("XDG_RUNTIME_DIR")
-    if user and Path(user).is_dir():
-        return Path(user) / "penstock"
-    return Path(f"/tmp/penstock-{os.getuid()}")  # noqa: S108  its owner is checked, and links are refused
 
 
 def peer_user(connection: socket.socket) -> int:

@@ -76,15 +76,21 @@ class StoreAnswer:
 
 @dataclass(slots=True, eq=False, repr=False)
 class StreamCounts:
-    """What one stream has caused."""
+    """What one stream has caused since it was told last."""
 
     downloads: int = 0
     num_bytes: int = 0
+    again: int = 0  # of the downloads: of what had been fetched before, and was evicted
+
+    def __add__(self, other: StreamCounts) -> StreamCounts:
+        return StreamCounts(
+            self.downloads + other.downloads, self.num_bytes + other.num_bytes, self.again + other.again
+        )
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Caused:
-    """What each stream of a group has caused, by its number."""
+    """What each stream of a group has caused, by its number, since that was told last."""
 
     streams: dict[int, StreamCounts]
 
@@ -122,11 +128,12 @@ class Progress:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class ShareNews:
-    """What a group may keep open from now on."""
+class News:
+    """What a group is told unasked: what it may keep open from now on, or what it has caused."""
 
     group: int
-    share: Share
+    share: Share | None = None
+    caused: Caused | None = None
 
 
 # --- Messages -----------------------------------------------------------------------------------------------
@@ -191,7 +198,7 @@ class GetStats(Message[NodeStats]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class GetCaused(Message[Caused]):
-    """Give what the streams of a group have caused."""
+    """Give what the streams of a group have caused and were not told yet."""
 
     group: int
 

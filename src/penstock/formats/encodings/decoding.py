@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import ColumnValueError
-from penstock.processes import PerProcess, abandon_in_children
+from penstock.processes import PerProcess, abandon_in_children, num_processors
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def num_threads() -> int:
         return 1
     ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "1")
     num_ranks = int(ranks_here) if ranks_here.isdecimal() else 1
-    # macOS cannot tell which processors a process may use, only how many there are.
-    num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_MOST_THREADS, num_processors // max(1, num_ranks)))
+    return max(1, min(_MOST_THREADS, num_processors() // max(1, num_ranks)))
 
 
 def _map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
