@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cache.once import keep_in_files
 from penstock.data.passes import NO_WORKER, SharedPasses
-from penstock.data.seat import is_worker
+from penstock.data.seat import is_worker, worker_of
 from penstock.errors import ResumeError
-from penstock.order.advice import check_cache, check_world
+from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.native import StreamPlan
@@ -63,7 +63,7 @@ class Planner:
         settings: RunSettings,
         *,
         allow_mix_change: bool,
-        advise: Callable[[StreamPlan, World], None],
+        advise: Callable[[StreamPlan, World, bool], None],
     ) -> None:
         self._streams, self.settings = streams, settings
         self._allow_mix_change, self._advise = allow_mix_change, advise
@@ -84,7 +84,7 @@ class Planner:
             compute_once=keep_in_files,
         )
         if isinstance(plan, StreamPlan):
-            self._advise(plan, world)
+            self._advise(plan, world, state is not None)
         planned = PlannedRun(plan=plan, resumed_at=at)
         self._last = key, planned
         return planned
@@ -219,8 +219,11 @@ class RunState:
         abandon_in_children(self)
 
 
-def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World) -> None:
+def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World, is_resumed: bool) -> None:
     """Say what the world and the limit of the cache mean for a plan."""
-    check_world(plan, world)
+    room = None
     if cache_limit is not None and source.is_fetched:
-        check_cache(plan, world, cache_limit, source.sizes)
+        room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes)
+        check_cache(plan, world, room, is_resumed=is_resumed)
+    if worker_of()[0] == 0:  # one of all workers is enough to say it
+        check_world(plan, world, int(source.sizes.sum()), room)
