@@ -16,6 +16,7 @@ from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.native import StreamPlan
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
+from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -170,6 +171,16 @@ class RunState:
 
     # --- States -----------------------------------------------------------------------------------------------
 
+    def load(self, state: dict[str, Any]) -> None:
+        """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
+        begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
+        if begun not in (None, given) and worker_of()[0] == 0:
+            warn_user(
+                f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run goes"
+                f" on in the order of {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
+            )
+        self.passes.load(state)
+
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
         """Describe where the job stands, by what was delivered to all ranks or, failing that, by what this one yielded.
 
@@ -178,7 +189,13 @@ class RunState:
         passes = self.passes.read()
         now = self._now(passes)
         if passes.is_between_passes:
-            return now.run.plan.state_dict(self.start_of(passes))
+            at = self.start_of(passes)
+            if num_samples not in (None, 0, at.position if from_beginning else 0):
+                raise ResumeError(
+                    f"no pass has begun, so num_samples={num_samples} cannot have been delivered: begin to iterate"
+                    " first, or leave num_samples out for a state at which the next pass begins"
+                )
+            return now.run.plan.state_dict(at)
         begun = passes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
             raise ResumeError(

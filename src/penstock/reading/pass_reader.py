@@ -110,7 +110,12 @@ class PassReader:
 
     def _cut(self, collected: ColumnCollector, begin: int, end: int, ids: Int64Array) -> Columns:
         with self._reader.counts.timed():
-            columns = collected.columns(begin, end)
+            try:
+                columns = collected.columns(begin, end)
+            except SKIPPED:  # large values are decoded only now
+                if not self._skips:
+                    raise
+                columns = self._collect_around([ids]).columns(begin - end + len(ids))
             return columns if self._make_columns is None else self._make_columns(ids[begin - end :], columns)
 
     def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
@@ -162,12 +167,17 @@ class PassReader:
             except SKIPPED:
                 if not self._skips:
                     raise
-            read = reader.batches.read_around(ids)
-            # Numbers in place of samples: what stands in for a bad one is the number of a good one.
-            numbers = [
-                sample if isinstance(sample, Gap) else number for number, sample in zip(ids.tolist(), read, strict=True)
-            ]
-            return reader.batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
+            return self._collect_around(block)
+
+    def _collect_around(self, block: list[Int64Array]) -> ColumnCollector:
+        """Read a block again that has bad samples, with others of their batches in their places."""
+        batches, ids = self._reader.batches, np.concatenate(block)
+        # Numbers in place of samples: what stands in for a bad one is the number of a good one.
+        numbers = [
+            sample if isinstance(sample, Gap) else number
+            for number, sample in zip(ids.tolist(), batches.read_around(ids), strict=True)
+        ]
+        return batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
 
     def _early(
         self,
