@@ -33,6 +33,7 @@ def source(timeout_s: float = 30) -> Origin:
 
 class Ranked(PieceOwner):
     def __init__(self, rank: float) -> None:
+        super().__init__()
         self._rank = rank
 
     def rank(self) -> tuple[float, ...]:

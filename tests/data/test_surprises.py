@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import StreamingDataset
 from penstock.errors import ResumeError
 from tests.streaming import ids_of, write_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

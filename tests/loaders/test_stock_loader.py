@@ -316,10 +316,10 @@ def test_mosaic_states_load_and_go_on(folder: Path) -> None:
     begun = open_dataset(folder, order="mosaic", **options)
     begun.set_epoch(1)
     expected = batch_ids(DataLoader(begun, batch_size=BATCH))
-    resumed = StreamingDataLoader(open_dataset(folder), num_workers=2)  # the order is the state's
+    resumed = StreamingDataLoader(open_dataset(folder, shuffle_seed=7), num_workers=2)  # the order is the state's
     resumed.load_state_dict(theirs)
     assert batch_ids(resumed) == expected[5:]
-    native = open_dataset(folder, order="native")
+    native = open_dataset(folder, order="native", shuffle_seed=7)
     native.load_state_dict(theirs)
     with pytest.raises(ResumeError, match="order='mosaic'"):
         next(iter(native))

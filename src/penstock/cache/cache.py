@@ -241,8 +241,10 @@ class Cache:
         if not places:
             return []
         edition = self._opened(stream)[0].edition.name
-        with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
-            return self._backend(stream).read(stream, places, edition, shards or {})
+        names = {key for key, _ in places}
+        what = f"parts of {places[0][0]}" if len(names) == 1 else f"parts of {len(names)} shards"
+        with wait_line(what) as show, WaitingFor(self._described(stream, what)):
+            return self._backend(stream).read(stream, places, edition, shards or {}, show)
 
     def keep(self, listener: ShareListener) -> None:
         """Have somebody told what he may keep open between uses; he must be held elsewhere."""

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from penstock.cache.progress import leave_lines_to_others
 from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.getitem import resolve_ids
 from penstock.data.open_streams import OpenedDataset, open_streams
@@ -251,6 +252,8 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         if is_worker():
             end_with_parent()
             keep_small_tensors_inside()
+            if worker_of()[0] != 0:
+                leave_lines_to_others()
             return chain.from_iterable(self._watched(self._begin_pass(number)))
         return chain.from_iterable(self._begin_later(number))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.cache.cache import Cache, CachedStream
+from penstock.cache.progress import one_wait
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError
@@ -121,9 +122,11 @@ def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
             cached.append(_cached_stream(stream))
     cache = Cache(cached, limit_bytes=limit_bytes)
     found = []
+    with one_wait():
+        fetched = {number: cache.open_index(number) for number in range(len(cached))}
     for stream, folder, number in zip(streams, folders, numbers, strict=True):
         if number is not None:
-            index = cache.open_index(number)
+            index = fetched[number]
         elif folder is not None:
             index = folder.index
         else:

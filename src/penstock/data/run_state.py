@@ -176,8 +176,8 @@ class RunState:
         begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
         if begun not in (None, given) and worker_of()[0] == 0:
             warn_user(
-                f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run goes"
-                f" on in the order of {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
+                f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run"
+                f" goes on with {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
             )
         self.passes.load(state)
 

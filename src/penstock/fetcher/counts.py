@@ -6,10 +6,15 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.wire.messages import StreamCounts
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 GroupKey = tuple[int, int]  # client and its group
+_MOST_RANGED = 1 << 16  # shards of which it is remembered what was read of them alone
 
 
 class Counts:
@@ -19,6 +24,7 @@ class Counts:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
         self._caused: dict[GroupKey, dict[int, StreamCounts]] = {}
+        self._ranged: dict[tuple[Path, str], int] = {}  # bytes of shards that came by ranges, and not yet as a whole
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
@@ -44,9 +50,17 @@ class Counts:
             self._num_bytes += num_bytes
             self._roll()
 
-    def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int) -> None:
+    def add_ranges(self, shard: tuple[Path, str], num_bytes: int) -> None:
+        """Count what was read of a shard alone: it comes twice if the whole follows."""
+        with self._lock:
+            self._ranged[shard] = self._ranged.pop(shard, 0) + num_bytes
+            if len(self._ranged) > _MOST_RANGED:
+                del self._ranged[next(iter(self._ranged))]
+
+    def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int, shard: tuple[Path, str]) -> None:
         """Count an item that was fetched, for the stream that caused it too."""
         with self._lock:
+            self._totals["bytes_twice"] += self._ranged.pop(shard, 0)
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
             if cause is not None and cause[0] in self._caused:
@@ -77,4 +91,4 @@ class Counts:
     def totals(self) -> dict[str, int]:
         """Give all totals."""
         with self._lock:
-            return {name: self._totals[name] for name in ("downloads", "bytes", "retries", "errors")}
+            return {name: self._totals[name] for name in ("downloads", "bytes", "bytes_twice", "retries", "errors")}

@@ -165,14 +165,15 @@ class Downloader:
             if transfer.reservation is None:
                 return None
             cause = transfer.demand().cause
-            transfer.begin()
+            transfer.begin(item.packed_bytes or item.raw_bytes)
             try:
                 record = self._download(transfer, item, beginning, copy).run()
             except CancelledError as error:
                 raise NoLongerWanted from error
             transfer.arrived = record
             num_bytes = item.packed_bytes or item.raw_bytes
-            self._counts.add_download(cause, num_bytes)  # before readers find it: who counts afterwards misses none
+            # Before readers find it: who counts afterwards misses none.
+            self._counts.add_download(cause, num_bytes, (transfer.directory, item.identity))
             if item.number is not None:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]
@@ -191,7 +192,8 @@ class Downloader:
             pool=self._pool,
             owner=transfer,
             unpacking=self._unpacking,
-            on_bytes=lambda num_bytes: self._on_bytes(transfer, num_bytes),
+            on_bytes=transfer.add_bytes,
+            check_wanted=transfer.check_wanted,
             on_retry=lambda: self._counts.add("retries"),
             beginning=beginning,
             ledger=folder.ledger,
@@ -202,10 +204,6 @@ class Downloader:
             file_mode=0o600 if transfer.stream.is_private else 0o666,
         )
 
-    def _on_bytes(self, transfer: Transfer, num_bytes: int) -> None:
-        transfer.add_bytes(num_bytes)
-        self._counts.add_arrived(num_bytes)
-
     # --- The index ------------------------------------------------------------------------------------------
 
     def _open_index(self, transfer: Transfer) -> Fetched:
@@ -214,9 +212,10 @@ class Downloader:
         try:
             item, beginning = self._sized(transfer)
             _check_index_size(item, source)
+            transfer.begin(item.raw_bytes)
             download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
             with download.fetched_index() as (path, info):
-                self._counts.add_download(transfer.demand().cause, info.num_bytes)
+                self._counts.add_download(transfer.demand().cause, info.num_bytes, (transfer.directory, item.identity))
                 with self._holding(transfer, item.name):
                     evict = partial(self._budget.evict, transfer.directory)
                     edition = self._opener.open(folder, source, path, info, evict)

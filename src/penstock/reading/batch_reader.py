@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.cache.progress import one_wait
 from penstock.errors import CorruptShardError
 from penstock.reading.columns import ColumnCollector, SampleCollector
 from penstock.reading.skip import SKIPPED, Gap
@@ -131,7 +132,7 @@ class BatchReader:
             yield self._shards.get(shard), rows, places
 
     def _fill(self, collector: SampleCollector | ColumnCollector, parts: Iterator[_Part]) -> None:
-        with self._shards:
+        with self._shards, one_wait():
             for reader, rows, places in parts:
                 collector.add(reader, rows, places)
             collector.finish()

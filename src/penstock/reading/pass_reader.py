@@ -9,7 +9,13 @@ import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
 from penstock.reading.open_shards import max_mapped
-from penstock.reading.schedule import Prefetcher, batches_ahead, max_open_shards, portion_size
+from penstock.reading.schedule import (
+    Prefetcher,
+    batches_ahead,
+    max_open_shards,
+    may_read_first_alone,
+    portion_size,
+)
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps
 from penstock.reading.source import mean_sizes
 
@@ -190,7 +196,7 @@ class PassReader:
         The shards of later batches are asked for after it: they would take the line from it.
         """
         is_first, self._has_begun = not self._has_begun, True
-        if is_first and self._schedule.seat.worker == 0:
+        if is_first and self._schedule.seat.worker == 0 and self._is_first_little:
             try:
                 return read_some(ids, self._look_ahead)
             except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
@@ -199,6 +205,11 @@ class PassReader:
                 pass
         self._look_ahead()
         return read(ids)
+
+    @property
+    def _is_first_little(self) -> bool:
+        size, num_samples = self._schedule.global_batch_size, self._source.spans.num_samples
+        return may_read_first_alone(global_batch_size=size, num_samples=num_samples)
 
     def _look_ahead(self) -> None:
         if self._prefetcher is not None:

@@ -95,7 +95,7 @@ def read_up_to(
                 etag = body.info.etag
                 for chunk in body.chunks:
                     data += chunk
-                    attempts.progressed()
+                    attempts.progressed(memoryview(chunk).nbytes)
                 missing = min(span.end, body.info.num_bytes) - span.begin - len(data)
                 if missing > 0:
                     raise StoreError(f"{key} was cut {missing} bytes before its end", key=key)
