@@ -50,6 +50,7 @@ def test_images_of_one_size_are_one_array(tmp_path: Path, encoding: str, mode: s
     with StreamingDataset(columnar=True, **options) as dataset:
         batches = list(dataset)
         few = dataset.read_columns([3, 5])["image"]  # of one shard
+    assert isinstance(few, np.ndarray)
     assert few.shape == (2, 20, 30, 3)
     assert np.array_equal(few[0], by_sample[3])
     for batch in batches:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GroupKey = tuple[int, int]  # client and its group
-_MOST_RANGED = 1 << 16  # shards of which it is remembered what was read of them alone
+_MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 
 
 class Counts:
@@ -24,7 +24,7 @@ class Counts:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
         self._caused: dict[GroupKey, dict[int, StreamCounts]] = {}
-        self._ranged: dict[tuple[Path, str], int] = {}  # bytes of shards that came by ranges, and not yet as a whole
+        self._came: dict[tuple[Path, str], int | None] = {}  # bytes of shards that came alone; None: the whole
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
@@ -51,22 +51,28 @@ class Counts:
             self._roll()
 
     def add_ranges(self, shard: tuple[Path, str], num_bytes: int) -> None:
-        """Count what was read of a shard alone: it comes twice if the whole follows."""
+        """Count what was read of a shard alone: it comes twice if the whole follows, or came meanwhile."""
         with self._lock:
-            self._ranged[shard] = self._ranged.pop(shard, 0) + num_bytes
-            if len(self._ranged) > _MOST_RANGED:
-                del self._ranged[next(iter(self._ranged))]
+            before = self._came.pop(shard, 0)
+            self._totals["bytes_twice"] += num_bytes if before is None else 0
+            self._remember(shard, None if before is None else before + num_bytes)
 
     def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int, shard: tuple[Path, str]) -> None:
         """Count an item that was fetched, for the stream that caused it too."""
         with self._lock:
-            self._totals["bytes_twice"] += self._ranged.pop(shard, 0)
+            self._totals["bytes_twice"] += self._came.pop(shard, 0) or 0
+            self._remember(shard, None)
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
             if cause is not None and cause[0] in self._caused:
                 counts = self._caused[cause[0]].setdefault(cause[1], StreamCounts())
                 counts.downloads += 1
                 counts.num_bytes += num_bytes
+
+    def _remember(self, shard: tuple[Path, str], came: int | None) -> None:
+        self._came[shard] = came
+        if len(self._came) > _MOST_REMEMBERED:
+            del self._came[next(iter(self._came))]
 
     def caused(self, group: GroupKey) -> dict[int, StreamCounts]:
         """Give the downloads and bytes that each stream of a group caused."""

@@ -176,12 +176,12 @@ def _unshuffled(plan: StreamPlan, world: World) -> Footprint:
 
 
 def _rounded_down(number: int) -> int:
-    unit = 10 ** max(0, len(str(number)) - 2)
+    unit: int = 10 ** max(0, len(str(number)) - 2)
     return number // unit * unit
 
 
 def _rounded_up(number: int) -> int:
-    unit = 10 ** max(0, len(str(number)) - 2)
+    unit: int = 10 ** max(0, len(str(number)) - 2)
     return -(-number // unit) * unit
 
 

@@ -24,8 +24,6 @@ T = TypeVar("T")
 # Past this part of its rows, or this many of them, a shard is worth fetching whole.
 _MAX_PART = 1 / 8
 _MAX_ROWS = 64
-# Several rows take two requests each, which take as long as so many bytes where many are under way.
-_ROW_COST_BYTES = 8 << 10
 
 
 class FetchedShard(NamedTuple):
@@ -46,15 +44,13 @@ class RangedRows:
         self._cache, self._options, self._find = cache, options, find
         self._num_read: dict[int, int] = {}
 
-    def is_worth_it(self, shard: int, num_rows: int) -> bool:
+    def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
         found = self._find(shard)
         if found is None or get_format(found.info.layout.format).row_ranges is None:
             return False
         part = found.info.parts[0]
-        if part.packed is not None or part.span is not None:
-            return False
-        if num_rows > 1 and num_rows * _ROW_COST_BYTES > part.raw.num_bytes:
+        if part.packed is not None or part.span is not None or cost_bytes > part.raw.num_bytes:
             return False
         num_read = self._num_read.get(shard, 0) + num_rows
         if num_read > min(_MAX_ROWS, max(1, int(found.info.num_samples * _MAX_PART))):
