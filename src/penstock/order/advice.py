@@ -78,8 +78,13 @@ def _footprint(plan: StreamPlan, world: World, num_lanes: int, per_lane: int) ->
 def check_world(plan: StreamPlan, world: World, num_bytes: int = 0, room: CacheRoom | None = None) -> None:
     """Warn if a world or the settings cost locality or shuffling; the order stays what it is.
 
-    A small dataset is never worth a warning. `num_bytes` is its size, if that is known.
+    A small dataset is never worth advice on either. `num_bytes` is its size, if that is known.
     """
+    if plan.epoch_size(0) < world.num_ranks and plan.options.epoch_end == "pad":
+        warn_user(
+            f"an epoch has {plan.epoch_size(0)} samples for {world.num_ranks} ranks, so ranks share samples:"
+            " check that the dataset is as large as it should be"
+        )
     if not plan.options.shuffle or (plan.spans.num_samples <= _SMALL_SAMPLES and num_bytes <= _SMALL_BYTES):
         return
     footprint = measure_footprint(plan, world)

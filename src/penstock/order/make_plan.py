@@ -34,9 +34,9 @@ NATIVE = "native"
 class RunSettings:
     """All that one may say about the order of a run, under the names that users of this field know.
 
-    `order` is `native` (the default), `mosaic`, or one that a plug-in registered. Naming a `shuffle_algo` means
-    `mosaic`, and so does loading a state of MosaicML's. `sampling_*`, `partition_algo` and `mosaic_version` belong to
-    `mosaic`; `epoch_end` and `schedule` to the others.
+    `order` is `native` (the default), `mosaic`, or one that a plug-in registered. Naming a `shuffle_algo` or a
+    `partition_algo`, or setting `sampling_*` or `mosaic_version` to other than their defaults, means `mosaic`, and so
+    does loading a state of MosaicML's. `epoch_end` and `schedule` belong to the others.
     """
 
     order: str | None = None
@@ -53,6 +53,11 @@ class RunSettings:
     sampling_granularity: int = 1
     partition_algo: str | None = None
     mosaic_version: MosaicVersion = "0.13"
+
+
+# What only MosaicML's orders have: whoever sets one of these wants them.
+_OF_MOSAIC = ("shuffle_algo", "partition_algo", "sampling_method", "sampling_granularity", "mosaic_version")
+_DEFAULTS = RunSettings()
 
 
 def make_plan(
@@ -94,11 +99,11 @@ def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[
 
 def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) -> str:
     """Say which order is meant, by name, by one of its algorithms, or by the state to go on from."""
-    named = settings.order or (MOSAIC if settings.shuffle_algo else None)
-    if settings.shuffle_algo and named != MOSAIC:
-        raise ConfigError(
-            f"shuffle_algo={settings.shuffle_algo!r} belongs to order='mosaic', not to {named!r}: leave one of them out"
-        )
+    of_mosaic = [name for name in _OF_MOSAIC if getattr(settings, name) != getattr(_DEFAULTS, name)]
+    named = settings.order or (MOSAIC if of_mosaic else None)
+    if of_mosaic and named != MOSAIC:
+        given = ", ".join(f"{name}={getattr(settings, name)!r}" for name in of_mosaic)
+        raise ConfigError(f"{given} can only mean order='mosaic', not {named!r}: leave one of them out")
     begun = None if state is None else _order_of(state)
     if named and begun and named != begun:
         raise ResumeError(f"the state is of order {begun!r} and this run names {named!r}: set order={begun!r}")
@@ -118,10 +123,6 @@ def _order_of(state: Mapping[str, Any]) -> str:
 
 def _native_options(order: str, settings: RunSettings, world: World, global_batch_size: int) -> OrderOptions:
     orders.get(order)  # an unknown one is an error, also where nothing is shuffled
-    defaults = RunSettings()
-    for name in ("sampling_method", "sampling_granularity", "partition_algo", "mosaic_version"):
-        if getattr(settings, name) != getattr(defaults, name):
-            raise ConfigError(f"{name}={getattr(settings, name)!r} belongs to order='mosaic': name that order too")
     fixes_batch = settings.batching_method != "random"
     fixes_device_batch = settings.batching_method == "device_per_stream"
     return OrderOptions(
