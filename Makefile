@@ -7,8 +7,9 @@ TORCH := 2.13.0
 
 .PHONY: demo test servers lint types format interop integrations soak bench peers clean
 
-demo: $(READY)
-	$(BIN)/python examples/demo.py
+# In an environment of its own, with the package and nothing more.
+demo: .demo/.ready
+	.demo/bin/python examples/demo.py
 
 test: lint types servers
 	scripts/run_tests
@@ -63,5 +64,10 @@ $(READY): pyproject.toml Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+.demo/.ready: pyproject.toml
+	$(PYTHON) -m venv .demo
+	.demo/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .peers .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data
+	rm -rf $(VENV) .demo .peers .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data

@@ -9,7 +9,6 @@ import json
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +56,12 @@ def global_batches(folder: Path, num_ranks: int) -> list[list[int]]:
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # a small dataset is shuffled among few shards, and says so
     shutil.rmtree(FOLDER, ignore_errors=True)
     remote = FOLDER / "store"
     print(f"Writing {NUM_SAMPLES:,} samples to {remote}/, compressed and hashed ...")
     write(remote)
     store = DemoStore(remote)
-    print(f"Streaming them from {store.url}: shuffled, 2 workers, at most 8 MB on this disk ...")
+    print(f"Streaming them from {store.url}: shuffled, at most 8 MB on this disk ...")
     code = train(store.url, str(DIE_AT))
     seen_before = len(json.loads((FOLDER / "checkpoint.json").read_text())["seen"])
     print(f"  killed at step {DIE_AT} (exit code {code}); its last checkpoint holds {seen_before:,} samples")

@@ -12,41 +12,37 @@ import sys
 import time
 from pathlib import Path
 
-from penstock import StreamingDataLoader, StreamingDataset
+from penstock import StreamingDataset
 
 BATCH_SIZE = 100
 SAVE_EVERY = 20
 
 
-def open_loader(url: str, folder: Path) -> StreamingDataLoader:
+def train(url: str, folder: Path, die_at: int | None) -> None:
     dataset = StreamingDataset(
         remote=url,
         local=folder / "cache",
+        batch_size=BATCH_SIZE,
         shuffle=True,
         shuffle_block_size=8_000,
         cache_limit="8mb",
         validate_hash="sha1",
+        columnar=True,  # batches as dicts of arrays: no torch needed
     )
-    return StreamingDataLoader(dataset, batch_size=BATCH_SIZE, num_workers=2)
-
-
-def train(url: str, folder: Path, die_at: int | None) -> None:
-    loader = open_loader(url, folder)
     checkpoint, seen = folder / "checkpoint.json", []
     if checkpoint.exists():
         saved = json.loads(checkpoint.read_text())
-        loader.load_state_dict(saved["loader"])
+        dataset.load_state_dict(saved["dataset"])
         seen = saved["seen"]
-    began, num_new = time.perf_counter(), 0
-    for step, batch in enumerate(loader, start=len(seen) // BATCH_SIZE + 1):
+    began, num_before = time.perf_counter(), len(seen)
+    for step, batch in enumerate(dataset, start=num_before // BATCH_SIZE + 1):
         seen += batch["id"].tolist()  # a real run would take a training step here
-        num_new += len(batch["id"])
-        if step % SAVE_EVERY == 0 or step == len(loader):
-            checkpoint.write_text(json.dumps({"loader": loader.state_dict(), "seen": seen}))
+        if step % SAVE_EVERY == 0 or len(seen) == len(dataset):
+            checkpoint.write_text(json.dumps({"dataset": dataset.state_dict(), "seen": seen}))
         if step == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-    evictions = loader.stats().node.evictions
-    report = {"samples_per_s": num_new / (time.perf_counter() - began), "evictions": evictions}
+    samples_per_s = (len(seen) - num_before) / (time.perf_counter() - began)
+    report = {"samples_per_s": samples_per_s, "evictions": dataset.stats().node.evictions}
     (folder / "report.json").write_text(json.dumps(report))
 
 

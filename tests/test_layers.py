@@ -17,6 +17,7 @@ EVERYWHERE = {
     "types",
     "registry",
     "units",
+    "user_warnings",
     "extras",
     "files",
     "large_pages",

@@ -1,4 +1,4 @@
-"""The line on the terminal: written over in place, silent at first, gone when it is cleared."""
+"""The line on the terminal: written over in place, gone when it is cleared."""
 
 from __future__ import annotations
 
@@ -28,8 +28,5 @@ def test_clearing_erases_what_is_shown_once() -> None:
     assert stream.getvalue() == "\rwaiting\x1b[K\r\x1b[K"
 
 
-def test_it_is_silent_at_first_and_no_terminal_is_seen_in_a_file() -> None:
-    line = StatusLine(io.StringIO(), silent_for_s=3600)
-    assert not line.is_due()
-    assert not line.is_terminal
-    assert StatusLine(io.StringIO(), silent_for_s=0).is_due()
+def test_no_terminal_is_seen_in_a_file() -> None:
+    assert not StatusLine(io.StringIO()).is_terminal

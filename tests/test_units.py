@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.units import format_bytes, parse_bytes, parse_count
+from penstock.units import format_bytes, parse_bytes, parse_count, round_up_bytes
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,8 @@ def test_whole_bytes_come_back(number: int) -> None:
 )
 def test_format_bytes(number: int, text: str) -> None:
     assert format_bytes(number) == text
+
+
+@given(st.integers(1, 10**18))
+def test_a_size_that_is_rounded_up_holds_as_much_and_little_more(number: int) -> None:
+    assert number <= parse_bytes(round_up_bytes(number)) <= number * 1.12 + 110

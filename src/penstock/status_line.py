@@ -13,9 +13,9 @@ _ERASE_REST = "\x1b[K"
 class StatusLine:
     """Shows what is going on, a few times a second; on standard error unless told otherwise."""
 
-    def __init__(self, stream: TextIO | None = None, *, silent_for_s: float = _INTERVAL_S) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._due_at = time.monotonic() + silent_for_s
+        self._due_at = time.monotonic() + _INTERVAL_S
         self._is_shown = False
 
     @property

@@ -72,6 +72,12 @@ def format_bytes(num_bytes: float) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
 
 
+def round_up_bytes(num_bytes: int) -> str:
+    """Write a size as a short setting that `parse_bytes` reads as at least so much."""
+    unit, size = next(((unit, size) for unit, size in _BYTE_UNITS.items() if num_bytes <= 1000 * size), ("yb", 1024**8))
+    return f"{-(-10 * num_bytes // size) / 10:g}{unit}"
+
+
 def _split(text: str, what: str, example: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip().lower())
     if match is None or len(text) > _MOST_CHARACTERS:

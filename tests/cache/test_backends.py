@@ -59,8 +59,12 @@ def item(data: Dataset, number: int) -> Item:
     return item_of_shard(data.infos[number], number, "0e")
 
 
+def ignore(_: object) -> None:
+    """Do without reports."""
+
+
 def fetch(backend: Backend, wanted: Item) -> Any:
-    return backend.fetch(0, wanted, lambda _: None, is_urgent=True)
+    return backend.fetch(0, wanted, ignore, is_urgent=True)
 
 
 def test_it_brings_an_item_once_and_counts_it(tmp_path: Path, kind: Any) -> None:
@@ -92,10 +96,10 @@ def test_it_reads_objects_and_ranges_in_the_order_asked_for(tmp_path: Path, kind
     names = [item(data, number).name for number in (0, 1)]
     places = [(names[1], None), (names[0], Span(5, 50)), (names[1], Span(0, 3)), (names[0], Span(7, 7))]
     with opened(kind, data) as backend:
-        found = backend.read(0, places, "0e", {})
+        found = backend.read(0, places, "0e", {}, ignore)
         assert found[0] == content(names[1], 100_000)
         assert found[1:] == [content(names[0], 50)[5:], content(names[1], 3), b""]
-        assert backend.read(0, places[1:2], "0e", {names[0]: 0}) == [content(names[0], 50)[5:]]
+        assert backend.read(0, places[1:2], "0e", {names[0]: 0}, ignore) == [content(names[0], 50)[5:]]
         assert not data.cached_names()
 
 
@@ -104,7 +108,7 @@ def test_more_reads_than_threads_all_end(tmp_path: Path, kind: Any) -> None:
     name = item(data, 0).name
     with opened(kind, data) as backend, ThreadPoolExecutor(150) as pool:
         spans = [Span(number, number + 10) for number in range(300)]
-        found = list(pool.map(lambda span: backend.read(0, [(name, span)], "0e", {})[0], spans))
+        found = list(pool.map(lambda span: backend.read(0, [(name, span)], "0e", {}, ignore)[0], spans))
         assert found == [content(name, 1000)[span.begin : span.end] for span in spans]
         assert sum(thread.name.startswith("penstock-read") for thread in threading.enumerate()) <= 96
 
@@ -115,7 +119,7 @@ def test_its_errors_are_of_our_tree(tmp_path: Path, kind: Any) -> None:
         with pytest.raises(ObjectNotFoundError):
             fetch(backend, item_of_object("absent", "absent", 10, edition="0e"))
         with pytest.raises(ObjectNotFoundError):
-            backend.read(0, [("absent", None)], "0e", {})
+            backend.read(0, [("absent", None)], "0e", {}, ignore)
 
 
 def test_it_keeps_to_a_limit_and_says_what_may_stay_open(tmp_path: Path, kind: Any) -> None:

@@ -343,7 +343,7 @@ def test_missing_and_empty_datasets(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_cannot_work_says_what_is_needed(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CacheTooSmallError, match="raise cache_limit"):
+    with pytest.raises(CacheTooSmallError, match='set cache_limit="'):
         list(StreamingDataset(remote=folder, local=tmp_path, cache_limit=1000, shuffle=True))
 
 

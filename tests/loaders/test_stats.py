@@ -189,6 +189,7 @@ LOOP = ["batches", "seconds_starting", "seconds_waiting", "seconds_training", "w
 NODE = [
     "downloads",
     "bytes",
+    "bytes_twice",
     "retries",
     "errors",
     "evictions",

@@ -125,6 +125,19 @@ def test_without_a_batch_size_workers_warn_and_no_state_is_given(folder: Path, w
         dataset.state_dict(num_samples=8)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_whose_batches_are_not_the_datasets_warns(folder: Path, workers: int) -> None:
+    loader: DataLoader[Any] = DataLoader(open_dataset(folder), batch_size=2 * BATCH, num_workers=workers)
+    with pytest.raises(UserWarning, match=f"batches of {2 * BATCH} samples, but its dataset has batch_size={BATCH}"):
+        list(loader)
+    gc.collect()
+
+
+def test_a_loader_that_makes_no_batches_does_not_warn(folder: Path) -> None:
+    loader: DataLoader[Any] = DataLoader(open_dataset(folder, columnar=True), batch_size=None)
+    assert [len(batch["id"]) for batch in loader] == [BATCH] * 16 + [3]
+
+
 def _be_quiet(worker: int) -> None:
     import warnings
 
@@ -145,8 +158,9 @@ def test_the_state_of_a_dataset_under_a_stock_loader(folder: Path, epochs: list[
     else:
         assert dataset.state_dict() == dataset.state_dict(num_samples=5 * BATCH)
     state = json.loads(json.dumps(dataset.state_dict(num_samples=5 * BATCH)))
-    other = open_dataset(folder, shuffle_seed=1)  # the seed is the state's
-    other.load_state_dict(state)
+    other = open_dataset(folder, shuffle_seed=1)
+    with pytest.warns(UserWarning, match="shuffle_seed=9176, and this dataset has shuffle_seed=1"):
+        other.load_state_dict(state)
     again: DataLoader[Any] = DataLoader(other, batch_size=BATCH, num_workers=2 - workers)
     steps = iter(again)
     assert batch_ids([next(steps) for _ in range(3)]) == epochs[1][5:8]
@@ -299,10 +313,10 @@ def test_mosaic_states_load_and_go_on(folder: Path) -> None:
     begun = open_dataset(folder, order="mosaic", **options)
     begun.set_epoch(1)
     expected = batch_ids(DataLoader(begun, batch_size=BATCH))
-    resumed = StreamingDataLoader(open_dataset(folder), num_workers=2)  # the order is the state's
+    resumed = StreamingDataLoader(open_dataset(folder, shuffle_seed=7), num_workers=2)  # the order is the state's
     resumed.load_state_dict(theirs)
     assert batch_ids(resumed) == expected[5:]
-    native = open_dataset(folder, order="native")
+    native = open_dataset(folder, order="native", shuffle_seed=7)
     native.load_state_dict(theirs)
     with pytest.raises(ResumeError, match="order='mosaic'"):
         next(iter(native))

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import CacheTooSmallError, ConfigError
-from penstock.order.advice import check_cache, check_world, measure_footprint
+from penstock.errors import ConfigError
 from penstock.order.cursor import Cursor
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
@@ -261,22 +260,6 @@ def test_a_plan_goes_to_workers_without_what_it_remembers() -> None:
     ids = read_epoch(plan)
     assert len(pickle.dumps(plan)) == small
     assert (read_epoch(pickle.loads(pickle.dumps(plan))) == ids).all()
-
-
-def test_advice_comes_with_numbers() -> None:
-    one = [StreamShards(name="one", lengths=np.full(400, 50))]
-    plan = StreamPlan.make(one, OrderOptions(num_canonical_nodes=8, shuffle_block_size=500))
-    world = World(num_nodes=4, ranks_per_node=8)
-    footprint = measure_footprint(plan, world)
-    assert (footprint.lanes_per_node, footprint.shards_per_node) == (2, 22)
-    check_world(plan, world)
-    with pytest.warns(UserWarning, match="3 nodes do not divide 8 lanes"):
-        check_world(plan, World(num_nodes=3))
-    with pytest.warns(UserWarning, match="among 2 of 400 shards"):
-        check_world(StreamPlan.make(one, OrderOptions(num_canonical_nodes=1, shuffle_block_size=1)), World())
-    check_cache(plan, world, 22 * 10**6, np.full(400, 10**6))
-    with pytest.raises(CacheTooSmallError, match="22 shards"):
-        check_cache(plan, world, 10**7, np.full(400, 10**6))
 
 
 @pytest.mark.parametrize(

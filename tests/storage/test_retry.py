@@ -160,7 +160,7 @@ def test_an_outage_as_long_as_the_time_is_survived(policy: RetryPolicy, seed: in
         return "done"
 
     attempts = Attempts(policy, replace(clock.hooks, draw=draw.random), "it")
-    attempts.progressed()
+    attempts.progressed(1)
     while True:
         try:
             assert action() == "done"
@@ -179,7 +179,7 @@ def test_any_byte_starts_both_counts_anew(policy: RetryPolicy, gaps: list[float]
         clock.time += gap * policy.patience_s
         attempts.failed(StoreError("cut"))
         clock.time += policy.patience_s
-        attempts.progressed()
+        attempts.progressed(1)
     attempts.failed(StoreError("cut"))
 
 
@@ -188,7 +188,7 @@ def test_every_sign_of_life_is_told() -> None:
     hooks = replace(clock.hooks, on_life=lambda: signs.append(clock.time))
     attempts = Attempts(POLICY, hooks, "it")
     clock.time = 5
-    attempts.progressed()
+    attempts.progressed(1)
     clock.time = 7
     attempts.failed(StoreError("cut"))
     assert signs == [5, 7, 8]

@@ -6,7 +6,7 @@ import itertools
 import threading
 from concurrent.futures import wait
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.cache.client import Client, RegisteredCache, new_group
 from penstock.processes import PerProcess
@@ -14,6 +14,7 @@ from penstock.wire.messages import Expect, Fetch, Fetched, GetCaused, GetStats, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from penstock.fetcher.scheduler import Scheduler
     from penstock.types import Place
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.wire.messages import Progress, StreamCounts
     from penstock.wire.settings import CachedStream
     from penstock.wire.share import Share
+
+T = TypeVar("T")
 
 _PROGRESS_S = 1.0
 
@@ -62,10 +65,17 @@ class FetcherBackend:
         """Bring an item and wait until it is there."""
         return self._client.request(Fetch(self._group, stream, item, is_urgent), on_progress=on_progress)[0]
 
-    def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
+    def read(
+        self,
+        stream: int,
+        places: Sequence[Place],
+        edition: str,
+        shards: Mapping[str, int],
+        on_progress: Callable[[Progress], None],
+    ) -> list[bytes]:
         """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
         message = Read(self._group, stream, tuple(places), edition, dict(shards))
-        found, payload = self._client.request(message)
+        found, payload = self._client.request(message, on_progress=on_progress)
         if len(places) == 1:
             return [payload]
         ends = itertools.accumulate(found.sizes)
@@ -138,6 +148,13 @@ class _LocalScheduler:
 _local_scheduler = PerProcess(_LocalScheduler)
 
 
+def _answer(future: Future[T], report: Callable[[], None]) -> T:
+    """Wait for an answer, and report every second."""
+    while not wait([future], _PROGRESS_S).done:
+        report()
+    return future.result()
+
+
 class LocalBackend:
     """Runs the same scheduler in this process."""
 
@@ -168,17 +185,23 @@ class LocalBackend:
         """Bring an item and wait until it is there."""
         request = self._scheduler.ask(self._key, stream, item, is_urgent=is_urgent)
         try:
-            while not wait([request.future], _PROGRESS_S).done:
-                on_progress(self._scheduler.progress(request))
-            fetched = request.future.result()
+            fetched = _answer(request.future, lambda: on_progress(self._scheduler.progress(request)))
         finally:
             self._scheduler.withdraw(request)
         notice = self._scheduler.take_notice(self._key, stream)
         return replace(fetched, warnings=(notice,)) if notice else fetched
 
-    def read(self, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> list[bytes]:
+    def read(
+        self,
+        stream: int,
+        places: Sequence[Place],
+        edition: str,
+        shards: Mapping[str, int],
+        on_progress: Callable[[Progress], None],
+    ) -> list[bytes]:
         """Give objects, or ranges of them."""
-        found = self._scheduler.read(self._key, stream, places, edition, shards).result()
+        reading = self._scheduler.read(self._key, stream, places, edition, shards)
+        found = _answer(reading.future, lambda: on_progress(self._scheduler.progress_of_read(reading)))
         return [b"".join(pieces) for pieces in found]
 
     def expect(self, wants: Sequence[Want]) -> None:

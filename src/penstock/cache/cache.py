@@ -244,9 +244,11 @@ class Cache:
         if not places:
             return []
         edition = self._opened(stream)[0].edition.name
+        names = {key for key, _ in places}
+        what = f"parts of {places[0][0]}" if len(names) == 1 else f"parts of {len(names)} shards"
         begin = time.monotonic_ns()
-        with WaitingFor(self._described(stream, f"parts of {places[0][0]}")):
-            found = self._backend(stream).read(stream, places, edition, shards or {})
+        with wait_line(what) as show, WaitingFor(self._described(stream, what)):
+            found = self._backend(stream).read(stream, places, edition, shards or {}, show)
         waited_ns = time.monotonic_ns() - begin
         self._counts.add(stream, waiting_ns=waited_ns, downloaded_bytes=sum(map(len, found)))
         return found

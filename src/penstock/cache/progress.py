@@ -1,8 +1,12 @@
-"""A line on the terminal while somebody waits long for data."""
+"""A sign of life while somebody waits long for data: a line on the terminal, or a line in the log every few seconds."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.status_line import StatusLine
@@ -13,20 +17,83 @@ if TYPE_CHECKING:
 
     from penstock.wire.messages import Progress
 
+_log = logging.getLogger("penstock.cache")
+# How long it is silent at first: a line that is written over disturbs less than one in a log.
+_TERMINAL_AFTER_S = 2.0
+_LOG_AFTER_S = 3.0
+_LOG_EVERY_S = 5.0
+
+
+class LongWait:
+    """One wait of one thread, however many things it waits for one after the other."""
+
+    def __init__(self, line: StatusLine | None = None) -> None:
+        self._line = line or StatusLine()
+        self._since = time.monotonic()
+
+    def show(self, what: str | None, progress: Progress) -> None:
+        """Show a report of the fetcher, if it says something and the time has come; `what` is what the user waits for.
+
+        Of a process's threads only one writes to the log at a time, and of a loader's workers only the first.
+        """
+        waited_s = time.monotonic() - self._since
+        if not progress.name or _process.is_silent:
+            return
+        if self._line.is_terminal:
+            if waited_s >= _TERMINAL_AFTER_S:
+                self._line.show(describe(progress, what))
+        elif waited_s >= _LOG_AFTER_S and _process.takes_turn():
+            _log.warning("waited %.0f s for data so far: %s", waited_s, describe(progress, what))
+
+    def end(self) -> None:
+        """Erase the line, if there is one."""
+        self._line.clear()
+
+
+class _ProcessLines:
+    """What the threads of a process share."""
+
+    def __init__(self) -> None:
+        self.is_silent = False
+        self._next_at = 0.0
+
+    def takes_turn(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + _LOG_EVERY_S
+        return True
+
+
+_process = _ProcessLines()
+_mine = threading.local()  # the wait of this thread, if it is in one
+
+
+def leave_lines_to_others() -> None:
+    """Show nothing in this process from now on: another one waits for the same store, and says so."""
+    _process.is_silent = True
+
+
+@contextmanager
+def one_wait() -> Iterator[LongWait]:
+    """Count whatever this thread waits for within the block as one wait; a block within another belongs to that."""
+    outer: LongWait | None = getattr(_mine, "wait", None)
+    if outer is not None:
+        yield outer
+        return
+    _mine.wait = wait = LongWait()
+    try:
+        yield wait
+    finally:
+        _mine.wait = None
+        wait.end()
+
 
 @contextmanager
 def wait_line(what: str | None) -> Iterator[Callable[[Progress], None]]:
-    """Give what shows a report of the fetcher during a long wait, on a terminal only, until the wait is over."""
-    line = StatusLine(silent_for_s=2.0)
-
-    def show(progress: Progress) -> None:
-        if progress.name and line.is_due() and line.is_terminal:
-            line.show(describe(progress, what))
-
-    try:
-        yield show
-    finally:
-        line.clear()
+    """Give what shows a report of the fetcher during a wait."""
+    with one_wait() as wait:
+        yield partial(wait.show, what)
 
 
 def describe(progress: Progress, what: str | None = None) -> str:
@@ -36,6 +103,8 @@ def describe(progress: Progress, what: str | None = None) -> str:
         return f"waiting for room in the cache for {name}"
     if progress.state == "queued":
         return f"waiting to download {name}, {progress.position} before it"
-    total = progress.total_bytes
-    done = f"{format_bytes(progress.num_bytes)} of {format_bytes(total)}" if total else ""
-    return f"downloading {name} ({done}; {progress.num_wanted} wanted), {format_bytes(progress.bytes_per_s)}/s"
+    done, total = format_bytes(progress.num_bytes), progress.total_bytes
+    size = f"{done} of {format_bytes(total)}" if total else f"{done} so far"
+    if progress.state == "reading":
+        return f"reading {name} ({size}), {format_bytes(progress.bytes_per_s)}/s"
+    return f"downloading {name} ({size}; {progress.num_wanted} wanted), {format_bytes(progress.bytes_per_s)}/s"

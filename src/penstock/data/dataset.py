@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from penstock.cache.progress import leave_lines_to_others
 from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
 from penstock.data.mosaic_names import MosaicNames
@@ -19,6 +20,7 @@ from penstock.data.run_state import Planner, RunState, advise
 from penstock.data.seat import is_worker, worker_of
 from penstock.data.settings import DatasetSettings
 from penstock.data.stats import open_counters
+from penstock.data.stock_loader import warn_of_other_batches
 from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
@@ -261,13 +263,20 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         if is_worker():
             end_with_parent()
             keep_small_tensors_inside(self.counters)
-            return chain.from_iterable(self._to_the_end(self._begin_pass(number)))
+            if worker_of()[0] != 0:
+                leave_lines_to_others()
+            return chain.from_iterable(self._to_the_end(self._watched(self._begin_pass(number))))
         return chain.from_iterable(self._begin_later(number))
+
+    def _watched(self, pieces: Iterator[Iterator[Any]]) -> Iterator[Iterator[Any]]:
+        """Look at who asks for the first item, and give everything."""
+        warn_of_other_batches(self.batch_size)
+        yield from pieces
 
     def _begin_later(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Begin a pass when its first item is taken: loaders make iterators that they never use."""
         try:
-            yield from self._begin_pass(number)
+            yield from self._watched(self._begin_pass(number))
         except KeyboardInterrupt as interrupt:
             raise cut_short(interrupt) from None
 
@@ -355,7 +364,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
                 return  # another worker of this loader was here first
         if not isinstance(state, dict) or "epoch" not in state:
             raise ResumeError(f"a state is a dict with an epoch, not {type(state).__name__}: load one as it was saved")
-        self.run.passes.load(dict(state))
+        self.run.load(dict(state))
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from penstock.cache.cache import Cache, CachedStream
+from penstock.cache.progress import one_wait
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
@@ -80,7 +81,8 @@ def open_streams(
     """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
     own = [_own_source(stream) for stream in streams]
     stored = {number: stream for number, stream in enumerate(streams) if own[number] is None}
-    table = _open_stored(stored, options, limit_bytes, counters) if stored else None
+    with one_wait():
+        table = _open_stored(stored, options, limit_bytes, counters) if stored else None
     ranges: list[ShardRange] = []
     files: list[StreamFiles | None] = []
     first_shard = 0

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cache.once import keep_in_files
 from penstock.data.passes import NO_WORKER, SharedPasses
-from penstock.data.seat import is_worker
+from penstock.data.seat import is_worker, worker_of
 from penstock.errors import ResumeError
-from penstock.order.advice import check_cache, check_world
+from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.mosaic.plan import MosaicPlan
@@ -18,6 +18,7 @@ from penstock.order.mosaic.state import with_mosaic_keys
 from penstock.order.native import StreamPlan
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
+from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +66,7 @@ class Planner:
         settings: RunSettings,
         *,
         allow_mix_change: bool,
-        advise: Callable[[StreamPlan, World], None],
+        advise: Callable[[StreamPlan, World, bool], None],
     ) -> None:
         self._streams, self.settings = streams, settings
         self._allow_mix_change, self._advise = allow_mix_change, advise
@@ -86,7 +87,7 @@ class Planner:
             compute_once=keep_in_files,
         )
         if isinstance(plan, StreamPlan):
-            self._advise(plan, world)
+            self._advise(plan, world, state is not None)
         planned = PlannedRun(plan=plan, resumed_at=at)
         self._last = key, planned
         return planned
@@ -180,6 +181,16 @@ class RunState:
 
     # --- States -----------------------------------------------------------------------------------------------
 
+    def load(self, state: dict[str, Any]) -> None:
+        """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
+        begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
+        if begun not in (None, given) and worker_of()[0] == 0:
+            warn_user(
+                f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run"
+                f" goes on with {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
+            )
+        self.passes.load(state)
+
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
         """Describe where the job stands, by what was delivered to all ranks or, failing that, by what this one yielded.
 
@@ -188,7 +199,13 @@ class RunState:
         passes = self.passes.read()
         now = self._now(passes)
         if passes.is_between_passes:
-            return self._describe(now, passes, self.start_of(passes))
+            at = self.start_of(passes)
+            if num_samples not in (None, 0, at.position if from_beginning else 0):
+                raise ResumeError(
+                    f"no pass has begun, so num_samples={num_samples} cannot have been delivered: begin to iterate"
+                    " first, or leave num_samples out for a state at which the next pass begins"
+                )
+            return self._describe(now, passes, at)
         begun = passes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
             raise ResumeError(
@@ -243,8 +260,11 @@ class RunState:
         abandon_in_children(self)
 
 
-def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World) -> None:
+def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World, is_resumed: bool) -> None:
     """Say what the world and the limit of the cache mean for a plan."""
-    check_world(plan, world)
+    room = None
     if cache_limit is not None and source.is_fetched:
-        check_cache(plan, world, cache_limit, source.sizes)
+        room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes)
+        check_cache(plan, world, room, is_resumed=is_resumed)
+    if worker_of()[0] == 0:  # one of all workers is enough to say it
+        check_world(plan, world, int(source.sizes.sum()), room)

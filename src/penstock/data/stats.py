@@ -58,6 +58,7 @@ class NodeStats:
 
     downloads: int = 0
     bytes: int = 0  # that came from stores, whatever for
+    bytes_twice: int = 0  # of them, those that were read alone before their shard came as a whole
     retries: int = 0
     errors: int = 0
     evictions: int = 0  # files that were removed to make room

@@ -11,8 +11,10 @@ from penstock.wire.messages import StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 GroupKey = tuple[int, int]  # client and its group
+_MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 
 
 class Counts:
@@ -22,7 +24,7 @@ class Counts:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
         self._on_caused: dict[GroupKey, Callable[[int, StreamCounts], None]] = {}
-        self._brought: set[int] = set()
+        self._came: dict[tuple[Path, str], int | None] = {}  # bytes of shards that came alone; None: the whole
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
@@ -48,20 +50,34 @@ class Counts:
             self._num_bytes += num_bytes
             self._roll()
 
-    def add_download(self, cause: tuple[GroupKey, int] | None, num_bytes: int, item: tuple[str, str] | None) -> None:
-        """Count what was fetched, also for the stream that caused it.
-
-        `item` names what may be evicted: if it came before, it was.
-        """
-        key = hash(item)
+    def add_ranges(self, shard: tuple[Path, str], num_bytes: int) -> None:
+        """Count what was read of a shard alone: it comes twice if the whole follows, or came meanwhile."""
         with self._lock:
+            before = self._came.pop(shard, 0)
+            self._totals["bytes_twice"] += num_bytes if before is None else 0
+            self._remember(shard, None if before is None else before + num_bytes)
+
+    def add_download(
+        self, cause: tuple[GroupKey, int] | None, num_bytes: int, shard: tuple[Path, str], *, can_evict: bool = False
+    ) -> None:
+        """Count an item that was fetched, also for the stream that caused it.
+
+        Where items are evicted, one that came before was.
+        """
+        with self._lock:
+            before = self._came.pop(shard, 0)
+            is_again = can_evict and before is None
+            self._totals["bytes_twice"] += before or 0
+            self._remember(shard, None)
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
-            is_again = item is not None and key in self._brought
-            if item is not None:
-                self._brought.add(key)
             if cause is not None and cause[0] in self._on_caused:
                 self._on_caused[cause[0]](cause[1], StreamCounts(1, num_bytes, int(is_again)))
+
+    def _remember(self, shard: tuple[Path, str], came: int | None) -> None:
+        self._came[shard] = came
+        if len(self._came) > _MOST_REMEMBERED:
+            del self._came[next(iter(self._came))]
 
     def rate(self) -> float:
         """Give the bytes that come in a second."""
@@ -81,4 +97,4 @@ class Counts:
     def totals(self) -> dict[str, int]:
         """Give all totals."""
         with self._lock:
-            return {name: self._totals[name] for name in ("downloads", "bytes", "retries", "errors")}
+            return {name: self._totals[name] for name in ("downloads", "bytes", "bytes_twice", "retries", "errors")}

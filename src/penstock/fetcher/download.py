@@ -85,7 +85,8 @@ class Download:
     pool: PiecePool
     owner: PieceOwner
     unpacking: threading.Semaphore
-    on_bytes: Callable[[int], None]
+    on_bytes: Callable[[int], None]  # hears of those that were there already; of others the pool does
+    check_wanted: Callable[[], None]  # raises once nobody wants the item any more
     on_retry: Callable[[], None]
     beginning: Beginning | None  # of the item's first part, if somebody has read it already
     ledger: Ledger
@@ -261,7 +262,7 @@ class Download:
                     f"{self.origin.where(file.key)}: {len(span)} bytes were asked for, and another number came"
                 )
             out.write(data, span.begin)
-        self.on_bytes(len(span))
+        self.check_wanted()
         reach("download.half")  # with more than one piece, others are still under way
         return info
 

@@ -158,7 +158,7 @@ class Downloader:
             if transfer.reservation is None:
                 return None
             cause = transfer.demand().cause
-            transfer.begin()
+            transfer.begin(item.packed_bytes or item.raw_bytes)
             try:
                 record = self._download(transfer, item, beginning, copy).run()
             except CancelledError as error:
@@ -166,8 +166,8 @@ class Downloader:
             transfer.arrived = record
             num_bytes = item.packed_bytes or item.raw_bytes
             # Before readers find it: who counts afterwards misses none.
-            name = (str(transfer.directory), item.identity) if self._budget.may_evict(transfer.directory) else None
-            self._counts.add_download(cause, num_bytes, name)
+            can_evict = self._budget.may_evict(transfer.directory)
+            self._counts.add_download(cause, num_bytes, (transfer.directory, item.identity), can_evict=can_evict)
             if item.number is not None:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]
@@ -186,7 +186,8 @@ class Downloader:
             pool=self._pool,
             owner=transfer,
             unpacking=self._unpacking,
-            on_bytes=lambda num_bytes: self._on_bytes(transfer, num_bytes),
+            on_bytes=transfer.add_bytes,
+            check_wanted=transfer.check_wanted,
             on_retry=lambda: self._counts.add("retries"),
             beginning=beginning,
             ledger=folder.ledger,
@@ -196,10 +197,6 @@ class Downloader:
             explain=lambda key: self.watch.explain(transfer.directory, item.edition, origin, key),
             file_mode=0o600 if transfer.stream.is_private else 0o666,
         )
-
-    def _on_bytes(self, transfer: Transfer, num_bytes: int) -> None:
-        transfer.add_bytes(num_bytes)
-        self._counts.add_arrived(num_bytes)
 
     # --- The index ------------------------------------------------------------------------------------------
 
@@ -215,9 +212,10 @@ class Downloader:
                     f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
                     num_bytes=num_bytes,
                 )
+            transfer.begin(num_bytes)
             download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
             with download.fetched_index() as (path, info):
-                self._counts.add_download(transfer.demand().cause, info.num_bytes, None)
+                self._counts.add_download(transfer.demand().cause, info.num_bytes, (transfer.directory, item.identity))
                 with self._holding(transfer, item.name):
                     evict = partial(self._budget.evict, transfer.directory)
                     edition = self._opener.open(folder, origin, path, info, evict)

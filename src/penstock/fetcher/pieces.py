@@ -40,10 +40,17 @@ def split(num_bytes: int) -> list[Span]:
 
 
 class PieceOwner:
-    """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first."""
+    """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first. Safe for threads."""
 
     def __init__(self, *rank: float) -> None:
         self.rank: tuple[float, ...] = rank
+        self.num_bytes_done = 0
+        self._lock = threading.Lock()
+
+    def add_bytes(self, num_bytes: int) -> None:
+        """Count bytes as they come."""
+        with self._lock:
+            self.num_bytes_done += num_bytes
 
 
 @dataclass(eq=False)
@@ -56,6 +63,7 @@ class Piece:
     timeout_s: float  # the store's patience: so long without a byte
     where: str
     future: Future[Any] = field(default_factory=Future)
+    num_arrived: int = 0  # bytes that its store has told of
     heard_at: float | None = None  # when it began, then its last sign of life
     given_up: threading.Event = field(default_factory=threading.Event)
 
@@ -71,9 +79,10 @@ class Piece:
 
 
 class PiecePool:
-    """Runs pieces. Threads come when they are needed and stay until `close`."""
+    """Runs pieces. Threads come when they are needed and stay until `close`. `on_bytes` hears of bytes as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        self._on_bytes = on_bytes
         self._changed = threading.Condition()
         self._pending: dict[PieceOwner, deque[Piece]] = {}
         self._concurrency = Concurrency()
@@ -124,6 +133,17 @@ class PiecePool:
         except BaseException:
             self.cancel(pieces)
             raise
+
+    def note_bytes(self, num_bytes: int) -> None:
+        """Hear from the store that reads a piece in this thread how many bytes came just now."""
+        piece = self._piece_here()
+        if piece is not None:
+            self._count(piece, num_bytes)
+
+    def _count(self, piece: Piece, num_bytes: int) -> None:
+        piece.num_arrived += num_bytes
+        piece.owner.add_bytes(num_bytes)
+        self._on_bytes(num_bytes)
 
     def note_life(self) -> None:
         """Hear from the store that reads a piece in this thread: a byte came, or it tries again."""
@@ -222,6 +242,8 @@ class PiecePool:
         if error is not None:
             piece.future.set_exception(error)
         else:
+            if piece.num_arrived < piece.num_bytes:  # of a store that tells nothing on the way
+                self._count(piece, piece.num_bytes - piece.num_arrived)
             piece.future.set_result(result)
 
     def _next(self) -> Piece | None:

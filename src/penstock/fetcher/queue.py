@@ -9,7 +9,6 @@ import enum
 import heapq
 import itertools
 import math
-import threading
 import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
@@ -69,21 +68,18 @@ class Transfer(PieceOwner):
         self.demand = demand
         self.reservation: Reservation | None = None  # its room, given back when it ends
         self.arrived: Record | None = None  # what has taken that room
-        self.num_bytes_done = 0  # in this attempt
+        self.total_bytes = item.packed_bytes or item.raw_bytes  # 0: not known yet
         self.is_cancelled = False  # for good: who wants it again begins another
-        self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        """Count from the beginning."""
+    def begin(self, total_bytes: int) -> None:
+        """Count from the beginning, now that it is known how many will come."""
         with self._lock:
-            self.num_bytes_done = 0
+            self.num_bytes_done, self.total_bytes = 0, total_bytes
 
-    def add_bytes(self, num_bytes: int) -> None:
-        """Count bytes as they come; raises once nobody wants them any more."""
+    def check_wanted(self) -> None:
+        """Raise once nobody wants it any more."""
         if self.is_cancelled:
             raise CancelledError
-        with self._lock:
-            self.num_bytes_done += num_bytes
 
 
 @dataclass(eq=False)

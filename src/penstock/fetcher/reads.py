@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,11 @@ from penstock.errors import CacheError
 from penstock.fetcher.pieces import MOST_SMALL, PieceOwner, split
 from penstock.storage.base import check_version
 from penstock.storage.pieces import PIECE_BYTES
-from penstock.storage.ranges import coalesce, cut_out
+from penstock.storage.ranges import coalesce, cut_out, fitting_gap
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
 
     from typing_extensions import Buffer
 
@@ -29,6 +28,15 @@ if TYPE_CHECKING:
     from penstock.wire.settings import CachedStream
 
 
+class Reading(PieceOwner):
+    """One question for objects or ranges, and how far its answer is: who asked first comes first."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, time.monotonic())
+        self.total_bytes = 0
+        self.future: Future[list[list[Buffer]]] = Future()
+
+
 class ObjectReader:
     """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
 
@@ -39,55 +47,59 @@ class ObjectReader:
         self._watch = watch
         self._threads = ThreadPoolExecutor(MOST_SMALL, thread_name_prefix="penstock-read")
 
-    def start(
-        self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
-    ) -> Future[list[list[Buffer]]]:
+    def start(self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> Reading:
         """Read in the background; each object or range comes as a list of pieces."""
-        return self._threads.submit(self._read, stream, places, edition, shards)
+        reading = Reading()
+        reading.future = self._threads.submit(self._read, reading, stream, places, edition, shards)
+        return reading
 
     def close(self) -> None:
         """Begin nothing more, and let the threads end; what they wait for ends with the pool of pieces."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _read(
-        self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
+        self, reading: Reading, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
     ) -> list[list[Buffer]]:
         """Give objects or ranges of them, all read at the same time: near ranges together, whole objects in pieces.
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
         """
-        origin, owner = self._origins.of(stream), PieceOwner(0.0, time.monotonic())  # who asked first comes first
+        origin = self._origins.of(stream)
         wanted: dict[str, list[Span]] = {}
         for key, span in places:
             if span is not None:
                 wanted.setdefault(key, []).append(span)
-        ranges = {key: coalesce(spans, most_bytes=PIECE_BYTES) for key, spans in wanted.items()}
+        ranges = {
+            key: coalesce(spans, gap_bytes=fitting_gap(spans), most_bytes=PIECE_BYTES) for key, spans in wanted.items()
+        }
         try:
             keys = [key for key, span in places if span is None]
-            asked = [self._pool.submit(owner, 0, origin, key, partial(origin.store.stat, key)) for key in keys]
+            asked = [self._pool.submit(reading, 0, origin, key, partial(origin.store.stat, key)) for key in keys]
             whole: dict[str, ObjectInfo] = dict(zip(keys, self._pool.wait(asked), strict=True))
             pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
-            found, infos = self._read_all(origin, owner, ranges, pinned)
+            found, infos = self._read_all(origin, reading, ranges, pinned)
             for key, number in shards.items():
                 if key in infos:
                     shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
                     self._watch.check(stream.directory, shard, [infos[key]], origin)
+                    self._counts.add_ranges((stream.directory, shard.identity), sum(map(len, ranges[key])))
             objects = {key: split(info.num_bytes) for key, info in whole.items()}
             etags = {key: info.etag for key, info in whole.items()}
-            complete, _ = self._read_all(origin, owner, objects, etags)
+            complete, _ = self._read_all(origin, reading, objects, etags)
         except CancelledError as error:
             raise CacheError("the fetcher is closing") from error
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
     def _read_all(
-        self, origin: Origin, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+        self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
     ) -> tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]:
         def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
             return origin.store.read_piece(key, span, etags[key])
 
+        reading.total_bytes += sum(len(span) for spans in wanted.values() for span in spans)
         pieces = [
-            self._pool.submit(owner, len(span), origin, key, partial(read, key, span))
+            self._pool.submit(reading, len(span), origin, key, partial(read, key, span))
             for key, spans in wanted.items()
             for span in spans
         ]

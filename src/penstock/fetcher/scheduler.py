@@ -29,11 +29,9 @@ from penstock.wire.messages import NodeStats, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from typing_extensions import Buffer
 
     from penstock.fetcher.counts import GroupKey
+    from penstock.fetcher.reads import Reading
     from penstock.types import Place
     from penstock.wire.item import Item, Want
     from penstock.wire.messages import StreamCounts
@@ -52,13 +50,16 @@ class Scheduler:
         self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
         self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
         self._counts = Counts()
-        self._pool = PiecePool()
+        self._pool = PiecePool(self._counts.add_arrived)
         stripes = Stripes()
         self._budget = DiskBudget(stripes)
         self._shares = ShareBoard(self._budget)
         origins = Origins(
             RetryHooks(
-                sleep=self._pool.pause, on_retry=lambda _: self._counts.add("retries"), on_life=self._pool.note_life
+                sleep=self._pool.pause,
+                on_retry=lambda _: self._counts.add("retries"),
+                on_bytes=self._pool.note_bytes,
+                on_life=self._pool.note_life,
             )
         )
         self._downloader = Downloader(
@@ -192,7 +193,7 @@ class Scheduler:
 
     def read(
         self, group: GroupKey, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]
-    ) -> Future[list[list[Buffer]]]:
+    ) -> Reading:
         """Read objects or ranges of them, each in pieces, without touching the disk."""
         return self._reader.start(self._stream(group, stream), places, edition, shards)
 
@@ -204,15 +205,29 @@ class Scheduler:
             queued = self._queue.items.get(request.key)
             if queued is None or request not in queued.requests:
                 return Progress()
+            transfer = queued.transfer
+            total = queued.item.packed_bytes or queued.item.raw_bytes if transfer is None else transfer.total_bytes
+            done = 0 if transfer is None else transfer.num_bytes_done
             return Progress(
                 name=queued.item.name,
-                num_bytes=0 if queued.transfer is None else queued.transfer.num_bytes_done,
-                total_bytes=queued.item.packed_bytes or queued.item.raw_bytes,
+                num_bytes=min(done, total) if total else done,  # what was cut or damaged came more than once
+                total_bytes=total,
                 bytes_per_s=self._counts.rate(),
                 position=self._queue.position(queued),
                 num_wanted=len(self._queue),
                 state=queued.state.name.lower(),
             )
+
+    def progress_of_read(self, reading: Reading) -> Progress:
+        """Say how far a read is."""
+        return Progress(
+            name="ranges",
+            num_bytes=min(reading.num_bytes_done, reading.total_bytes),
+            total_bytes=reading.total_bytes,
+            bytes_per_s=self._counts.rate(),
+            num_wanted=1,
+            state="reading",
+        )
 
     def stats(self) -> NodeStats:
         """Give counts since the start, and what goes on now."""

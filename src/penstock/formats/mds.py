@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 # Asking for one range costs about as much as so many bytes.
 _TABLE_BYTES_PER_ROW = 256 << 10
+_SHARDS_PART_OF_TABLE = 32  # of tiny samples it is much of the shard, which may come as a whole soon
 
 
 class MDSRowRanges:
@@ -85,7 +86,8 @@ class MDSRowRanges:
 
 
 def _takes_whole_table(info: ShardInfo, rows: Int64Array) -> bool:
-    return table_bytes(info.num_samples) <= _TABLE_BYTES_PER_ROW * (len(rows) - 1)
+    little = min(_TABLE_BYTES_PER_ROW * (len(rows) - 1), info.parts[0].raw.num_bytes // _SHARDS_PART_OF_TABLE)
+    return table_bytes(info.num_samples) <= little
 
 
 class MDSFormat(ShardFormat):

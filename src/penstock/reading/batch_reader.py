@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from penstock.cache.progress import one_wait
 from penstock.errors import CorruptShardError
 from penstock.reading.columns import ColumnCollector, SampleCollector
 from penstock.reading.skip import SKIPPED, Gap
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 C = TypeVar("C", SampleCollector, ColumnCollector)
 
 
+# A hundred requests take little longer than one. Of more, each takes as long as many bytes on a good network.
+_FEW_ROWS = 100
+_COST_OF_FEW_BYTES = 8 << 10
+_COST_OF_MANY_BYTES = 96 << 10
+
+
 class BatchReader:
     """Reads samples by id, in the order asked for, from the shards that hold them."""
 
@@ -39,7 +46,7 @@ class BatchReader:
         shard = self._spans.shard_of(sample_id)
         row = sample_id - int(self._spans.starts[shard])
         with self._shards:
-            if self._rows is not None and shard not in self._shards and self._rows.is_worth_it(shard, 1):
+            if self._rows is not None and shard not in self._shards and self._rows.is_worth_it(shard, 1, 0):
                 with self._shards.waiting(), waiting:
                     [reader] = self._rows.open([(shard, np.array([row]))])
                 return reader.read([0])[0]
@@ -63,11 +70,11 @@ class BatchReader:
     def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
         groups = list(group_by_shard(ids, self._spans))
-        few = self._rows
+        few, cost_bytes = self._rows, _cost_of_asking(len(ids), len(groups))
         far = [
             (shard, rows, places)
             for shard, rows, places in groups
-            if few is not None and shard not in self._shards and few.is_worth_it(shard, len(rows))
+            if few is not None and shard not in self._shards and few.is_worth_it(shard, len(rows), cost_bytes)
         ]
         if few is not None and far:
             with self._shards.waiting(), waiting:
@@ -131,7 +138,7 @@ class BatchReader:
             return collector.samples()
 
     def _fill(self, collector: C, parts: Iterator[_Part]) -> C:
-        with self._shards:
+        with self._shards, one_wait():
             for reader, rows, places in parts:
                 collector.add(reader, rows, places)
             with decoding:
@@ -144,6 +151,11 @@ def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
         return reader.read([row])[0]
     except SKIPPED as error:
         return Gap(error)
+
+
+def _cost_of_asking(num_rows: int, num_shards: int) -> float:
+    """Say how long it takes to ask for the rows of each shard on average, in bytes that could be read instead."""
+    return (_COST_OF_FEW_BYTES if num_rows <= _FEW_ROWS else _COST_OF_MANY_BYTES) * num_rows / num_shards
 
 
 def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows] | None:

@@ -116,7 +116,9 @@ class Gathering:
 def _begin_column(name: str, encoding: Encoding, num_rows: int, *, by_sample: bool) -> GatheredColumn:
     """Begin a column in the way that suits its values."""
     if not isinstance(encoding, FixedEncoding):
-        return _DecodedColumn(name, encoding.decode_many if by_sample else encoding.to_column)
+        if by_sample:  # whoever reads samples asks for few large ones at a time
+            return _DecodedColumn(name, encoding.decode_many)
+        return (_ExpandingColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
     view = partial(_to_values, encoding) if by_sample else encoding.to_array
     kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
     return kind(name, view, encoding.num_bytes, num_rows)
@@ -225,6 +227,27 @@ class _DecodedColumn:
             except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
                 return decode_error(self._decode, as_list(pieces), rows.tolist(), shard, self._name, culprit)
         return None
+
+
+class _ExpandingColumn(_DecodedColumn):
+    """Values that take far more memory than their stored bytes: they are decoded when their batch is asked for."""
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        self._pieces = _in_one_list([group.pieces for group in self._groups], places)
+        self._origins = in_order([(group.shard, row) for group in self._groups for row in group.rows.tolist()], places)
+        self._groups = []
+
+    def take(self, begin: int, end: int | None) -> Values:
+        pieces, origins = self._pieces[begin:end], self._origins[begin:end]
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            for piece, (shard, row) in zip(pieces, origins, strict=True):
+                try:
+                    self._decode([piece])
+                except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+                    raise decode_error(self._decode, [piece], [row], shard, self._name, culprit) from error
+            raise
 
 
 def _in_one_list(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> list[bytes]:

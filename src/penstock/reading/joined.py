@@ -105,10 +105,10 @@ class _JoinedRows:
     def __init__(self, joined: JoinedSources, readers: dict[int, RowReader | None]) -> None:
         self._joined, self._readers = joined, readers
 
-    def is_worth_it(self, shard: int, num_rows: int) -> bool:
+    def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
         source, number = self._joined.find(shard)
         reader = self._readers[id(source)]
-        return reader is not None and reader.is_worth_it(number, num_rows)
+        return reader is not None and reader.is_worth_it(number, num_rows, cost_bytes)
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         asked: dict[int, list[tuple[int, Int64Array]]] = {}

@@ -10,7 +10,13 @@ import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
 from penstock.reading.open_shards import max_mapped
-from penstock.reading.schedule import Prefetcher, batches_ahead, max_open_shards, portion_size
+from penstock.reading.schedule import (
+    Prefetcher,
+    batches_ahead,
+    max_open_shards,
+    may_read_first_alone,
+    portion_size,
+)
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps
 from penstock.reading.source import mean_sizes
 from penstock.units import check_whole
@@ -112,7 +118,12 @@ class PassReader:
 
     def _cut(self, collected: ColumnCollector, begin: int, end: int, ids: Int64Array) -> Columns:
         counts, begun_ns = self._reader.counts, perf_counter_ns()
-        columns = collected.columns(begin, end)
+        try:
+            columns = collected.columns(begin, end)
+        except SKIPPED:  # large values are decoded only now
+            if not self._skips:
+                raise
+            columns = self._collect_around([ids]).columns(begin - end + len(ids))
         counts.collated(begun_ns)
         if self._make_columns is None:
             return columns
@@ -169,12 +180,17 @@ class PassReader:
             except SKIPPED:
                 if not self._skips:
                     raise
-            read = reader.batches.read_around(ids)
-            # Numbers in place of samples: what stands in for a bad one is the number of a good one.
-            numbers = [
-                sample if isinstance(sample, Gap) else number for number, sample in zip(ids.tolist(), read, strict=True)
-            ]
-            return reader.batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
+            return self._collect_around(block)
+
+    def _collect_around(self, block: list[Int64Array]) -> ColumnCollector:
+        """Read a block again that has bad samples, with others of their batches in their places."""
+        batches, ids = self._reader.batches, np.concatenate(block)
+        # Numbers in place of samples: what stands in for a bad one is the number of a good one.
+        numbers = [
+            sample if isinstance(sample, Gap) else number
+            for number, sample in zip(ids.tolist(), batches.read_around(ids), strict=True)
+        ]
+        return batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
 
     def _early(
         self, read: Callable[[Int64Array], T], read_some: Callable[[Int64Array, Callable[[], None]], T], ids: Int64Array
@@ -184,7 +200,7 @@ class PassReader:
         The shards of later batches are asked for after it: they would take the line from it.
         """
         is_first, self._has_begun = not self._has_begun, True
-        if is_first and self._schedule.seat.worker == 0:
+        if is_first and self._schedule.seat.worker == 0 and self._is_first_little:
             try:
                 return read_some(ids, self._look_ahead)
             except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
@@ -193,6 +209,11 @@ class PassReader:
                 pass
         self._look_ahead()
         return read(ids)
+
+    @property
+    def _is_first_little(self) -> bool:
+        size, num_samples = self._schedule.global_batch_size, self._source.spans.num_samples
+        return may_read_first_alone(global_batch_size=size, num_samples=num_samples)
 
     def _look_ahead(self) -> None:
         if self._prefetcher is not None:

@@ -44,13 +44,13 @@ class RangedRows:
         self._cache, self._options, self._find = cache, options, find
         self._num_read: dict[int, int] = {}
 
-    def is_worth_it(self, shard: int, num_rows: int) -> bool:
+    def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
         found = self._find(shard)
         if found is None or get_format(found.info.layout.format).row_ranges is None:
             return False
         part = found.info.parts[0]
-        if part.packed is not None or part.span is not None:
+        if part.packed is not None or part.span is not None or cost_bytes > part.raw.num_bytes:
             return False
         num_read = self._num_read.get(shard, 0) + num_rows
         if num_read > min(_MAX_ROWS, max(1, int(found.info.num_samples * _MAX_PART))):

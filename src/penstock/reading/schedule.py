@@ -88,6 +88,15 @@ def portion_size(sample_bytes: float) -> int | None:
     return None if sample_bytes < _LARGE_SAMPLE_BYTES else max(1, int(_PORTION_BYTES / sample_bytes))
 
 
+# Samples of the first batch that are read alone come again with their shards: so small a part of all may come twice.
+_MOST_TWICE = 1 / 12
+
+
+def may_read_first_alone(*, global_batch_size: int, num_samples: int) -> bool:
+    """Tell whether the first batch of all ranks is little enough of the dataset to be fetched without its shards."""
+    return global_batch_size <= _MOST_TWICE * num_samples
+
+
 # Shards that are fetched before they are needed, by default.
 _AHEAD_BYTES = 512 << 20
 _MIN_BATCHES_AHEAD = 8

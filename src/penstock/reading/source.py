@@ -45,8 +45,8 @@ class OpenShard(NamedTuple):
 class RowReader(Protocol):
     """Opens a few rows of shards that are far away, without the shards. Each process has its own."""
 
-    def is_worth_it(self, shard: int, num_rows: int) -> bool:
-        """Tell whether so many rows of a shard should be read alone."""
+    def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
+        """Tell whether so many rows of a shard should be read alone; to ask takes as long as to read `cost_bytes`."""
         ...
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:

@@ -14,9 +14,20 @@ if TYPE_CHECKING:
 
 # A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
 DEFAULT_GAP_BYTES = 256 << 10
+# What is read in vain may come again with the whole object: it is little of what lies between the first and the last.
+_MOST_IN_VAIN = 32
+_SMALLEST_GAP_BYTES = 1 << 10
 
 
-def coalesce(spans: Sequence[Span], *, gap_bytes: int = DEFAULT_GAP_BYTES, most_bytes: int) -> list[Span]:
+def fitting_gap(spans: Sequence[Span]) -> int:
+    """Choose the gap to read over: together all of them are a small part of the object, or some packets."""
+    if not spans:
+        return 0
+    extent = max(span.end for span in spans) - min(span.begin for span in spans)
+    return max(_SMALLEST_GAP_BYTES, min(DEFAULT_GAP_BYTES, extent // (_MOST_IN_VAIN * len(spans))))
+
+
+def coalesce(spans: Sequence[Span], *, gap_bytes: int, most_bytes: int) -> list[Span]:
     """Join spans that overlap or lie no further apart than `gap_bytes`, as long as the whole has at most `most_bytes`.
 
     The answer is sorted, and each span of the question lies within one of it; empty ones are left out. A span that is

@@ -93,14 +93,15 @@ def _draw() -> float:
 class RetryHooks:
     """What a policy needs from the world: a clock, a way to wait (which may raise to give up), witnesses.
 
-    `on_life` hears of every byte, of every failure and of every try: whoever watches over an operation then knows that
-    it does not hang, and that this policy will end it.
+    `on_bytes` hears how many came, as they come. `on_life` hears of them too, of every failure and of every try:
+    whoever watches over an operation then knows that it does not hang, and that this policy will end it.
     """
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     draw: Callable[[], float] = _draw
     on_retry: Callable[[StoreError], None] = lambda _: None
+    on_bytes: Callable[[int], None] = lambda _: None
     on_life: Callable[[], None] = lambda: None
 
 
@@ -114,10 +115,11 @@ class Attempts:
         self._failures = 0
         self._heard_at = self._began_at = hooks.now()
 
-    def progressed(self) -> None:
-        """Take note that something arrived: both counts start anew."""
+    def progressed(self, num_bytes: int) -> None:
+        """Take note that so many bytes arrived: both counts start anew."""
         self._failures = 0
         self._heard_at = self._hooks.now()
+        self._hooks.on_bytes(num_bytes)
         self._hooks.on_life()
 
     def failed(self, error: StoreError) -> None:

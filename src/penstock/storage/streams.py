@@ -88,7 +88,7 @@ class ReadsBodies(ABC):
                     etag = body.info.etag
                     for chunk in body.chunks:
                         data += chunk
-                        attempts.progressed()
+                        attempts.progressed(memoryview(chunk).nbytes)
                     missing = min(span.end, body.info.num_bytes) - span.begin - len(data)
                     if missing > 0:
                         raise StoreError(f"{key} was cut {missing} bytes before its end", key=key)

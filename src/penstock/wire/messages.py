@@ -101,6 +101,7 @@ class NodeStats:
 
     downloads: int
     bytes: int
+    bytes_twice: int  # of them, those that were read alone before their shard came as a whole
     retries: int
     errors: int
     evictions: int
@@ -124,7 +125,7 @@ class Progress:
     bytes_per_s: float = 0.0
     position: int = 0  # how many come before it
     num_wanted: int = 0
-    state: str = ""  # queued, running or parked
+    state: str = ""  # queued, running or parked; of ranges, reading
 
 
 @dataclass(slots=True, eq=False, repr=False)

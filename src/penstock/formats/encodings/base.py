@@ -25,11 +25,11 @@ class Encoding(ABC):
             def decode(self, data): return struct.unpack("<dd", data)
 
     There is one object of your class in each process, and several threads may use it. A value that is already `bytes`
-    is stored unchanged, in any column, and never passed to `encode`; `check_stored` may
-    refuse it.
+    is stored unchanged, in any column, and never passed to `encode`; `check_stored` may refuse it.
     """
 
     num_bytes: int | None = None  # the size of every value, if it is always the same: this saves four bytes per value
+    expands: bool = False  # values take far more memory than their stored bytes: columns decode one batch at a time
     follows_index: bool = False  # the index says whether a column stores the size of each value
     is_unsafe: bool = False  # reading can run code of whoever wrote the value, so readers have to allow it
 

@@ -46,6 +46,10 @@ def _pillow() -> Any:
     return require("PIL.Image", extra="images", purpose="an image column")
 
 
+def _simplejpeg() -> Any:
+    return require("simplejpeg", extra="images", purpose="image_decoder='array'")
+
+
 class ImageCodec(ABC):
     """One stored image ↔ a PIL image; some have a quicker way to an array."""
 
@@ -61,13 +65,24 @@ class ImageCodec(ABC):
     def to_pil(self, data: bytes) -> Any:
         """Give a PIL image."""
 
-    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
-        """Give an RGB array of (height, width, 3), if the budget allows it."""
+    def shape_of(self, data: bytes) -> tuple[int, int]:
+        """Give the height and the width, without decoding any pixel."""
+        width, height = self.to_pil(data).size
+        return height, width
+
+    def to_array(
+        self, data: bytes, budget: DecodeBudget, out: npt.NDArray[np.uint8] | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Give an RGB array of (height, width, 3), if the budget allows it; or fill `out`, which is in the budget."""
         image = self.to_pil(data)
         width, height = image.size
-        budget.take(width, height)
+        if out is None:
+            budget.take(width, height)
         with budget.working(width * height * _WORKING_BYTES):
-            return np.array(image.convert("RGB"))
+            if out is None:
+                return np.array(image.convert("RGB"))
+            out[:] = image.convert("RGB")
+            return out
 
 
 class PixelCodec(ImageCodec):
@@ -122,6 +137,15 @@ class FileCodec(ImageCodec):
             ) from error
 
 
+def _read_header(data: bytes) -> tuple[int, int, str]:
+    """Give the height, the width and the colours of a JPEG file."""
+    try:
+        height, width, colorspace, _ = _simplejpeg().decode_jpeg_header(data)
+    except ValueError as error:
+        raise ColumnValueError(f"holds a JPEG file of {len(data)} bytes whose beginning is broken: {error}") from error
+    return height, width, colorspace
+
+
 class JpegCodec(FileCodec):
     """JPEG files: kept as they are if they come from disk, decoded to arrays by libjpeg-turbo."""
 
@@ -149,22 +173,27 @@ class JpegCodec(FileCodec):
             )
         raise ColumnValueError(f"wants the bytes of a JPEG file, got a {kind} file: use the encoding 'png', or 'bytes'")
 
-    def to_array(self, data: bytes, budget: DecodeBudget) -> npt.NDArray[np.uint8]:
-        """Decode the pixels to RGB."""
-        simplejpeg = require("simplejpeg", extra="images", purpose="image_decoder='array'")
+    def shape_of(self, data: bytes) -> tuple[int, int]:
+        """Read the header."""
         if not data.startswith(_JPEG_BEGIN):  # others store any images in a column of this name
-            return super().to_array(data, budget)
-        try:
-            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-        except ValueError as error:
-            raise ColumnValueError(
-                f"holds a JPEG file of {len(data)} bytes whose beginning is broken: {error}"
-            ) from error
+            return super().shape_of(data)
+        height, width, _ = _read_header(data)
+        return height, width
+
+    def to_array(
+        self, data: bytes, budget: DecodeBudget, out: npt.NDArray[np.uint8] | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Decode the pixels to RGB."""
+        if not data.startswith(_JPEG_BEGIN):
+            return super().to_array(data, budget, out)
+        simplejpeg = _simplejpeg()
+        height, width, colorspace = _read_header(data)
         if colorspace in ("CMYK", "YCCK"):  # libjpeg-turbo does not turn these to RGB
-            return super().to_array(data, budget)
-        budget.take(width, height)
+            return super().to_array(data, budget, out)
+        if out is None:
+            budget.take(width, height)
         with budget.working(height * width * 3):
-            memory = _decoded.take(height * width * 3)
+            memory = _decoded.take(height * width * 3) if out is None else out
             array: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=memory)
         return array
 
@@ -186,6 +215,7 @@ class _ImageEncoding(Encoding):
     def __init__(self, codec: ImageCodec, image_decoder: ImageDecoder = "pil") -> None:
         self._codec = codec
         self._decoder = image_decoder
+        self.expands = image_decoder == "array"
 
     def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:
         """Read images so."""
@@ -219,6 +249,20 @@ class ImageEncoding(_ImageEncoding):
     def check_stored(self, data: bytes) -> bytes:
         """Refuse bytes that are no image of the codec's kind."""
         return self._codec.check(data)
+
+    def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
+        """Decode images of one size straight into one array of (count, height, width, 3); others are a list."""
+        codec = self._codec
+        shapes = {codec.shape_of(piece) for piece in pieces} if self._decoder == "array" else ()
+        if len(shapes) != 1:
+            return self.decode_many(pieces)
+        [(height, width)] = shapes
+        budget = DecodeBudget()
+        for _ in pieces:
+            budget.take(width, height)
+        images = np.empty((len(pieces), height, width, 3), np.uint8)
+        map_in_threads(lambda each: codec.to_array(each[0], budget, each[1]), list(zip(pieces, images, strict=True)))
+        return images
 
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> Any:
         return one(piece)
