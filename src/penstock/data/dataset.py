@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     Numbers = slice | Sequence[int] | Int64Array
 
+_STREAMS_SHOWN = 3
+
 
 class StreamingDataset(OpenedDataset, IterableDataset[Any]):
     """Iterates over the samples of one or more streams, and gives any of them by number.
@@ -178,6 +180,14 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         self._transforms = transforms if transforms.are_any else None
         self.run = RunState(planner, settings.seat, batch_size)
         self.readers = PassReaders(self.run, source, first_ids, reading)
+
+    def __repr__(self) -> str:
+        streams = ", ".join(map(repr, self.streams[:_STREAMS_SHOWN]))
+        more = f", … {len(self.streams) - _STREAMS_SHOWN} more" if len(self.streams) > _STREAMS_SHOWN else ""
+        return (
+            f"<{type(self).__name__} of {self.num_samples:,} samples in {self.num_shards:,} shards, "
+            f"epoch_size={self.epoch_size}, batch_size={self.batch_size}, streams=[{streams}{more}]>"
+        )
 
     @property
     def batch_size(self) -> int | None:

@@ -70,6 +70,11 @@ class StreamingDataLoader(DataLoader[Any]):
             options["batch_size"] = dataset.batch_size
         super().__init__(dataset, **options)
 
+    def __repr__(self) -> str:
+        kind = "threads" if self._columnar else "workers"
+        count = self._num_threads if self._columnar else self.num_workers
+        return f"<{type(self).__name__} of batches of {self._streaming.batch_size}, {count} {kind}, of {self._streaming!r}>"
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin the next pass."""
         with self._streaming.readers.announced(0 if self._columnar else self.num_workers) as begun:
