@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: lint types servers
-	$(BIN)/python -m pytest -n 4
+	scripts/run_tests
 
 # Programs that the tests start as servers.
 servers:
@@ -28,8 +28,9 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Reads what mosaicml-streaming writes, and the other way round, with the real library in .peers/mosaic.
-interop: $(READY) .peers/mosaic/.ready
+# Reads what mosaicml-streaming writes, and the other way round, with the real library in .peers/mosaic; and runs the
+# tests of its release 0.5.0, Composer and LLM-foundry on penstock.
+interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/composer/.ready
 	$(BIN)/python -m pytest -m interop
 
 # Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations.
@@ -49,6 +50,9 @@ bench: $(READY) peers
 	$(BIN)/python benchmarks/order_quality.py --table
 
 peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready
+
+.peers/mosaic-0.5.0/.ready: scripts/get_mosaic_tests
+	PYTHON=$(PYTHON) scripts/get_mosaic_tests
 
 .peers/%/.ready: scripts/make_peer_env
 	PYTHON=$(PYTHON) scripts/make_peer_env $*

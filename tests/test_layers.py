@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": BELOW_DATA,
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},
+    "as_streaming": BELOW_PIPELINE,
     "loaders": {"order", "reading", "data", "sources"},
     "convert": {"write", "data", "sources"},
     "sim": {"order", "index", "cache"},

@@ -63,6 +63,10 @@ class UnknownSchemeError(ConfigError):
     """A URL scheme that no store serves."""
 
 
+class NoProcessGroupError(ConfigError, RuntimeError):
+    """Ranks were to talk to each other before they had a process group."""
+
+
 class OutputExistsError(ConfigError, FileExistsError):
     """The place to write to already holds something."""
 
@@ -209,3 +213,7 @@ class ResumeError(PenstockError, ValueError):
 
 class MissingExtraError(PenstockError, ImportError):
     """An optional library is needed and not installed."""
+
+
+class NotProvidedError(PenstockError, ImportError):
+    """A name of MosaicML Streaming's that penstock cannot stand in for; says what to use instead."""

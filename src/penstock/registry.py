@@ -44,6 +44,15 @@ class Registry(Generic[T]):
 
         return add
 
+    def replace(self, name: str, item: T | None) -> T | None:
+        """Let a name, also one of our own, stand for something else in this process, or for nothing; gives the old."""
+        old = self.get(name) if name in self else None
+        if item is None:
+            self._loaded.pop(name, None)
+        else:
+            self._loaded[name] = item
+        return old
+
     def names(self) -> list[str]:
         """List every name that `get` knows, sorted."""
         self._scan()

@@ -57,7 +57,7 @@ class Dataset:
     @property
     def infos(self) -> tuple[ShardInfo, ...]:
         """What the index says of them."""
-        return self.index.shards
+        return tuple(self.index.shards)
 
     def stream(self, **options: object) -> CachedStream:
         return CachedStream(directory=self.local, store=resolve_store(str(self.remote)), **options)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def fetcher_pids(folder: Path) -> list[int]:
     return found
 
 
-def wait_until(is_so: Callable[[], object], timeout_s: float = 30, *, fail: bool = True) -> None:
+def wait_until(is_so: Callable[[], object], timeout_s: float = 60, *, fail: bool = True) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -206,7 +206,7 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> str:
+def finish(process: subprocess.Popen[str], timeout_s: float = 120) -> str:
     """Wait for a client, which must end well, and give what it printed."""
     try:
         out, err = process.communicate(timeout=timeout_s)

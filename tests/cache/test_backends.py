@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 @contextmanager
 def opened(kind: Any, data: Dataset, limit_bytes: int | None = None, heard: Heard | None = None) -> Iterator[Backend]:
     heard = heard or Heard()
-    streams = [settled(data.stream(timeout_s=1))]
+    streams = [settled(data.stream())]
     backend = kind(streams, limit_bytes, heard.warnings.extend, heard.shares.append)
     try:
         backend.listen()

@@ -144,6 +144,33 @@ def test_a_control_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     assert (outside / "ledger.jsonl").read_text() == "precious\n"
 
 
+@pytest.mark.parametrize("name", ["editions", "editions/0123456789abcdef01234567", "ledger.jsonl", "boots.jsonl"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_control_folder_that_holds_links_or_pipes_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    """A cache that came with somebody's archive: nothing elsewhere is deleted or written to, and nobody waits."""
+    data = write_dataset(tmp_path)
+    (tmp_path / "outside/precious").mkdir(parents=True)
+    (tmp_path / "outside/precious/index.json").write_text("thesis")
+    path = data.local / ".penstock" / name
+    path.parent.mkdir(parents=True)
+    if kind == "link":
+        path.symlink_to(tmp_path / "outside/precious" if "/" in name else tmp_path / "outside")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(CacheError, match="none of its own"), data.cache() as cache:
+        check_shard(cache, 0)
+    assert [path.name for path in (tmp_path / "outside").rglob("*")] == ["precious", "index.json"]
+    assert (tmp_path / "outside/precious/index.json").read_text() == "thesis"
+
+
+def test_only_what_is_named_like_an_edition_is_removed_as_one(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path)
+    (data.local / ".penstock/editions/thesis").mkdir(parents=True)
+    with data.cache() as cache:
+        check_shard(cache, 0)
+    assert (data.local / ".penstock/editions/thesis").is_dir()
+
+
 @needs_root
 def test_a_control_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
@@ -244,6 +271,15 @@ def test_unpacking_takes_no_more_than_the_disk_has(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space left"):
             take_space(file.fileno(), free.f_bavail * free.f_frsize * 2)
         assert os.fstat(file.fileno()).st_blocks == 0
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 2500 + "x"])
+def test_a_shard_whose_name_is_too_long_for_the_disk(tmp_path: Path, name: str) -> None:
+    data = write_dataset(tmp_path)
+    text = (data.remote / "index.json").read_text()
+    (data.remote / "index.json").write_text(text.replace("shard.00000.data", name))
+    with pytest.raises(StoreError, match="File name too long"), data.cache() as cache:
+        check_shard(cache, 0)
 
 
 def test_errors_are_ours(tmp_path: Path) -> None:

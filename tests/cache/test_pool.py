@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,22 +32,14 @@ def source(timeout_s: float = 30) -> Origin:
     return Origin(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
 
 
-class Ranked(PieceOwner):
-    def __init__(self, rank: float) -> None:
-        self._rank = rank
-
-    def rank(self) -> tuple[float, ...]:
-        return (self._rank,)
-
-
 def test_results_come_in_the_order_asked_for(pool: PiecePool) -> None:
-    owner = Ranked(0)
+    owner = PieceOwner(0)
     pieces = [pool.submit(owner, 1, source(), "x", lambda i=i: i) for i in range(100)]  # type: ignore[misc]
     assert pool.wait(pieces) == list(range(100))
 
 
 def test_small_ones_all_begin_at_once_though_a_thread_is_idle(pool: PiecePool) -> None:
-    owner, together = Ranked(0), threading.Barrier(40)
+    owner, together = PieceOwner(0), threading.Barrier(40)
     pool.wait([pool.submit(owner, 1, source(), "x", lambda: None)])
     pieces = [pool.submit(owner, 1, source(), "x", lambda: together.wait(20)) for _ in range(40)]
     assert sorted(pool.wait(pieces)) == list(range(40))
@@ -56,14 +49,14 @@ def test_the_most_urgent_goes_first(pool: PiecePool) -> None:
     gate, log = threading.Event(), []
     lock = threading.Lock()
     large = 1 << 20
-    holders = [pool.submit(Ranked(0), large, source(), "x", gate.wait) for _ in range(pool.limit)]
+    holders = [pool.submit(PieceOwner(0), large, source(), "x", gate.wait) for _ in range(pool.limit)]
 
     def note(rank: int) -> None:
         with lock:
             log.append(rank)
 
     ranks = [5, 3, 1, 4, 2] * 20
-    pieces = [pool.submit(Ranked(rank), large, source(), "x", lambda r=rank: note(r)) for rank in ranks]  # type: ignore[misc]
+    pieces = [pool.submit(PieceOwner(rank), large, source(), "x", lambda r=rank: note(r)) for rank in ranks]  # type: ignore[misc]
     assert pool.num_running <= pool.limit
     gate.set()
     pool.wait([*holders, *pieces])
@@ -72,7 +65,7 @@ def test_the_most_urgent_goes_first(pool: PiecePool) -> None:
 
 def test_large_pieces_are_bounded_by_their_bytes(pool: PiecePool) -> None:
     gate = threading.Event()
-    pieces = [pool.submit(Ranked(0), 60 << 20, source(), "x", gate.wait) for _ in range(8)]
+    pieces = [pool.submit(PieceOwner(0), 60 << 20, source(), "x", gate.wait) for _ in range(8)]
     assert pool.num_running <= 2
     gate.set()
     pool.wait(pieces)
@@ -80,13 +73,13 @@ def test_large_pieces_are_bounded_by_their_bytes(pool: PiecePool) -> None:
 
 def test_few_large_pieces_begin_beside_small_ones(pool: PiecePool) -> None:
     gate, begun = threading.Event(), threading.Semaphore(0)
-    small = pool.submit(Ranked(0), 1, source(), "x", gate.wait)
+    small = pool.submit(PieceOwner(0), 1, source(), "x", gate.wait)
 
     def hold() -> None:
         begun.release()
         gate.wait()
 
-    large = [pool.submit(Ranked(1), 1 << 20, source(), "x", hold) for _ in range(pool.limit)]
+    large = [pool.submit(PieceOwner(1), 1 << 20, source(), "x", hold) for _ in range(pool.limit)]
     for _ in range(LOWEST):
         assert begun.acquire(timeout=30)
     assert not begun.acquire(timeout=0.2)
@@ -98,7 +91,7 @@ def test_the_first_failure_ends_the_rest(pool: PiecePool) -> None:
     def fail() -> None:
         raise StoreError("broken")
 
-    owner = Ranked(0)
+    owner = PieceOwner(0)
     pieces = [pool.submit(owner, 1, source(), "x", fail) for _ in range(50)]
     with pytest.raises(StoreError, match="broken"):
         pool.wait(pieces)
@@ -109,26 +102,34 @@ def test_a_piece_that_hangs_is_given_up_and_blocks_nobody(pool: PiecePool) -> No
     gate = threading.Event()
     try:
         for _ in range(3):
-            hanging = [pool.submit(Ranked(0), 1, source(0.05), "a/key", gate.wait) for _ in range(pool.limit)]
+            hanging = [pool.submit(PieceOwner(0), 1, source(0.05), "a/key", gate.wait) for _ in range(pool.limit)]
             with pytest.raises(StoreTimeoutError, match=r"memory://test-pool/a/key.*0\.15 s"):
                 pool.wait(hanging)
-        assert pool.wait([pool.submit(Ranked(0), 1, source(), "x", lambda: 7)]) == [7]
+        assert pool.wait([pool.submit(PieceOwner(0), 1, source(), "x", lambda: 7)]) == [7]
     finally:
         gate.set()
 
 
-def test_a_piece_that_shows_signs_of_life_takes_as_long_as_it_takes(pool: PiecePool) -> None:
+def test_a_piece_that_shows_signs_of_life_takes_as_long_as_it_takes(
+    pool: PiecePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of the test's own: a machine that stands still for a while is no piece that hangs."""
+    now_s = 0.0
+    monkeypatch.setattr("penstock.fetcher.pieces.time", SimpleNamespace(monotonic=lambda: now_s))
+
     def trickle() -> int:
+        nonlocal now_s
         for _ in range(30):
-            time.sleep(0.05)
+            time.sleep(0.02)
+            now_s += 0.25
             pool.note_life()
         return 7
 
-    assert pool.wait([pool.submit(Ranked(0), 1, source(0.1), "x", trickle)]) == [7]
+    assert pool.wait([pool.submit(PieceOwner(0), 1, source(0.1), "x", trickle)]) == [7]
 
 
 def test_whoever_is_given_up_ends_its_pause_and_its_tries(pool: PiecePool) -> None:
-    begun, ended, owner = threading.Event(), threading.Event(), Ranked(0)
+    begun, ended, owner = threading.Event(), threading.Event(), PieceOwner(0)
 
     def try_for_ever() -> None:
         begun.set()
@@ -152,7 +153,7 @@ def test_signs_of_life_and_pauses_outside_of_a_piece(pool: PiecePool) -> None:
 
 
 def test_cancelling_wakes_the_waiter(pool: PiecePool) -> None:
-    gate, owner = threading.Event(), Ranked(0)
+    gate, owner = threading.Event(), PieceOwner(0)
     try:
         pieces = [pool.submit(owner, 1, source(), "x", gate.wait) for _ in range(20)]
         threading.Timer(0.05, lambda: pool.cancel_all_of(owner)).start()

@@ -71,7 +71,7 @@ def test_forks_of_forks(tmp_path: Path) -> None:
 
 def test_a_child_does_not_hold_its_parents_lease(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
-    with data.cache(limit_bytes=100_000, timeout_s=5) as cache:
+    with data.cache(limit_bytes=100_000) as cache:
         lease = cache.lease(0, data.shards[0])
         reading, writing = os.pipe()
         child = os.fork()
@@ -86,7 +86,7 @@ def test_a_child_does_not_hold_its_parents_lease(tmp_path: Path) -> None:
             wait_until(lambda: cache.node_stats().get("queued"))
             assert data.cached_names() == {"shard.00000.data"}  # the child's close freed nothing
             lease.close()
-            rival.join(30)
+            rival.join(60)
             assert data.cached_names() == {"shard.00001.data"}  # and the child's copy holds nothing
         finally:
             os.write(writing, b"x")
@@ -171,14 +171,14 @@ def test_a_fetcher_that_cannot_start_says_why(tmp_path: Path, runtime: Path, mon
 
 
 def test_a_stopped_fetcher_is_an_error(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_FETCHER_SILENCE_S", "2")
+    monkeypatch.setenv("PENSTOCK_FETCHER_SILENCE_S", "5")
     data = write_dataset(tmp_path)
     with data.cache() as cache:
         check_shard(cache, data.shards[0])
         (pid,) = fetcher_pids(runtime)
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(FetcherError, match="not said a word for 2 s"):
+            with pytest.raises(FetcherError, match="not said a word for 5 s"):
                 cache.lease(0, data.shards[1])
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -226,7 +226,7 @@ def test_a_waiting_client_ends_at_once(tmp_path: Path, runtime: Path, signal_num
     assert client.stdout.readline() == "waiting\n"
     time.sleep(0.3)
     client.send_signal(signal_number)
-    out, err = client.communicate(timeout=20)
+    out, err = client.communicate(timeout=60)
     assert client.returncode != 0, out
     if signal_number == signal.SIGINT:
         assert "KeyboardInterrupt" in err
@@ -241,7 +241,7 @@ def test_a_warning_that_is_an_error_leaves_no_line_behind(tmp_path: Path, runtim
     assert client.stdout.readline() == "waiting\n"
     with data.cache() as cache, pytest.raises(UserWarning, match="another dataset of this node limits"):
         cache.lease(0, data.shards[2])
-    wait_until(lambda: threading.active_count() == num_threads)
+    wait_until(lambda: threading.active_count() <= num_threads)
     client.kill()
     client.communicate()
     assert not left_over(runtime)
@@ -304,21 +304,22 @@ def num_descriptors() -> int:
 
 def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
     data = write_dataset(tmp_path, num_shards=2, num_bytes=1000)
-    before = num_descriptors(), threading.active_count()
+    before, threads = num_descriptors(), set(threading.enumerate())  # those of other tests may end meanwhile
     caches = []
     for number in range(200):
         stream = open_dataset(tmp_path).stream()
         cache = Cache([type(stream)(directory=tmp_path / f"c{number}", store=stream.store)])
         check_shard(cache, data.shards[0])
         caches.append(cache)
-    assert num_descriptors() <= before[0] + 2 + 200  # each has its edition open
-    assert threading.active_count() == before[1] + 1  # which listens to the fetcher for all of them
+    assert num_descriptors() <= before + 2 + 200  # each has its edition open
+    assert len(set(threading.enumerate()) - threads) == 1  # which listens to the fetcher for all of them
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
     assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 120
     for cache in caches:
         cache.close()
-    assert (num_descriptors(), threading.active_count()) == before
+    assert num_descriptors() <= before
+    assert set(threading.enumerate()) <= threads
 
 
 def test_nothing_in_shared_memory(tmp_path: Path) -> None:

@@ -194,18 +194,18 @@ def test_those_who_left_are_forgotten_once_what_they_said_is_done(
 @pytest.mark.parametrize(
     "header",
     [
-        {"op": "fetch", "is": {"group": "one"}},
-        {"op": "fetch", "is": {"group": 1, "stream": 0, "item": [], "is_urgent": True}},
-        {"op": "fetch", "is": {"group": 1, "stream": 0, "item": [[], 1, 2, 3, 4, 5, 6], "is_urgent": True}},
-        {"op": "expect", "is": {"group": 1, "wants": [[0, None, 0, False]]}},
-        {"op": "expect", "is": {"group": 1, "wants": {}}},
-        {"op": "read", "is": {"group": 1, "stream": 0, "places": [["key"]], "edition": "", "shards": {}}},
-        {"op": "register", "is": {"group": 1, "streams": [{"url": "s3://secret"}], "limit_bytes": None}},
-        {"op": "hello", "is": {"protocol": 3, "more": 1}},
-        {"op": "hello", "is": {}},
-        {"op": "hello", "is": {"protocol": True}},
-        {"op": "hello"},
-        {"op": "nothing", "is": {}},
+        {"op": "Fetch", "is": {"group": "one"}},
+        {"op": "Fetch", "is": {"group": 1, "stream": 0, "item": [], "is_urgent": True}},
+        {"op": "Fetch", "is": {"group": 1, "stream": 0, "item": [[], 1, 2, 3, 4, 5, 6], "is_urgent": True}},
+        {"op": "Expect", "is": {"group": 1, "wants": [[0, None, 0, False]]}},
+        {"op": "Expect", "is": {"group": 1, "wants": {}}},
+        {"op": "Read", "is": {"group": 1, "stream": 0, "places": [["key"]], "edition": "", "shards": {}}},
+        {"op": "Register", "is": {"group": 1, "streams": [{"url": "s3://secret"}], "limit_bytes": None}},
+        {"op": "Hello", "is": {"protocol": 3, "more": 1}},
+        {"op": "Hello", "is": {}},
+        {"op": "Hello", "is": {"protocol": True}},
+        {"op": "Hello"},
+        {"op": "Nothing", "is": {}},
         {"op": None},
         {},
     ],
@@ -221,7 +221,7 @@ def test_a_request_that_makes_no_sense_is_answered_by_a_clear_error(door: Path, 
         client.ask(Hello(PROTOCOL))  # it is served on
 
 
-@pytest.mark.parametrize("header", [{"op": "nothing"}, {"op": "expect", "is": 1}, {"op": "hello", "id": "one"}])
+@pytest.mark.parametrize("header", [{"op": "Nothing"}, {"op": "Expect", "is": 1}, {"op": "Hello", "id": "one"}])
 def test_whoever_asks_nothing_and_makes_no_sense_is_left(door: Path, header: dict[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(FAR_TOO_LONG_S)

@@ -82,7 +82,7 @@ def interrupt(process: subprocess.Popen[str], places: Path, *, whom: str = "all"
     else:
         process.send_signal(signal.SIGINT)
     try:
-        errors = process.communicate(timeout=30)[1]
+        errors = process.communicate(timeout=60)[1]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise AssertionError(f"it hangs: {process.communicate()}") from None

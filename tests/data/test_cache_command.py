@@ -220,7 +220,7 @@ def test_the_epochs_of_a_job_are_exact_while_its_cache_is_cleared(
     job.stdin.flush()
     while job.poll() is None:
         clear_cache(folders=folders)
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     epochs = json.loads(out)
     assert all(sorted(epoch) == list(range(200)) for epoch in epochs)

@@ -96,7 +96,7 @@ def test_out_of_range(dataset: LocalDataset, key: Any) -> None:
     assert isinstance(caught.value, IndexError)
 
 
-@pytest.mark.parametrize("key", ["0", 1.0, None, [1.5], [[1]], ["a"], np.array([True]), np.zeros((2, 2), int)])
+@pytest.mark.parametrize("key", ["0", 1.0, None, [1.5], [[1], []], ["a"], np.array([True]), np.zeros((2, 2))])
 def test_what_cannot_number_a_sample(dataset: LocalDataset, key: Any) -> None:
     with pytest.raises(SampleKeyError):
         dataset[key]
@@ -380,7 +380,8 @@ def test_grouping_finds_every_sample_once(lengths: list[int], data: st.DataObjec
     assert [found[place] for place in range(len(ids))] == [where[i] for i in ids]
     assert shards == sorted(set(shards))
     every = np.arange(len(where))
-    np.testing.assert_array_equal(spans.ids(*spans.locate(every)), every)
+    of_shards, of_rows = spans.locate(every)
+    np.testing.assert_array_equal(spans.starts[of_shards] + of_rows, every)
 
 
 @given(st.integers(1, 50), st.integers(-60, 60))

@@ -51,7 +51,7 @@ with StreamingDataset(**arguments) as dataset:
 def read_elsewhere(**arguments: Any) -> list[list[float]]:
     """Stream in a process of its own, as the next job would."""
     done = subprocess.run(
-        [sys.executable, "-c", _READ, json.dumps(arguments, default=str)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _READ, json.dumps(arguments, default=str)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
@@ -200,6 +200,26 @@ def test_a_running_job_never_mixes_two_versions(
     assert len(seen) < NUM_SAMPLES
 
 
+@pytest.mark.parametrize("kind", ["in place", "copied", "by number"])
+def test_nor_does_it_if_older_data_are_put_back(tmp_path: Path, kind: str) -> None:
+    """Their shards are older than the index that the job has read, as its own are."""
+    for name, value, written_s in (("older", 2, time.time() - 1000), ("data", 1, time.time() - 500)):
+        write(tmp_path / name, value)
+        for path in (tmp_path / name).iterdir():
+            os.utime(path, (written_s, written_s))
+    data = tmp_path / "data"
+    arguments: dict[str, Any] = {"local": data} if kind == "in place" else {"remote": data, "local": tmp_path / "cache"}
+    opened = LocalDataset(data) if kind == "by number" else StreamingDataset(batch_size=1, predownload=1, **arguments)
+    with opened as dataset:
+        samples = map(dataset.get_item, range(NUM_SAMPLES)) if kind == "by number" else iter(dataset)
+        seen = [float(next(samples)["x"][3]) for _ in range(NUM_SAMPLES // 3)]
+        data.rename(tmp_path / "newer")
+        (tmp_path / "older").rename(data)
+        with pytest.raises(ObjectChangedError, match="written again while this job reads it.*[Ss]tart it again"):
+            seen.extend(float(sample["x"][3]) for sample in samples)
+        assert set(seen) == {1}
+
+
 def test_nor_does_it_with_a_limit(tmp_path: Path) -> None:
     """What is fetched a second time is compared with what was fetched first."""
     write(tmp_path / "data", 1)
@@ -297,11 +317,10 @@ def test_a_dataset_by_number_in_its_folder(tmp_path: Path) -> None:
 
 def test_the_last_edition_serves_while_the_store_is_away(tmp_path: Path) -> None:
     write(tmp_path / "data", 1)
-    settings: dict[str, Any] = {"local": tmp_path / "cache", "download_retry": 0, "download_timeout": 2}
-    with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data", **settings) as dataset:
+    with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data", local=tmp_path / "cache") as dataset:
         assert values(dataset) == [1] * NUM_SAMPLES
     with pytest.warns(UserWarning, match="cannot be read, so its last copy"):
-        dataset = StreamingDataset(remote=f"{url}/data", **settings)
+        dataset = StreamingDataset(remote=f"{url}/data", local=tmp_path / "cache", download_retry=0)
     with dataset:
         assert values(dataset) == [1] * NUM_SAMPLES
 

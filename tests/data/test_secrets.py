@@ -126,9 +126,7 @@ def ranged(data: bytes, wanted: str | None) -> Answer:
 
 
 def stream(url: str, local: Path | None, **options: Any) -> StreamingDataset:
-    return StreamingDataset(
-        remote=url, local=None if local is None else str(local), download_retry=0, download_timeout=2, **options
-    )
+    return StreamingDataset(remote=url, local=None if local is None else str(local), download_retry=0, **options)
 
 
 def read_all(everything: Everything, url: str, local: Path | None, **options: Any) -> None:

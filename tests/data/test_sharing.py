@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_SHARDS, PER_SHARD = 40, 10
-SHORT_S = 5.0  # an error comes soon, where there is one
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def largest_shard(remote: Path) -> int:
 
 
 def open_dataset(remote: Path, local: Path, **options: Any) -> StreamingDataset:
-    return StreamingDataset(remote=remote, local=local, download_timeout=SHORT_S, batch_size=PER_SHARD, **options)
+    return StreamingDataset(remote=remote, local=local, batch_size=PER_SHARD, **options)
 
 
 def bytes_in(folder: Path) -> int:
@@ -68,7 +67,7 @@ def test_a_store_in_memory_is_no_different(remote: Path, tmp_path: Path) -> None
         if path.is_file():
             store.upload(path, str(path.relative_to(remote)))
     limit = 2 * largest_shard(remote)
-    options: dict[str, Any] = {"remote": "memory://sharing", "local": tmp_path / "cache", "download_timeout": SHORT_S}
+    options: dict[str, Any] = {"remote": "memory://sharing", "local": tmp_path / "cache"}
     with StreamingDataset(**options) as idle:
         assert first_of_each(idle) == FIRST_OF_EACH
         with StreamingDataset(**options, cache_limit=limit) as limited:
@@ -94,7 +93,7 @@ import random, sys
 from penstock import StreamingDataset
 remote, local, limit, seed, num_samples = sys.argv[1:]
 options = {"cache_limit": int(limit)} if int(limit) else {}
-dataset = StreamingDataset(remote=remote, local=local, download_timeout=10, batch_size=10, **options)
+dataset = StreamingDataset(remote=remote, local=local, batch_size=10, **options)
 order = list(range(int(num_samples)))
 for number in random.Random(int(seed)).sample(order, 60):
     assert dataset[number]["id"] == number
@@ -109,7 +108,7 @@ def test_jobs_with_other_limits_and_without_one_on_one_folder(remote: Path, tmp_
         for seed, limit in enumerate([0, small, large])
     ]
     for job in jobs:
-        finish(job, 120)
+        finish(job, 240)
 
 
 def test_idle_workers_of_a_loader_give_way_to_an_eval_dataset(remote: Path, tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def read_at_random(dataset: StreamingDataset, seed: int, all_idle: Any) -> None:
         number = numbers.randrange(NUM_SHARDS * PER_SHARD)
         assert dataset[number]["id"] == number
         if turn == 6:
-            all_idle.wait(60)  # nobody gets here while others sit on what he needs
+            all_idle.wait(120)  # nobody gets here while others sit on what he needs
     dataset.close()
 
 
@@ -147,7 +146,7 @@ def test_thirty_processes_with_room_for_one_shard_each(remote: Path, tmp_path: P
         for reader in readers:
             reader.start()
         for reader in readers:
-            reader.join(120)
+            reader.join(240)
         assert [reader.exitcode for reader in readers] == [0] * num_processes
         assert bytes_in(tmp_path / "cache") <= limit
 

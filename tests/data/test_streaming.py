@@ -310,7 +310,7 @@ def test_batching_methods(pair: list[Path], method: Any) -> None:
         {"local": "{folder}", "shuffle_algo": "py9z"},
         {"local": "{folder}", "shuffle_algo": "py1s", "order": "native"},
         {"local": "{folder}", "batching_method": "fair"},
-        {"local": "{folder}", "sampling_method": "fixed"},
+        {"local": "{folder}", "sampling_method": "fixed", "order": "native"},
         {"local": "{folder}", "stream_name": "unheard of"},
         {"local": "{folder}", "image_decoder": "webcam"},
         {"local": "{folder}", "columns": ["missing"]},

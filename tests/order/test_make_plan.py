@@ -62,6 +62,11 @@ def batches(plan: Plan, at: Cursor, world: World = WORLD) -> list[list[int]]:
         ({"order": "mosaic"}, None, "mosaic"),
         ({"shuffle_algo": "py1s"}, None, "mosaic"),
         ({"order": "mosaic", "shuffle_algo": "py1e"}, None, "mosaic"),
+        ({"partition_algo": "relaxed"}, None, "mosaic"),
+        ({"sampling_method": "fixed"}, None, "mosaic"),
+        ({"sampling_method": "balanced", "sampling_granularity": 1}, None, "native"),
+        ({"sampling_granularity": 2}, None, "mosaic"),
+        ({"mosaic_version": "0.5"}, None, "mosaic"),
         ({}, MOSAIC_STATE, "mosaic"),
         ({}, {"order": "mosaic"}, "mosaic"),
         ({}, {"order": "native"}, "native"),
@@ -75,7 +80,13 @@ def test_which_order_is_meant(settings: dict[str, Any], state: Any, order: str) 
 @pytest.mark.parametrize(
     ("settings", "state", "kind", "message"),
     [
-        ({"order": "native", "shuffle_algo": "py1e"}, None, ConfigError, "belongs to order='mosaic'"),
+        (
+            {"order": "native", "shuffle_algo": "py1e"},
+            None,
+            ConfigError,
+            "shuffle_algo='py1e' can only mean order='mosaic'",
+        ),
+        ({"order": "native", "sampling_granularity": 2}, None, ConfigError, "sampling_granularity=2 can only mean"),
         ({"order": "native"}, MOSAIC_STATE, ResumeError, "set order='mosaic'"),
         ({"shuffle_algo": "py1e"}, {"order": "native"}, ResumeError, "set order='native'"),
         ({}, {"step": 3}, ResumeError, "fields step, which are neither"),
@@ -166,9 +177,7 @@ def test_a_change_of_mix_must_be_allowed() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sampling_method": "fixed"}, "sampling_method='fixed' belongs to order='mosaic'"),
-        ({"partition_algo": "orig"}, "belongs to order='mosaic'"),
-        ({"mosaic_version": "0.5"}, "belongs to order='mosaic'"),
+        ({"sampling_method": "fixed", "epoch_end": "drop"}, "neither epoch_end nor schedule"),
         ({"order": "mosaic", "epoch_end": "drop"}, "neither epoch_end nor schedule"),
         ({"order": "mosaic", "shuffle_algo": "py9"}, "py9"),
         ({"order": "nowhere"}, "unknown order 'nowhere'"),

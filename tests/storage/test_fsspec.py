@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.base import Store
 
-QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=5, patience_s=0.05)
+QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=60, patience_s=0.05)
 
 
 class Attic(LocalFileSystem):  # type: ignore[misc]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # huggingface_hub's own way to send a file, which its HTTP library does not like.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
-QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=5, patience_s=0.05)
+QUICK = RetryPolicy(attempts=4, base_s=0.001, stall_s=60, patience_s=0.05)
 NOTHING = {"HOME": "/nowhere"}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.base import Store
 
-ONCE = RetryPolicy(attempts=1, stall_s=5, patience_s=20)
+ONCE = RetryPolicy(attempts=1, stall_s=60, patience_s=60)
 CREDENTIALS = ("x-api-key", "authorization", "cookie", "x-token")
 WAYS: list[tuple[str, dict[str, str]]] = [
     ("", {"X-Api-Key": "hunter2"}),

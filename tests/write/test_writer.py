@@ -522,7 +522,7 @@ def test_a_closed_writer_says_so(tmp_path: Path) -> None:
 def test_threads_end_with_the_writer(tmp_path: Path) -> None:
     before = threading.active_count()
     write(tmp_path, rows(500), max_workers=5)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 # --- Progress -----------------------------------------------------------------------------------------------

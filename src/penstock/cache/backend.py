@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.cache.client import Client, RegisteredCache, new_group
 from penstock.processes import PerProcess
-from penstock.wire.messages import (
-    Expect,
-    Fetch,
-    Fetched,
-    GetCaused,
-    GetStats,
-    Message,
-    Read,
-    Register,
-    Released,
-    Taken,
-)
+from penstock.wire.messages import Expect, Fetch, Fetched, GetCaused, GetStats, Message, Read, Register, Released, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
+from penstock.cache.kept_index import keep_index
 from penstock.cache.lease import Lease, Paths, try_lease
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
@@ -94,15 +95,16 @@ class Cache:
             opened = OpenEdition(edition)
             if not opened.hold():
                 continue  # a newer edition was opened at the same moment, and this one removed
+            path = edition.index_path
             try:
-                data = edition.index_path.read_bytes()
+                num_bytes = path.stat().st_size
+                index = keep_index(edition.name, num_bytes, partial(_parse_file, path, where))
             except FileNotFoundError:
                 opened.close()
                 continue
             if answer.away is not None:
                 text = f"{where} cannot be read, so its last copy in {settings.directory} is used: {answer.away}"
                 warnings.warn(text, stacklevel=7)
-            index = parse_index(data, where)
             self._indexes[stream] = edition.name, index
             self._process.get().opened[stream] = opened, index
             return index
@@ -375,6 +377,10 @@ class Cache:
                     on_share = partial(state.listeners.tell, "memory" if is_local else "fetcher")
                     backend = state.backends[is_local] = kind(self.streams, self.limit_bytes, _warn, on_share)
         return backend
+
+
+def _parse_file(path: Path, where: str) -> Index:
+    return parse_index(path.read_bytes(), where)
 
 
 def _warn(texts: Iterable[str]) -> None:

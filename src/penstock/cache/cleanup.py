@@ -213,11 +213,7 @@ Attempt = tuple["CachedCopy", Outcome]
 
 
 def remove_in_order(
-    copies: Iterable[CachedCopy],
-    remove: Callable[[CachedCopy, float], Outcome],
-    *,
-    left_bytes: int,
-    to_bytes: int = -1,
+    copies: Iterable[CachedCopy], remove: Callable[[CachedCopy, float], Outcome], *, left_bytes: int, to_bytes: int = -1
 ) -> tuple[list[Attempt], int]:
     """Remove one copy after the other until no more than so many bytes are left; give what was tried, and what is left.
 
@@ -282,7 +278,7 @@ class Remover:
             held = self.hold(copy.directory, plain_name(name), wait_s)
             if held is None:
                 return Outcome.BUSY
-            try:
+            with held:
                 now = self.folder(copy.directory).ledger.get(name)
                 if now is None:
                     return Outcome.GONE
@@ -291,8 +287,6 @@ class Remover:
                 if pin_path(copy.directory, plain_name(name)).exists():
                     return Outcome.PINNED
                 return Outcome.REMOVED if self.folder(copy.directory).evict_held(name) else Outcome.IN_USE
-            finally:
-                self.stripes.leave(held)
 
     def hold(self, directory: Path, name: str, wait_s: float) -> Held | None:
         """Keep fetchers from a name of a directory, or give None if one holds it for longer than this."""
@@ -313,15 +307,13 @@ def remove_edition(remover: Remover, edition: Edition) -> bool:
     held = remover.hold(edition.directory, edition.index_path.name, PATIENCE_S)
     if held is None:
         return False
-    try:
+    with held:
         below = apart_name(edition.name, "")
         records = remover.folder(edition.directory).ledger.all()
         own = [record for record in records if record.name.startswith(below)]
         if any(are_unchanged(edition.directory, record.files[:1]) for record in own):
             return False
         return edition.remove_unused()
-    finally:
-        remover.stripes.leave(held)
 
 
 def remove_empty_folders(directory: Path, names: Iterable[str]) -> None:

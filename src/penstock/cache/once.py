@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.cachedir.layout import stripe_name, stripe_of, user_cache_dir
+from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import lock_within
 from penstock.errors import LockTimeoutError
-from penstock.files import appearing, make_folders, translated
+from penstock.files import appearing, make_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     import numpy.typing as npt
+
+log = logging.getLogger("penstock.cache")
 
 # Smaller arrays are quicker computed than found.
 _MIN_VALUES = 1 << 20
@@ -25,28 +29,34 @@ _MAX_FILES = 16
 _PATIENCE_S = 600.0
 
 
-def keep_in_files(name: str, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def keep_in_files(
+    name: str, compute: Callable[[], npt.NDArray[Any]], *, min_values: int = _MIN_VALUES
+) -> npt.NDArray[Any]:
     """Give the array of a name, from its file if there is one; computed by one process while others wait for it."""
     folder = user_cache_dir() / "arrays"
-    path = folder / f"{name}.npy"
-    with translated(path):
+    # Files are not flushed: after a loss of power they may hold zeros, so those of another boot are left alone.
+    path = folder / f"{name}.{(boot_id() or 'any')[:8]}.npy"
+    try:
         if path.exists():
             return _map(path)
         make_folders(folder, 0o700)
-        try:
-            lock = lock_within(folder / stripe_name(stripe_of(name)), _PATIENCE_S)
-        except LockTimeoutError:  # whoever holds it is stopped, or slower than we can tell
-            return compute()
-        with lock:
-            return _map(path) if path.exists() else _compute(path, compute)
+        lock = lock_within(folder / stripe_name(stripe_of(name)), _PATIENCE_S)
+    except (OSError, LockTimeoutError):  # nothing can be kept there, or whoever holds the lock is stopped
+        return compute()
+    with lock:
+        return _map(path) if path.exists() else _compute(path, compute, min_values)
 
 
-def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]], min_values: int) -> npt.NDArray[Any]:
     values = compute()
-    if len(values) < _MIN_VALUES:
+    if len(values) < min_values:
         return values
-    with appearing(path) as part, part.open("wb") as file:
-        np.save(file, values, allow_pickle=False)
+    try:
+        with appearing(path) as part, part.open("wb") as file:
+            np.save(file, values, allow_pickle=False)
+    except OSError as error:
+        log.warning("%s cannot be kept in %s: %s", path.stem, path.parent, error)
+        return values
     for old in sorted(path.parent.glob("*.npy"), key=lambda path: path.stat().st_mtime)[:-_MAX_FILES]:
         old.unlink(missing_ok=True)
     return _map(path)

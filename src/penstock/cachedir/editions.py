@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import weakref
 from contextlib import ExitStack, suppress
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo
 
 _ABOUT = "about.json"
+_NAME = re.compile("[0-9a-f]+")  # whatever has another one is not ours to remove
 _ENTRY = struct.Struct("<QqQQ")
 _SEEN_NAME = "seen"
 _SEEN = struct.Struct("<Q")
@@ -57,6 +59,12 @@ class About:
     def is_version(self, info: ObjectInfo) -> bool:
         """Tell whether the store still has the index of this edition."""
         return (self.etag, self.modified_ns) == (info.etag, info.modified_ns)
+
+    def is_after(self, info: ObjectInfo) -> bool:
+        """Tell whether the store has another index by now, which is no newer: earlier data were put back."""
+        if self.modified_ns is None or info.modified_ns is None or self.is_version(info):
+            return False
+        return info.modified_ns <= self.modified_ns
 
 
 class Edition:
@@ -237,10 +245,10 @@ def _hold(path: Path) -> Descriptor | None:
 def editions_in(directory: Path) -> list[Edition]:
     """List all editions of a directory."""
     try:
-        names = sorted(entry.name for entry in os.scandir(editions_folder(directory)) if entry.is_dir())
+        found = [entry.name for entry in os.scandir(editions_folder(directory)) if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [Edition(directory, name) for name in names]
+    return [Edition(directory, name) for name in sorted(found) if _NAME.fullmatch(name)]
 
 
 def last_edition(directory: Path, source: str, digest_of: Callable[[Path], str]) -> Edition | None:

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.cachedir.layout import PART_SUFFIX, control_folder, pin_path, plain_name, stripe_of_part
+from penstock.cachedir.layout import PART_SUFFIX, control_folder, editions_folder, pin_path, plain_name, stripe_of_part
 from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
 from penstock.cachedir.policy import EvictionOrder
@@ -79,19 +79,47 @@ def beside_clearing(directory: Path, attempt: Callable[[], T]) -> T:
 
 
 def check_control(directory: Path) -> None:
-    """Raise if what lies under the name of our own folder in a cache directory is not a folder of this user."""
+    """Raise if what lies under the name of our own folder in a cache directory is not what this user made there."""
     if not has_own_control(directory):
         control = control_folder(directory)
         raise CacheError(
-            f"{control} is a link, is no folder, or belongs to somebody else: remove it, or choose another `local`",
+            f"{control} is a link, is no folder, belongs to somebody else, or holds what is none of its own: remove it,"
+            " or choose another `local`",
             path=str(control),
         )
 
 
 def has_own_control(directory: Path) -> bool:
-    """Tell whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody."""
-    status = control_folder(directory).lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    """Tell whether a folder is a cache directory of this user; raises FileNotFoundError if it is none of anybody.
+
+    Folders are copied and unpacked from anywhere, with whatever lies in them. So nothing that we write to, delete from
+    or wait for may be a link, a pipe or somebody else's.
+    """
+    control, editions = control_folder(directory), editions_folder(directory)
+    if not _is_own(control.lstat()):
+        return False
+    return _holds_own(control) and _holds_own(editions) and all(map(_holds_own, _entries(editions)))
+
+
+def _holds_own(folder: Path) -> bool:
+    """Tell whether all that lies in a folder, if there is one, is a plain file or a folder of this user."""
+    for path in _entries(folder):
+        with suppress(FileNotFoundError):  # it was on its way
+            if not _is_own(path.lstat(), can_be_file=True):
+                return False
+    return True
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_own(status: os.stat_result, *, can_be_file: bool = False) -> bool:
+    is_right_kind = stat.S_ISDIR(status.st_mode) or (can_be_file and stat.S_ISREG(status.st_mode))
+    return is_right_kind and status.st_uid == os.getuid()
 
 
 def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[str]:
@@ -140,10 +168,6 @@ class Folder:
             elif record.name not in self.eviction_order:
                 self.eviction_order.put(record.name, record.num_bytes, used_s)
 
-    def add(self, record: Record) -> None:
-        """Count files that are there now."""
-        self.eviction_order.put(record.name, record.num_bytes, time.time())
-
     def hand_over(self, name: str) -> None:
         """Keep a copy until its reader says that it has locked it."""
         self._handed_over[name] = time.monotonic() + _HAND_OVER_S
@@ -165,11 +189,9 @@ class Folder:
         """Drop a record whose files are gone or changed, unless they are just being brought."""
         held = self._stripes.try_take(self.directory, plain_name(record.name))
         if held is not None:
-            try:
+            with held:
                 if self.ledger.get(record.name) == record and self._last_use(record) is None:
                     self.ledger.drop(record.name)
-            finally:
-                self._stripes.leave(held)
 
     # --- Making room ----------------------------------------------------------------------------------------
 
@@ -181,10 +203,8 @@ class Folder:
         held = self._stripes.try_take(self.directory, plain)
         if held is None:
             return False
-        try:
+        with held:
             return self.evict_held(name)
-        finally:
-            self._stripes.leave(held)
 
     def evict_held(self, name: str) -> bool:
         """Delete a copy that nobody reads; whoever calls holds its stripe. Tells whether the name is free of it."""

@@ -44,11 +44,6 @@ def place_of(url: str) -> str:
     return shown_url(url).rstrip("/")
 
 
-def folder_mode(file_mode: int) -> int:
-    """Give the rights of a folder whose files have these: whoever may read them may look for them."""
-    return file_mode | (file_mode & 0o444) >> 2
-
-
 def control_folder(directory: Path) -> Path:
     """Give the folder of locks, pins and files on their way."""
     return directory / _CONTROL

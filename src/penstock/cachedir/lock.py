@@ -134,11 +134,18 @@ def wait_for_lock(
 
 
 class Held(NamedTuple):
-    """A name that this thread may write about, and the stripe that keeps other processes from it."""
+    """A name that this thread may write about, and the stripe that keeps other processes from it; `with` leaves it."""
 
+    stripes: Stripes
     directory: Path
     name: str
     stripe: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stripes.leave(self)
 
 
 class Stripes:
@@ -163,7 +170,7 @@ class Stripes:
             if (directory, name) in self._names or self._try_stripe(path) is None:
                 return None
             self._names.add((directory, name))
-            return Held(directory, name, path)
+            return Held(self, directory, name, path)
 
         with self._changed:  # threads of this process wake us, other processes do not
             return wait_for_lock(attempt, path, timeout_s, should_stop, self._changed.wait)

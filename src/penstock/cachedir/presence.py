@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadIndexError
+from penstock.files import translated
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ def _status(directory: Path, name: str) -> os.stat_result | None:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        with translated(path):  # a name may be too long for this disk
+            raise
     return status if stat.S_ISREG(status.st_mode) else None
 
 

@@ -22,6 +22,15 @@ class Codec:
     default_level: int | None = None
     suffix: str = ""  # cramjam keeps unframed snappy under names of its own
 
+    def compress(self, data: Buffer, level: int | None = None) -> bytes:
+        """Compress in one piece."""
+        arguments = () if self.levels is None else (self.default_level if level is None else level,)
+        return bytes(self._function(f"compress{self.suffix}")(data, *arguments))
+
+    def decompress(self, data: Buffer) -> bytes:
+        """Give the content back, however long it is: of data that you trust."""
+        return bytes(self._function(f"decompress{self.suffix}")(data))
+
     def compress_into(self, data: Buffer, out: Buffer, level: int | None = None) -> int:
         """Compress in one piece into a buffer of at least `most_compressed_bytes`, and give the number of bytes.
 
@@ -74,16 +83,14 @@ def known_compressions() -> list[str]:
 
 def parse_compression(text: str) -> tuple[Codec, int | None]:
     """Turn `"zstd"` or `"zstd:7"` into a codec and a level, or raise an error that lists what there is."""
-    name, colon, digits = text.partition(":")
+    name, _, digits = text.partition(":")
     codec = _CODECS.get(name)
     if codec is None:
         forms = ", ".join(_describe(codec) for codec in _CODECS.values())
         raise ConfigError(f"unknown compression {text!r}: known are {forms}")
-    if not colon:
-        return codec, None
-    if digits not in map(str, codec.levels or ()):
+    if text not in known_compressions():
         raise ConfigError(f"compression {text!r} has a level that {name} does not take: use {_describe(codec)}")
-    return codec, int(digits)
+    return codec, int(digits) if digits else None
 
 
 def _describe(codec: Codec) -> str:

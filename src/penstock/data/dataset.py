@@ -8,8 +8,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock.data.collate import keep_small_tensors_inside
-from penstock.data.getitem import resolve_ids
-from penstock.data.open_streams import OpenedDataset, open_streams
+from penstock.data.getitem import nest, resolve_flat, resolve_ids
+from penstock.data.mosaic_names import MosaicNames
+from penstock.data.open_streams import open_streams
 from penstock.data.orphans import end_with_parent
 from penstock.data.pass_readers import PassReaders, is_worker_state
 from penstock.data.resharding import refuse_resharding
@@ -18,7 +19,7 @@ from penstock.data.seat import is_worker, worker_of
 from penstock.data.settings import DatasetSettings
 from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
-from penstock.errors import ConfigError, ResumeError, SampleIndexError, SampleKeyError
+from penstock.errors import ConfigError, ResumeError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _STREAMS_SHOWN = 3
 
 
-class StreamingDataset(OpenedDataset, IterableDataset[Any]):
+class StreamingDataset(MosaicNames, IterableDataset[Any]):
     """Iterates over the samples of one or more streams, and gives any of them by number.
 
     Give it to a `StreamingDataLoader`, to a torch `DataLoader` with any number of workers, or iterate it. Each pass is
@@ -67,9 +68,9 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         epoch_size: How many samples an epoch draws, such as 1_000_000 or "1m"; by default all of them.
         predownload: How many samples ahead of the training step each rank has shards fetched; by default, by bytes.
         cache_limit: How much disk the folders of this dataset may take on each node, such as "100gb".
-        sampling_method: For `order="mosaic"`: `balanced` or `fixed`.
-        sampling_granularity: For `order="mosaic"`: how many samples are chosen in a row.
-        partition_algo: For `order="mosaic"`: `orig` or `relaxed`.
+        sampling_method: `balanced`, or `fixed` for MosaicML Streaming's order that chooses the same samples each epoch.
+        sampling_granularity: How many samples are chosen in a row; more than 1 means MosaicML Streaming's order.
+        partition_algo: `orig` or `relaxed`, which mean MosaicML Streaming's order.
         num_canonical_nodes: The lanes of the order; a number of nodes that divides it shares no shards.
         batch_size: Samples of each rank in a batch. A `StreamingDataLoader` says it for you.
         shuffle: Shuffle over all shards, anew in each epoch.
@@ -144,7 +145,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         sample_transform: SampleTransform | None = None,
         batch_transform: BatchTransform | None = None,
     ) -> None:
-        settings = DatasetSettings.of(locals())
+        settings = self._settings = DatasetSettings.of(locals())
         self.streams = gather_streams(streams, remote, local, split, stream_name, stream_config)
         for stream in self.streams:
             stream.apply_default(settings.stream_defaults)
@@ -215,16 +216,17 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         if isinstance(ids, int):
             return self.get_item(ids)
         if type(self).get_item is not StreamingDataset.get_item:
-            return [self.get_item(int(number)) for number in ids]
+            return nest([self.get_item(int(number)) for number in ids], key)
         samples = self.readers.here.main.batches.read_some(ids)
-        if self._transforms is None:
-            return samples
-        return make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
+        if self._transforms is not None:
+            samples = make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
+        return nest(samples, key)
 
-    def get_item(self, sample_id: int) -> Any:
+    def get_item(self, sample_id: int, *retry: Any, **named: Any) -> Any:  # noqa: ARG002
         """Give one sample by its number. Override it to change samples: iterating calls it, too.
 
-        Of a shard that is not on this machine and not compressed, only the sample's own bytes are fetched.
+        Of a shard that is not on this machine and not compressed, only the sample's own bytes are fetched. A number of
+        retries may be passed, as to MosaicML Streaming, and counts for nothing: `download_retry` does.
         """
         readers = self.readers.here
         sample = readers.at_hand.pop(sample_id, None)
@@ -242,9 +244,7 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
 
         Of the transforms, only `batch_transform` is applied.
         """
-        ids = resolve_ids(key, self.num_samples)
-        if isinstance(ids, int):
-            raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
+        ids = resolve_flat(key, self.num_samples)
         columns = self.readers.here.main.batches.read_columns(ids)
         return columns if self.make_columns is None else self.make_columns(ids, columns)
 
@@ -328,6 +328,10 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
         """The epoch that the next pass goes through, unless a state says otherwise."""
         return self.run.passes.read().next_epoch
 
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
         """Describe where the whole job stands, as plain JSON values: one state, valid on any number of ranks.
 
@@ -360,8 +364,11 @@ class StreamingDataset(OpenedDataset, IterableDataset[Any]):
 
     def close(self) -> None:
         """Close open shards and the connection to the fetcher; using the dataset again opens them anew."""
-        self.readers.here.close()
+        self._close_shards()
         self._opened.source.close()
+
+    def _close_shards(self) -> None:
+        self.readers.here.close()
 
     def __enter__(self) -> Self:
         return self

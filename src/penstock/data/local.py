@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from penstock.codecs.digest import check_hashes
-from penstock.data.getitem import resolve_ids
-from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError, SampleKeyError
+from penstock.data.getitem import nest, resolve_flat, resolve_ids
+from penstock.data.mosaic_names import Shards, Spanner
+from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError
 from penstock.formats.base import ReadOptions
 from penstock.reading.batch_reader import BatchReader
 from penstock.reading.local_folder import LocalFolder
@@ -97,6 +98,16 @@ class LocalDataset:
         """The number of samples."""
         return self._shards.spans.num_samples
 
+    @property
+    def shards(self) -> Shards:
+        """What the index says of each shard."""
+        return Shards([self.index])
+
+    @property
+    def spanner(self) -> Spanner:
+        """Finds the shard of a sample: `shard, row = dataset.spanner[sample]`."""
+        return Spanner(self._shards.spans)
+
     def __len__(self) -> int:
         return self._shards.spans.num_samples
 
@@ -106,11 +117,11 @@ class LocalDataset:
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
         ids = resolve_ids(key, self._shards.spans.num_samples)
-        return self.get_item(ids) if isinstance(ids, int) else self._reader.read(ids)
+        return self.get_item(ids) if isinstance(ids, int) else nest(self._reader.read(ids), key)
 
     def __iter__(self) -> Iterator[Sample]:
-        stored = sum(part.stored.num_bytes for shard in self.index.shards for part in shard.parts)
-        rows = rows_at_once(stored / self.num_samples)
+        stored = self.index.columns.stored_sizes.sum()
+        rows = rows_at_once(float(stored) / self.num_samples)
         for begin in range(0, self.num_samples, rows):
             yield from self._reader.read(range(begin, min(begin + rows, self.num_samples)))
 
@@ -122,9 +133,7 @@ class LocalDataset:
 
     def read_columns(self, key: Numbers) -> Columns:
         """Give samples by column, in the order asked for: an array a column where the values allow it, else a list."""
-        ids = resolve_ids(key, self._shards.spans.num_samples)
-        if isinstance(ids, int):
-            raise SampleKeyError("read_columns takes a slice, a list or an array of numbers, not a single one")
+        ids = resolve_flat(key, self._shards.spans.num_samples)
         return self._reader.read_columns(ids)
 
     def close(self) -> None:
@@ -170,10 +179,9 @@ class _LocalShards(Source):
         self._validate_hash, self._unpack_dir = validate_hash, unpack_dir
 
     @property
-    def memory_bytes(self) -> list[int]:
+    def memory_bytes(self) -> Int64Array:
         """The memory that each open shard takes."""
-        in_memory = self._unpack_dir is None
-        return [sum(part.raw.num_bytes for part in shard.parts if part.packed and in_memory) for shard in self._shards]
+        return self._folder.index.columns.unpacked_sizes * (self._unpack_dir is None)
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard, unpacked if need be."""

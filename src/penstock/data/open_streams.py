@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from penstock.cache.cache import Cache, CachedStream
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
-from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError
+from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.files import check_path
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
@@ -112,6 +114,7 @@ def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
     folders: list[LocalFolder | None] = []
     numbers: list[int | None] = []
     for stream in streams:
+        stream.choose_folder()
         folder = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
         folders.append(folder)
         if folder is not None and not folder.is_compressed:
@@ -123,7 +126,13 @@ def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
     found = []
     for stream, folder, number in zip(streams, folders, numbers, strict=True):
         if number is not None:
-            index = cache.open_index(number)
+            try:
+                index = cache.open_index(number)
+            except StoreError as error:
+                complete = _complete_copy(stream, error)
+                cache.close()
+                instead = [complete if each is stream else each for each in streams]
+                return _open_stored(instead, options, limit_bytes)
         elif folder is not None:
             index = folder.index
         else:
@@ -133,6 +142,25 @@ def _open_stored(streams: Sequence[Stream], options: ReadOptions, limit_bytes: i
         validates = stream.validate_hash is not None
         found.append(StreamFiles(where=where, index=index, in_place=folder, cached=number, validates=validates))
     return ShardTable(found, cache, options)
+
+
+def _complete_copy(stream: Stream, error: StoreError) -> Stream:
+    """Give a stream whose local folder holds all of it without its remote, which cannot be read; else raise that."""
+    if stream.in_place is not None or stream.folder is None:
+        raise error
+    try:
+        folder = LocalFolder.open(stream.folder)
+    except PenstockError:
+        raise error from None
+    if not all(folder.has(info) for info in folder.index.shards):
+        raise error
+    warnings.warn(
+        f"{shown_url(str(stream.url))} cannot be read, so the complete copy in {stream.folder} is used: {error}",
+        stacklevel=2,
+    )
+    alone = copy(stream)
+    alone.remote = None
+    return alone
 
 
 def _cached_stream(stream: Stream) -> CachedStream:

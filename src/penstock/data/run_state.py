@@ -13,6 +13,8 @@ from penstock.errors import ResumeError
 from penstock.order.advice import check_cache, check_world
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, choose_order, make_plan
+from penstock.order.mosaic.plan import MosaicPlan
+from penstock.order.mosaic.state import with_mosaic_keys
 from penstock.order.native import StreamPlan
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
@@ -148,6 +150,14 @@ class RunState:
             num_batches -= len(plan.batch(at, num_batches - 1, now.seat, size)) < now.batch_size
         return num_batches
 
+    def num_samples_after(self, begun: Pass, num_steps: int) -> int:
+        """Count the samples that this rank gets in so many batches of a pass."""
+        if not num_steps:
+            return 0
+        now = self._now(self.passes.read())
+        last = now.run.plan.batch(begun.at, num_steps - 1, now.seat, now.global_batch_size)
+        return (num_steps - 1) * now.batch_size + len(last)
+
     # --- Passes -----------------------------------------------------------------------------------------------
 
     def schedule(self, begun: Pass, worker: int, num_workers: int) -> BatchSchedule:
@@ -178,7 +188,7 @@ class RunState:
         passes = self.passes.read()
         now = self._now(passes)
         if passes.is_between_passes:
-            return now.run.plan.state_dict(self.start_of(passes))
+            return self._describe(now, passes, self.start_of(passes))
         begun = passes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
             raise ResumeError(
@@ -194,18 +204,32 @@ class RunState:
                 "the workers of a loader read ahead of what it delivered: pass num_samples=, counted over all ranks, or"
                 " take the state of penstock's StreamingDataLoader"
             )
-        return now.run.plan.state_dict(Cursor(begun.epoch, position))
+        return self._describe(now, passes, Cursor(begun.epoch, position))
 
     def state_after(self, begun: Pass, num_steps: int, *, is_over: bool) -> dict[str, Any]:
         """Describe where the job stands after so many global batches of a pass, or at its end."""
-        now = self._now(self.passes.read())
+        passes = self.passes.read()
+        now = self._now(passes)
         plan, size = now.run.plan, now.global_batch_size
         epoch_size = plan.epoch_size(begun.epoch)
         position = begun.position + num_steps * size
         if num_steps and position > epoch_size:  # the last batch may be a short one
             last = plan.global_batch(begun.at, num_steps - 1, now.seat.world, size)
             position += len(last) - size
-        return plan.state_dict(Cursor(begun.epoch, max(position, epoch_size) if is_over else position))
+        return self._describe(now, passes, Cursor(begun.epoch, max(position, epoch_size) if is_over else position))
+
+    def _describe(self, now: _Now, passes: PassState, at: Cursor) -> dict[str, Any]:
+        began_on = (passes.state or {}).get("initial_physical_nodes") or now.seat.world.num_nodes
+        return with_mosaic_keys(now.run.plan.state_dict(at), began_on)
+
+    def describe_order(self) -> dict[str, Any]:
+        """Say what decides the order of this run, by the names of a state."""
+        passes = self.passes.read()
+        now, settings = self._now(passes), self._planner.settings
+        described = self._describe(now, passes, Cursor())
+        if isinstance(now.run.plan, MosaicPlan):
+            described["shuffle_algo"] = now.run.plan.rules.shuffle_algo or settings.shuffle_algo
+        return described
 
     def abandon(self) -> None:
         """Forget in a forked child what this process was told by its parent: that holds for this one alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,9 +43,11 @@ class DatasetSettings:
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
         check_whole("batch_size", given["batch_size"], 1)
+        check_whole("predownload", given["predownload"], 0)
         check_downloads(given["download_retry"], given["download_timeout"])
         if given["schedule"] is not None:
             given["schedule"] = MixSchedule.of(given["schedule"])
+        _warn_of_small_predownload(given["predownload"], given["batch_size"])
         given["columns"] = None if columns is None else tuple(columns)
         given["cache_limit"] = None if cache_limit is None else parse_bytes(cache_limit)
         given["validate_hash"] = None if hash_name is None else check_hashes(hash_name)[0]
@@ -54,6 +57,15 @@ class DatasetSettings:
             decoding=_take(ReadOptions, given),
             seat=_take(SeatSettings, given),
             stream_defaults={name: given[name] for name in STREAM_DEFAULTS},
+        )
+
+
+def _warn_of_small_predownload(predownload: int | None, batch_size: int | None) -> None:
+    if predownload is not None and batch_size is not None and predownload < batch_size:
+        warnings.warn(
+            f"predownload={predownload} is less than batch_size={batch_size}, so each batch waits for its shards: give"
+            f" at least {batch_size}, or leave predownload out",
+            stacklevel=4,
         )
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cachedir.layout import default_directory
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
 from penstock.order.make_plan import count_epoch
@@ -96,7 +97,7 @@ class Stream:
 
     def __repr__(self) -> str:
         shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
-        values = {name: getattr(self, name) for name in shown if getattr(self, name) is not None}
+        values = {name: getattr(self, name) for name in shown if getattr(self, name) not in (None, "")}
         values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
@@ -105,6 +106,7 @@ class Stream:
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
+        self.split = self.split or ""
 
     def fill_weight(self, count: int, num_samples: int, epoch_size: int) -> None:
         """Say in every way how much of the stream an epoch takes."""
@@ -121,6 +123,13 @@ class Stream:
     def folder(self) -> Path | None:
         """The local folder, with the split."""
         return None if self.local is None else Path(self.local).expanduser() / (self.split or "")
+
+    def choose_folder(self) -> None:
+        """Say in `local` where the files of the stream are, if the user left that open."""
+        if self.local is None and self.remote is not None:
+            is_here = url_scheme(self.remote) in (None, "file")
+            root = LocalStore.from_url(self.remote).root if is_here else default_directory(self.remote, None)
+            self.local = str(root)
 
     @property
     def in_place(self) -> Path | None:
@@ -174,13 +183,11 @@ def gather_streams(
     stream_config: Mapping[str, Any] | None,
 ) -> list[Stream]:
     """Give the streams of a dataset: those that were given, or the one that the other arguments describe."""
-    if streams is None:
+    if not streams:
         if remote is None and local is None:
             raise ConfigError("a StreamingDataset needs streams, or a remote, a local folder, or both")
         make = stream_classes.get(stream_name)
         return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
     if remote is not None or local is not None:
         raise ConfigError("streams name their own remote and local: give either streams, or remote and local")
-    if not streams:
-        raise ConfigError("streams is empty: give at least one")
     return list(streams)

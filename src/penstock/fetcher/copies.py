@@ -22,7 +22,7 @@ from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
 from penstock.errors import ObjectNotFoundError, StoreError
 from penstock.fetcher.open_editions import digest_of
-from penstock.storage.base import url_scheme
+from penstock.fetcher.origin import is_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.fetcher.origin import Origin
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
-
-_NEAR = (None, "file", "memory")  # stores that answer a question at once: nothing is gained by listing them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Copies:
 
     # --- With the item's stripe held ------------------------------------------------------------------------
 
-    def find(self, folder: Folder, item: Item, source: Origin, evict: Callable[[str], bool]) -> Copy:
+    def find(self, folder: Folder, item: Item, origin: Origin, evict: Callable[[str], bool]) -> Copy:
         """Find the right copy, or say where it is to be brought; what is in its way goes, if that is allowed."""
         known = self.known(folder, item)
         if known is not None:
@@ -114,7 +112,7 @@ class Copies:
             return self._find_foreign(folder, item)
         if item.refresh:
             return Copy(item.name, is_right=False)  # it is ours, and replaced when the new one is here
-        if self._is_right(folder, item, record, source):
+        if self._is_right(folder, item, record, origin):
             record = self._take_over(folder, item, record)
             return Copy(item.name, is_right=True, record=record)
         if self._is_wanted_elsewhere(folder, item, record) or not evict(item.name):
@@ -134,14 +132,14 @@ class Copies:
             return None
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 
-    def _is_right(self, folder: Folder, item: Item, record: Record, source: Origin) -> bool:
+    def _is_right(self, folder: Folder, item: Item, record: Record, origin: Origin) -> bool:
         if not self._is_trusted(folder, record):
             return False
         if record.edition == item.edition:
             return _is_made_of(record, item)
-        answer = is_settled_by_index(record, item, source.name)
+        answer = is_settled_by_index(record, item, origin.name)
         if answer is None:
-            answer = is_settled_by_store(record, [self._ask(folder, item, key, source) for key in record.keys])
+            answer = is_settled_by_store(record, [self._ask(folder, item, key, origin) for key in record.keys])
         return answer
 
     def _is_trusted(self, folder: Folder, record: Record) -> bool:
@@ -195,12 +193,12 @@ class Copies:
 
     # --- What the store has now -----------------------------------------------------------------------------
 
-    def _ask(self, folder: Folder, item: Item, key: str, source: Origin) -> ObjectInfo | None:
+    def _ask(self, folder: Folder, item: Item, key: str, origin: Origin) -> ObjectInfo | None:
         """Ask what an object is now: one list for the whole edition, where the store can list and is far away."""
         known = (str(folder.directory), item.edition)
         with self._lock:
             listing = self._lists.setdefault(known, _Listing())
-        return listing.ask(source, key)
+        return listing.ask(origin, key)
 
 
 class _Listing:
@@ -211,18 +209,18 @@ class _Listing:
         self._objects: dict[str, ObjectInfo] | None = None
         self._can_list = True
 
-    def ask(self, source: Origin, key: str) -> ObjectInfo | None:
-        if url_scheme(source.url) not in _NEAR and self._can_list:
+    def ask(self, origin: Origin, key: str) -> ObjectInfo | None:
+        if not is_near(origin) and self._can_list:
             with self._lock:
                 if self._objects is None and self._can_list:
                     try:
-                        self._objects = {info.key: info for info in source.store.list()}
+                        self._objects = {info.key: info for info in origin.store.list()}
                     except StoreError:  # web servers have no lists, and not everybody may see them
                         self._can_list = False
             if self._objects is not None:
                 return self._objects.get(key)
         try:
-            return source.store.stat(key)
+            return origin.store.stat(key)
         except ObjectNotFoundError:
             return None
 

@@ -150,7 +150,7 @@ class Dispatcher:
         queued.competes_in = competing(queued)
         self._admitting |= queued.competes_in
         transfer = Transfer(queued.directory, queued.item, queued.stream, partial(self._demand, queued))
-        transfer.current_rank = queued.rank()
+        transfer.rank = queued.rank()
         queued.transfer = transfer
         return queued, transfer, queued.is_urgent
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cachedir.layout import folder_mode, new_part_path, stripe_of
+from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record, boot_id, flush_file
 from penstock.cachedir.presence import stamp_of
 from penstock.cachedir.versions import lasting_tag
@@ -26,10 +26,10 @@ from penstock.errors import (
 from penstock.failpoints import reach
 from penstock.fetcher.disk import PartFile
 from penstock.fetcher.open_editions import digest_of
-from penstock.fetcher.origin import copies_pieces
 from penstock.fetcher.pieces import split
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
+from penstock.storage.base import check_version
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Download:
 
     item: Item
     directory: Path
-    source: Origin
+    origin: Origin
     keep_zip: bool
     pool: PiecePool
     owner: PieceOwner
@@ -140,7 +140,7 @@ class Download:
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
-        where = self.source.where(part.stored.key)
+        where = self.origin.where(part.stored.key)
         with self.unpacking:
             data = map_file(packed)
             try:
@@ -152,18 +152,18 @@ class Download:
 
     def _fetch_checked(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
-        for attempt in range(self.source.retry + 1):
+        for attempt in range(self.origin.retry + 1):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
             name, _, expected = (file.digest or "").partition(":")
             if file.digest is None or self._digest(path, name) == expected:
                 return path, info
             path.unlink()
             self.explain(file.key)
-            if attempt < self.source.retry:
+            if attempt < self.origin.retry:
                 self.on_retry()
         raise CorruptShardError(
-            f"{self.source.where(file.key)} does not have the {name} digest that the index says, in"
-            f" {self.source.retry + 1} attempts: the object is damaged, write it again",
+            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, in"
+            f" {self.origin.retry + 1} attempts: the object is damaged, write it again",
             key=file.key,
             digest=file.digest,
         )
@@ -175,7 +175,7 @@ class Download:
         some encrypted objects, or the transfer was damaged: then two transfers that agree are believed.
         """
         came: set[str] = set()
-        for attempt in range(self.source.retry + 2):
+        for attempt in range(self.origin.retry + 2):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
             tag = _MD5.fullmatch(info.etag or "")
             if tag is None:
@@ -187,7 +187,7 @@ class Download:
             path.unlink()
             self.on_retry()
         raise StoreError(
-            f"{self.source.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
+            f"{self.origin.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
             " what it carries",
             key=file.key,
         )
@@ -230,10 +230,7 @@ class Download:
             raise
         for info in found:
             self._check_size(file, info, num_bytes)
-            if info.etag != found[0].etag:
-                raise ObjectChangedError(
-                    f"{self.source.where(file.key)} was replaced while it was being read: fetch it again", key=file.key
-                )
+            check_version(self.origin.where(file.key), info, found[0].etag)
         return found[0]
 
     def _use_beginning(self, beginning: Beginning, span: Span, out: PartFile) -> list[ObjectInfo]:
@@ -247,19 +244,21 @@ class Download:
     def _size(self, file: StoredFile) -> int:
         if file.num_bytes is not None:
             return file.num_bytes
-        store = self.source.store
+        store = self.origin.store
         (info,) = self.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
         return int(info.num_bytes)
 
     def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
-        store = self.source.store
-        if copies_pieces(store):
-            info = store.copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out))
+        copy_piece = getattr(self.origin.store, "copy_piece", None)
+        if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
+            info: ObjectInfo = copy_piece(
+                file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out)
+            )
         else:
-            data, info = store.read_piece(file.key, span, None)
+            data, info = self.origin.store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
-                    f"{self.source.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+                    f"{self.origin.where(file.key)}: {len(span)} bytes were asked for, and another number came"
                 )
             out.write(data, span.begin)
         self.on_bytes(len(span))
@@ -276,12 +275,12 @@ class Download:
             raise CacheError(f"{out.path} cannot be written: {error.strerror}", path=str(out.path)) from error
 
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
-        return self.pool.submit(self.owner, num_bytes, self.source, key, action)
+        return self.pool.submit(self.owner, num_bytes, self.origin, key, action)
 
     def _explain(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
         """A read beyond the end fails in the words of each store: see whether the object has another size."""
         try:
-            info = self.source.store.stat(file.key)
+            info = self.origin.store.stat(file.key)
         except StoreError:
             return
         self._check_size(file, info, num_bytes, error)
@@ -292,7 +291,7 @@ class Download:
         if info.num_bytes != num_bytes:
             self.explain(file.key)
             raise ObjectChangedError(
-                f"{self.source.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
+                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
                 " it was changed or cut after the index was written",
                 key=file.key,
                 num_bytes=info.num_bytes,
@@ -310,7 +309,7 @@ class Download:
         stored = [part.stored for part in self.item.parts]
         return Record(
             files=tuple(stamp_of(name, path.stat()) for path, name in ready),
-            url=self.source.name,
+            url=self.origin.name,
             keys=tuple(file.key for file in stored),
             stored_bytes=tuple(
                 (file.num_bytes or 0) if part.info is None else part.info.num_bytes
@@ -325,9 +324,10 @@ class Download:
     def _publish(self, parts: list[FetchedPart]) -> None:
         """Give all files their names: the first part last, since its name stands for all."""
         files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
+        folder_mode = self.file_mode | (self.file_mode & 0o444) >> 2  # whoever may read a file may look for it
         for number, (temporary, name) in enumerate(files):
             path = resolve_inside(self.directory, name)
-            make_folders(path.parent, folder_mode(self.file_mode))
+            make_folders(path.parent, folder_mode)
             reach("publish.between_parts" if number else "publish.before")
             temporary.replace(path)
         reach("publish.after")
@@ -354,14 +354,10 @@ class Download:
     def _disk_errors(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise self._no_space(error) from error
-            raise
-        except StoreError as error:  # an unpacked file translates its own
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
-                raise self._no_space(cause) from cause
+        except (OSError, StoreError) as error:
+            for cause in (error, error.__cause__):  # an unpacked file translates its own
+                if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+                    raise self._no_space(cause) from cause
             raise
 
     def _no_space(self, error: OSError) -> CacheError:

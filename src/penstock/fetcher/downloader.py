@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,17 +18,16 @@ from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
 from penstock.fetcher.download import Beginning, Download
 from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
-from penstock.fetcher.origin import reads_first
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.units import format_bytes
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from penstock.cachedir.folder import Folder
-    from penstock.cachedir.lock import Stripes
+    from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.budget import DiskBudget, Reservation
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.origin import Origin, Origins
@@ -60,14 +58,14 @@ class Downloader:
     """Brings items with the means that all transfers share. Safe for threads."""
 
     def __init__(
-        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: Counts, sources: Origins
+        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: Counts, origins: Origins
     ) -> None:
         self.watch = EditionWatch()
         self._stripes = stripes
         self._budget = budget
         self._pool = pool
         self._counts = counts
-        self._sources = sources
+        self._origins = origins
         self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self._copies = Copies(self._unpacking)
         self._opener = EditionOpener()
@@ -141,22 +139,17 @@ class Downloader:
         with translated(transfer.directory):
             return bring()
 
-    @contextmanager
-    def _holding(self, transfer: Transfer, name: str) -> Iterator[None]:
+    def _holding(self, transfer: Transfer, name: str) -> Held:
         # Whoever has the name may be bringing it over a slow network, and gives up by himself.
         timeout_s = _PATIENCE * transfer.stream.timeout_s
-        held = self._stripes.take(transfer.directory, name, timeout_s, should_stop=lambda: transfer.is_cancelled)
-        try:
-            yield
-        finally:
-            self._stripes.leave(held)
+        return self._stripes.take(transfer.directory, name, timeout_s, should_stop=lambda: transfer.is_cancelled)
 
     def _fetch_held(self, transfer: Transfer, item: Item, beginning: Beginning | None) -> Fetched | None:
         """Download unless the right copy is there, maybe brought by another fetcher."""
-        folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
+        folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
         with self._holding(transfer, item.name):
             evict = partial(self._budget.evict, transfer.directory, is_held=True)
-            copy = self._copies.find(folder, item, source, evict)
+            copy = self._copies.find(folder, item, origin, evict)
             if copy.is_right:
                 self._found(transfer, copy)
                 return Fetched(copy.name)
@@ -182,11 +175,11 @@ class Downloader:
         return Fetched(copy.name, num_bytes)
 
     def _download(self, transfer: Transfer, item: Item, beginning: Beginning | None, copy: Copy) -> Download:
-        folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
+        folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
         return Download(
             item=item,
             directory=transfer.directory,
-            source=source,
+            origin=origin,
             keep_zip=transfer.stream.keep_zip,
             pool=self._pool,
             owner=transfer,
@@ -197,8 +190,8 @@ class Downloader:
             ledger=folder.ledger,
             name_of=partial(copy.path_of, item),
             kept=partial(self._copies.kept, folder, item),
-            check=lambda infos: self.watch.check(transfer.directory, item, infos, source),
-            explain=lambda key: self.watch.explain(transfer.directory, item.edition, source, key),
+            check=lambda infos: self.watch.check(transfer.directory, item, infos, origin),
+            explain=lambda key: self.watch.explain(transfer.directory, item.edition, origin, key),
             file_mode=0o600 if transfer.stream.is_private else 0o666,
         )
 
@@ -210,16 +203,22 @@ class Downloader:
 
     def _open_index(self, transfer: Transfer) -> Fetched:
         """Fetch the index and open its edition; the one that was opened last serves if the store is away."""
-        folder, source = self._budget.folder(transfer.directory), self._sources.of(transfer.stream)
+        folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
         try:
             item, beginning = self._sized(transfer)
-            _check_index_size(item, source)
+            num_bytes = item.parts[0].stored.num_bytes or 0
+            if num_bytes > MAX_INDEX_BYTES:
+                raise BadIndexError(
+                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
+                    f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
+                    num_bytes=num_bytes,
+                )
             download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
             with download.fetched_index() as (path, info):
                 self._counts.add_download(transfer.demand().cause, info.num_bytes)
                 with self._holding(transfer, item.name):
                     evict = partial(self._budget.evict, transfer.directory)
-                    edition = self._opener.open(folder, source, path, info, evict)
+                    edition = self._opener.open(folder, origin, path, info, evict)
                     self.watch.begin(edition)
                     self._copies.begin(edition)
         except CancelledError as error:
@@ -227,15 +226,15 @@ class Downloader:
         except (ObjectNotFoundError, AccessDeniedError):
             raise
         except StoreError as error:
-            last = self._last(transfer, folder, source)
+            last = self._last(transfer, folder, origin)
             if last is None:
                 raise
             return Fetched(edition=last.name, away=str(error))
         return Fetched(edition=edition.name)
 
-    def _last(self, transfer: Transfer, folder: Folder, source: Origin) -> Edition | None:
+    def _last(self, transfer: Transfer, folder: Folder, origin: Origin) -> Edition | None:
         """Give the edition that was opened last, or one of the index that somebody else laid there."""
-        edition = last_edition(transfer.directory, source.name, digest_of)
+        edition = last_edition(transfer.directory, origin.name, digest_of)
         if edition is not None:
             edition.reopen()
             return edition
@@ -246,7 +245,7 @@ class Downloader:
             make_folders(copied.parent, 0o700)
             copy_file(transfer.directory / INDEX_NAME, copied)
             evict = partial(self._budget.evict, transfer.directory)
-            return self._opener.open(folder, source, copied, None, evict)
+            return self._opener.open(folder, origin, copied, None, evict)
 
     def _sized(self, transfer: Transfer) -> tuple[Item, Beginning | None]:
         """Learn the size of an object that came without one: room cannot be made for the unknown.
@@ -255,28 +254,19 @@ class Downloader:
         """
         item = transfer.item
         (part,) = item.parts
-        source, key = self._sources.of(transfer.stream), part.raw.key
+        origin, key = self._origins.of(transfer.stream), part.raw.key
 
         def ask() -> tuple[ObjectInfo, Beginning | None]:
-            if not reads_first(source.store):
-                return source.store.stat(key), None
-            data, info = source.store.read_first(key, _BEGINNING_BYTES)
+            read_first = getattr(origin.store, "read_first", None)
+            if read_first is None:
+                return origin.store.stat(key), None
+            data, info = read_first(key, _BEGINNING_BYTES)
             return info, Beginning(data, info)
 
-        asked = self._pool.submit(transfer, 0, source, key, ask)
+        asked = self._pool.submit(transfer, 0, origin, key, ask)
         try:
             ((info, beginning),) = self._pool.wait([asked])
         except CancelledError as error:
             raise NoLongerWanted from error
         sized = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
         return item._replace(parts=(sized,)), beginning
-
-
-def _check_index_size(item: Item, source: Origin) -> None:
-    num_bytes = item.parts[0].stored.num_bytes or 0
-    if num_bytes > MAX_INDEX_BYTES:
-        raise BadIndexError(
-            f"{source.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
-            f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
-            num_bytes=num_bytes,
-        )

@@ -8,6 +8,8 @@ none:
   question; of a newer one it is asked whether the store still has that index. Datasets that were copied may have shards
   newer than their index: then the newest of them is the mark for those that follow.
 - A shard that was written after the job had opened the dataset is of another one, whatever the index says.
+- Older data that are put back, with their times, have an index that is older than the edition's: it is looked at now
+  and then. One that is newer is no reason to end, while shards are older: data are appended to.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from penstock.cachedir.versions import edition_of, fingerprint, is_young, lastin
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
+from penstock.fetcher.origin import is_near
 from penstock.files import copy_file
 from penstock.index.catalog import INDEX_NAME
 from penstock.storage.base import ObjectInfo
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 # Clocks of stores and of this machine may differ by so much.
 _CLOCKS_DIFFER_NS = 2 * 10**9
-# A store that tells no times is asked about its index no more often than this.
+# A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.
 _ASK_AGAIN_S = 5.0
 
 
@@ -56,24 +59,24 @@ class EditionOpener:
         self._unproven: dict[str, str] = {}
 
     def open(
-        self, folder: Folder, source: Origin, index: Path, info: ObjectInfo | None, evict: Callable[[str], bool]
+        self, folder: Folder, origin: Origin, index: Path, info: ObjectInfo | None, evict: Callable[[str], bool]
     ) -> Edition:
         """Give the edition of an index that has just come; `index` is a file of ours, and is moved away."""
         index_digest = digest_of(index)
-        edition = self._edition(folder.directory, source.name, index_digest, info)
+        edition = self._edition(folder.directory, origin.name, index_digest, info)
         if edition.exists():
             index.replace(edition.index_path)  # the same bytes, and surely whole
             edition.reopen()
             return edition
         about = About(
-            source=source.name,
+            source=origin.name,
             etag=None if info is None else info.etag,
             modified_ns=None if info is None else info.modified_ns,
             index_digest=index_digest,
             trusts_found=_is_beside_files(folder.directory, index_digest, info),
         )
         edition.create(index, about)
-        _publish_index(folder, edition, source, info)
+        _publish_index(folder, edition, origin, info)
         self._remove_old(folder, edition, about, evict)
         return edition
 
@@ -128,7 +131,7 @@ def _is_beside_files(directory: Path, index_digest: str, info: ObjectInfo | None
     return digest_of(directory / INDEX_NAME) == index_digest
 
 
-def _publish_index(folder: Folder, edition: Edition, source: Origin, info: ObjectInfo | None) -> None:
+def _publish_index(folder: Folder, edition: Edition, origin: Origin, info: ObjectInfo | None) -> None:
     """Lay the index beside the files, for other readers of the directory, unless somebody else's lies there."""
     directory = folder.directory
     record = folder.ledger.get(INDEX_NAME)
@@ -143,7 +146,7 @@ def _publish_index(folder: Folder, edition: Edition, source: Origin, info: Objec
         status = part.stat()
         record = Record(
             files=(stamp_of(INDEX_NAME, status),),
-            url=source.name,
+            url=origin.name,
             keys=(INDEX_NAME,),
             stored_bytes=(status.st_size,),
             versions=(None if info is None else lasting_tag(info, time.time_ns()),),
@@ -201,7 +204,7 @@ class EditionWatch:
         """Give the version that a ranged read of an object has to be of, if it was read before."""
         return self._of(directory, edition).tags.get(key)
 
-    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], source: Origin) -> None:
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], origin: Origin) -> None:
         """Raise if the objects of a shard are not of its edition; what fitted its digest is, whatever else changed."""
         if item.number is None:
             return
@@ -210,16 +213,16 @@ class EditionWatch:
         seen = edition.seen(item.number)
         if not all(part.stored.digest for part in item.parts):
             if seen not in (0, version):
-                raise self._changed(source, infos[0].key, "it is not the object that was read before")
+                raise self._changed(origin, infos[0].key, "it is not the object that was read before")
             for info in infos:
-                self._check_time(watched, info, source)
+                self._check_time(watched, info, origin)
         if seen != version:
             edition.see(item.number, version)
         watched.tags.update((info.key, info.etag) for info in infos)
 
-    def explain(self, directory: Path, edition: str, source: Origin, key: str) -> None:
+    def explain(self, directory: Path, edition: str, origin: Origin, key: str) -> None:
         """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
-        self._check_index(self._of(directory, edition), source, key)
+        self._check_index(self._of(directory, edition), origin, key)
 
     def _of(self, directory: Path, edition: str) -> _Watched:
         with self._lock:
@@ -228,38 +231,48 @@ class EditionWatch:
                 about, now_ns = Edition(directory, edition).about(), time.time_ns()
                 modified_ns = None if about is None else about.modified_ns
                 found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
+                found.asked_at = None if modified_ns is None else time.monotonic()
                 self._watched[str(directory), edition] = found
             return found
 
-    def _check_time(self, watched: _Watched, info: ObjectInfo, source: Origin) -> None:
+    def _check_time(self, watched: _Watched, info: ObjectInfo, origin: Origin) -> None:
         modified_ns = info.modified_ns
         with watched.lock:
+            is_due = watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S
             if modified_ns is None or watched.mark_ns is None:
-                if watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S:
-                    self._check_index(watched, source, info.key)
+                if is_due:
+                    self._check_index(watched, origin, info.key)
                 return
             if modified_ns <= watched.mark_ns:
+                if is_due or is_near(origin):
+                    self._check_not_put_back(watched, origin, info.key)
                 return
             if modified_ns > watched.opened_ns + _CLOCKS_DIFFER_NS:
-                raise self._changed(source, info.key, "it was written after this job had opened the dataset")
-            self._check_index(watched, source, info.key)
+                raise self._changed(origin, info.key, "it was written after this job had opened the dataset")
+            self._check_index(watched, origin, info.key)
             if not is_young(info, time.time_ns()):
                 watched.mark_ns = modified_ns
 
-    def _check_index(self, watched: _Watched, source: Origin, key: str) -> None:
+    def _check_index(self, watched: _Watched, origin: Origin, key: str) -> None:
         watched.asked_at = time.monotonic()
         if watched.about is None:
             return
         try:
-            info = source.store.stat(INDEX_NAME)
+            info = origin.store.stat(INDEX_NAME)
         except ObjectNotFoundError as error:
-            raise self._changed(source, key, f"{INDEX_NAME} is gone") from error
+            raise self._changed(origin, key, f"{INDEX_NAME} is gone") from error
         if not watched.about.is_version(info):
-            raise self._changed(source, key, f"{INDEX_NAME} is another one by now")
+            raise self._changed(origin, key, f"{INDEX_NAME} is another one by now")
 
-    def _changed(self, source: Origin, key: str, reason: str) -> ObjectChangedError:
+    def _check_not_put_back(self, watched: _Watched, origin: Origin, key: str) -> None:
+        watched.asked_at = time.monotonic()
+        with suppress(ObjectNotFoundError):  # it is being written again: shards will tell
+            if watched.about is not None and watched.about.is_after(origin.store.stat(INDEX_NAME)):
+                raise self._changed(origin, key, f"{INDEX_NAME} is an older one by now")
+
+    def _changed(self, origin: Origin, key: str, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"{source.where(key)} was written again while this job reads it ({reason}): a job reads one version of its"
+            f"{origin.where(key)} was written again while this job reads it ({reason}): a job reads one version of its"
             " data from beginning to end. Start it again to read the new one, or write new data to a new place",
             key=key,
         )

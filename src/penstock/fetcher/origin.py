@@ -6,22 +6,16 @@ import json
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import place_of
 from penstock.errors import FetcherError
-from penstock.storage.base import check_writable, open_store, shown_url
+from penstock.storage.base import check_writable, open_store, shown_url, url_scheme
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Buffer
-
-    from penstock.storage.base import ObjectInfo, Store, StoreSettings
-    from penstock.storage.pieces import PieceReader
-    from penstock.types import Span
+    from penstock.storage.base import Store
     from penstock.wire.messages import CallStore
     from penstock.wire.settings import CachedStream
 
@@ -32,7 +26,7 @@ class Origin:
 
     store: Store
     url: str = field(repr=False)
-    name: str = ""  # what tells its data from others': place and endpoint, without secrets
+    name: str = ""  # what tells its data from others': place and endpoint (another one, another place), no secrets
     retry: int = 2
     timeout_s: float = 60.0  # without a single byte
 
@@ -41,22 +35,9 @@ class Origin:
         return f"{shown_url(self.url).rstrip('/')}/{key}"
 
 
-class CopiesPieces(Protocol):
-    """A store that hands over what comes of a piece at once, so that it is in memory once and not for long."""
-
-    def copy_piece(self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> ObjectInfo:
-        """Hand over a range of an object as it comes, each part with its place in the range."""
-        ...
-
-
-def copies_pieces(store: Store) -> TypeGuard[CopiesPieces]:
-    """Tell whether a store can do so."""
-    return hasattr(store, "copy_piece")
-
-
-def reads_first(store: object) -> TypeGuard[PieceReader]:
-    """Tell whether a store gives the beginning of an object together with what the object is."""
-    return hasattr(store, "read_first")
+def is_near(origin: Origin) -> bool:
+    """Tell whether a store answers a question at once: nothing is gained by asking it less."""
+    return url_scheme(origin.url) in (None, "file", "memory")
 
 
 class Origins:
@@ -68,26 +49,21 @@ class Origins:
         self._hooks = hooks
 
     def of(self, stream: CachedStream) -> Origin:
-        """Give the source of a stream."""
+        """Give the origin of a stream."""
         policy = RetryPolicy.of(stream.retry, stream.timeout_s)
         known = f"{policy} {stream.store.url} {sorted(stream.store.options.items(), key=str)!r}"
         with self._lock:
             store = self._stores.get(known)
             if store is None:
                 store = self._stores[known] = open_store(stream.store, retry=policy, hooks=self._hooks)
+        endpoint = stream.store.options.get("endpoint")
         return Origin(
             store=store,
             url=stream.store.url,
-            name=source_name(stream.store),
+            name=place_of(stream.store.url) + (f" at {shown_url(str(endpoint))}" if endpoint else ""),
             retry=stream.retry,
             timeout_s=stream.timeout_s,
         )
-
-
-def source_name(settings: StoreSettings) -> str:
-    """Name the place that data come from: the same bucket at another endpoint is another place."""
-    endpoint = settings.options.get("endpoint")
-    return place_of(settings.url) + (f" at {shown_url(str(endpoint))}" if endpoint else "")
 
 
 # --- For processes that have no client of their own ---------------------------------------------------------

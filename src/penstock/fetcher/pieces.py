@@ -7,9 +7,11 @@ import time
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreTimeoutError
+from penstock.storage.pieces import cut_span
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     from penstock.fetcher.origin import Origin
 
-PIECE_BYTES = 8 << 20
 _MAX_BYTES = 160 << 20
 _SMALL_BYTES = 512 << 10
 MOST_SMALL = 96
@@ -35,23 +36,19 @@ _HANGS_AFTER = 3.0
 
 def split(num_bytes: int) -> list[Span]:
     """Cut an object into pieces; an empty one has a single, empty piece, since reading it tells whether it exists."""
-    return [Span(begin, min(begin + PIECE_BYTES, num_bytes)) for begin in range(0, max(num_bytes, 1), PIECE_BYTES)]
+    return cut_span(Span(0, num_bytes)) or [Span(0, 0)]
 
 
 class PieceOwner:
     """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first."""
 
     def __init__(self, *rank: float) -> None:
-        self.current_rank: tuple[float, ...] = rank
-
-    def rank(self) -> tuple[float, ...]:
-        """Give the place in the queue at this moment."""
-        return self.current_rank
+        self.rank: tuple[float, ...] = rank
 
 
 @dataclass(eq=False)
 class Piece:
-    """One read of at most `PIECE_BYTES`."""
+    """One read, of no more than a piece of an object."""
 
     owner: PieceOwner
     num_bytes: int
@@ -101,9 +98,9 @@ class PiecePool:
         """The number of pieces being read now."""
         return len(self._started)
 
-    def submit(self, owner: PieceOwner, num_bytes: int, source: Origin, key: str, action: Callable[[], Any]) -> Piece:
+    def submit(self, owner: PieceOwner, num_bytes: int, origin: Origin, key: str, action: Callable[[], Any]) -> Piece:
         """Queue a read of an object of a store."""
-        piece = Piece(owner, num_bytes, action, source.timeout_s, source.where(key))
+        piece = Piece(owner, num_bytes, action, origin.timeout_s, origin.where(key))
         with self._changed:
             if self._is_closed:
                 _tell_cancelled(piece.future)
@@ -202,10 +199,7 @@ class PiecePool:
                 )
 
     def _work(self) -> None:
-        while True:
-            piece = self._next()
-            if piece is None:
-                return
+        while (piece := self._next()) is not None:
             result, error = None, None
             self._mine.piece = piece
             try:
@@ -249,7 +243,7 @@ class PiecePool:
     def _best(self) -> Piece | None:
         if not self._pending:
             return None
-        owner = min(self._pending, key=lambda owner: owner.rank())
+        owner = min(self._pending, key=attrgetter("rank"))
         queue = self._pending[owner]
         if not self._may_run(queue[0]):
             self._was_full = True

@@ -196,7 +196,7 @@ class ItemQueue:
     def update(self, queued: QueuedItem) -> None:
         """Place an item anew after somebody came to want it, or wants it sooner."""
         if queued.transfer is not None:
-            queued.transfer.current_rank = queued.rank()
+            queued.transfer.rank = queued.rank()
         if queued.state is State.PARKED and queued.is_urgent:
             queued.state = State.QUEUED
             self._parked.pop(queued.key, None)

@@ -7,8 +7,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import CacheError, ObjectChangedError
-from penstock.fetcher.pieces import MOST_SMALL, PIECE_BYTES, PieceOwner, split
+from penstock.errors import CacheError
+from penstock.fetcher.pieces import MOST_SMALL, PieceOwner, split
+from penstock.storage.base import check_version
+from penstock.storage.pieces import PIECE_BYTES
 from penstock.storage.ranges import coalesce, cut_out
 from penstock.wire.item import Item, ItemPart, StoredFile
 
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
 class ObjectReader:
     """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
 
-    def __init__(self, pool: PiecePool, counts: Counts, sources: Origins, watch: EditionWatch) -> None:
+    def __init__(self, pool: PiecePool, counts: Counts, origins: Origins, watch: EditionWatch) -> None:
         self._pool = pool
         self._counts = counts
-        self._sources = sources
+        self._origins = origins
         self._watch = watch
         self._threads = ThreadPoolExecutor(MOST_SMALL, thread_name_prefix="penstock-read")
 
@@ -54,7 +56,7 @@ class ObjectReader:
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
         """
-        source, owner = self._sources.of(stream), PieceOwner(0.0, time.monotonic())  # who asked first comes first
+        origin, owner = self._origins.of(stream), PieceOwner(0.0, time.monotonic())  # who asked first comes first
         wanted: dict[str, list[Span]] = {}
         for key, span in places:
             if span is not None:
@@ -62,42 +64,38 @@ class ObjectReader:
         ranges = {key: coalesce(spans, most_bytes=PIECE_BYTES) for key, spans in wanted.items()}
         try:
             keys = [key for key, span in places if span is None]
-            asked = [self._pool.submit(owner, 0, source, key, partial(source.store.stat, key)) for key in keys]
+            asked = [self._pool.submit(owner, 0, origin, key, partial(origin.store.stat, key)) for key in keys]
             whole: dict[str, ObjectInfo] = dict(zip(keys, self._pool.wait(asked), strict=True))
             pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
-            found, infos = self._read_all(source, owner, ranges, pinned)
+            found, infos = self._read_all(origin, owner, ranges, pinned)
             for key, number in shards.items():
                 if key in infos:
                     shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
-                    self._watch.check(stream.directory, shard, [infos[key]], source)
+                    self._watch.check(stream.directory, shard, [infos[key]], origin)
             objects = {key: split(info.num_bytes) for key, info in whole.items()}
             etags = {key: info.etag for key, info in whole.items()}
-            complete, _ = self._read_all(source, owner, objects, etags)
+            complete, _ = self._read_all(origin, owner, objects, etags)
         except CancelledError as error:
             raise CacheError("the fetcher is closing") from error
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
     def _read_all(
-        self, source: Origin, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+        self, origin: Origin, owner: PieceOwner, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
     ) -> tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]:
         def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
-            return source.store.read_piece(key, span, etags[key])
+            return origin.store.read_piece(key, span, etags[key])
 
         pieces = [
-            self._pool.submit(owner, len(span), source, key, partial(read, key, span))
+            self._pool.submit(owner, len(span), origin, key, partial(read, key, span))
             for key, spans in wanted.items()
             for span in spans
         ]
         answers = iter(self._pool.wait(pieces))
         self._counts.add("bytes", sum(piece.num_bytes for piece in pieces))
         found = {key: [next(answers) for _ in spans] for key, spans in wanted.items()}
-        infos = {key: _agreed(source, key, [info for _, info in parts]) for key, parts in found.items() if parts}
+        infos = {key: parts[0][1] for key, parts in found.items() if parts}
+        for key, info in infos.items():
+            for _, other in found[key]:
+                check_version(origin.where(key), other, info.etag)
         return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
-
-
-def _agreed(source: Origin, key: str, infos: Sequence[ObjectInfo]) -> ObjectInfo:
-    """Give what an object is, if all that was read of it is of one version."""
-    if any(info.etag != infos[0].etag for info in infos):
-        raise ObjectChangedError(f"{source.where(key)} was replaced while it was being read: fetch it again", key=key)
-    return infos[0]

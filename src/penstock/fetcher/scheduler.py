@@ -56,17 +56,15 @@ class Scheduler:
         stripes = Stripes()
         self._budget = DiskBudget(stripes)
         self._shares = ShareBoard(self._budget)
-        sources = Origins(
+        origins = Origins(
             RetryHooks(
-                sleep=self._pool.pause,
-                on_retry=lambda _: self._counts.add("retries"),
-                on_life=self._pool.note_life,
+                sleep=self._pool.pause, on_retry=lambda _: self._counts.add("retries"), on_life=self._pool.note_life
             )
         )
         self._downloader = Downloader(
-            stripes=stripes, budget=self._budget, pool=self._pool, counts=self._counts, sources=sources
+            stripes=stripes, budget=self._budget, pool=self._pool, counts=self._counts, origins=origins
         )
-        self._reader = ObjectReader(self._pool, self._counts, sources, self._downloader.watch)
+        self._reader = ObjectReader(self._pool, self._counts, origins, self._downloader.watch)
         self._dispatcher = Dispatcher(
             self._lock,
             self._queue,

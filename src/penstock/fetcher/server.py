@@ -19,15 +19,7 @@ from penstock.failpoints import reach
 from penstock.fetcher.origin import call_store
 from penstock.wire import messages
 from penstock.wire.address import check_peer
-from penstock.wire.frames import (
-    PREFIX_BYTES,
-    PROTOCOL,
-    Header,
-    dump_error,
-    pack_message,
-    unpack_header,
-    unpack_prefix,
-)
+from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, dump_error, pack_message, unpack_header, unpack_prefix
 
 if TYPE_CHECKING:
     import socket

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.formats.body import ChunkPool
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
-    from penstock.index.model import Part, ShardInfo, ShardLayout
+    from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
@@ -92,9 +92,9 @@ class MDSFormat(ShardFormat):
 
     row_ranges = MDSRowRanges()
 
-    def max_samples(self, parts: Sequence[Part]) -> int:
+    def max_samples(self, raw_sizes: Sequence[int]) -> int:
         """Each sample has an offset."""
-        return max_samples(parts[0].raw.num_bytes)
+        return max_samples(raw_sizes[0])
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Sort the columns by name, each with the size of its values if that is fixed."""
@@ -113,7 +113,8 @@ class MDSFormat(ShardFormat):
                     f"column {column.name!r} has the encoding {column.encoding!r}, which can run code when it is"
                     " read: pass allow_unsafe_types=True if you trust whoever wrote it"
                 )
-            if encoding.num_bytes != column.num_bytes:
+            sizes = {encoding.num_bytes, column.num_bytes}
+            if len(sizes) > 1 and not (encoding.follows_index and None in sizes):
                 raise BadIndexError(
                     f"the index gives column {column.name!r} of encoding {column.encoding!r} the size"
                     f" {column.num_bytes}, but it is {encoding.num_bytes}"
@@ -272,11 +273,11 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
             columns.append(_FixedColumn(column.name, encoding, bases, offset, items))
             offset += encoding.num_bytes
         else:
-            shortest = longest = encoding.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
-            if encoding.num_bytes is None:
+            shortest = longest = column.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
+            if column.num_bytes is None:
                 own_sizes = next(next_sizes)
                 shortest, longest = (int(own_sizes.min()), int(own_sizes.max())) if num_samples else (0, 0)
-            ends += own_sizes if encoding.num_bytes is None else encoding.num_bytes
+            ends += own_sizes if column.num_bytes is None else column.num_bytes
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
             stored_ends = ends.astype(np.uint32)
             values = ValueGatherer(data, shortest, longest)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.body import ChunkPool
-    from penstock.index.model import Part, ShardInfo, ShardLayout
+    from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
 ENCODINGS: dict[str, type] = {"str": str, "int": int, "float": float}
@@ -54,9 +54,9 @@ class TextFormat(ShardFormat, Protocol):
             if not (isinstance(value, str) and value):
                 raise IndexFieldError(f"lacks a '{name}' of at least one character")
 
-    def max_samples(self, parts: Sequence[Part]) -> int:
+    def max_samples(self, raw_sizes: Sequence[int]) -> int:
         """Each sample has an offset in the meta file."""
-        return max_samples(parts[-1].raw.num_bytes)
+        return max_samples(raw_sizes[-1])
 
     def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:
         """Sort the columns by name and refuse encodings that are not text's."""

@@ -11,8 +11,6 @@ from penstock.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.index.model import Part
-
 
 class EntryFormat(Protocol):
     """The side of a shard format that an index sees. What it inherits from here suits most; it overrides the rest.
@@ -51,8 +49,8 @@ class EntryFormat(Protocol):
         """Refuse values of `setting_fields` that make no sense."""
         return
 
-    def max_samples(self, parts: Sequence[Part]) -> int:  # noqa: ARG002
-        """Say how many samples these files can hold at most: an index that declares more is refused."""
+    def max_samples(self, raw_sizes: Sequence[int]) -> int:  # noqa: ARG002
+        """Say how many samples files of these sizes can hold at most: an index that declares more is refused."""
         return MAX_SHARD_BYTES
 
 

@@ -2,118 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from penstock.errors import BadIndexError
+from penstock.index.shards import MAX_SHARD_BYTES, Column, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
+    from penstock.index.columns import ShardColumns
     from penstock.types import Int64Array
 
-# Offsets inside a shard are 32-bit unsigned, so no raw file can be longer.
-MAX_SHARD_BYTES = 2**32 - 1
+__all__ = ["MAX_SHARD_BYTES", "Column", "FileInfo", "Index", "ObjectSpan", "Part", "ShardInfo", "ShardLayout"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """One stored file: its name below the dataset's folder, its exact size, its digests by algorithm."""
-
-    basename: str
-    num_bytes: int
-    digests: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectSpan:
-    """The bytes of a stored object, by its name below the dataset's folder, from `offset` on."""
-
-    basename: str
-    offset: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a shard in its raw form and, if the dataset is compressed, as it is stored.
-
-    A part may be stored within a larger object, as a member of a tar file is: `span` says where. It is still a file of
-    its own wherever it is cached, under a name that no other part of the dataset has; size and digests are those of
-    the span.
-    """
-
-    raw: FileInfo
-    packed: FileInfo | None = None
-    span: ObjectSpan | None = None
-
-    def __post_init__(self) -> None:
-        span = self.span
-        if span is not None and not (span.offset >= 0 and span.num_bytes == self.stored.num_bytes):
-            raise BadIndexError(
-                f"{self.stored.basename} of {self.stored.num_bytes} bytes cannot be the {span.num_bytes} bytes of"
-                f" {span.basename} from {span.offset} on",
-                basename=self.stored.basename,
-            )
-
-    @property
-    def stored(self) -> FileInfo:
-        """The file that the writer left behind and that is fetched."""
-        return self.packed or self.raw
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column's name and encoding, and the bytes of each value if they are always as many."""
-
-    name: str
-    encoding: str
-    num_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardLayout:
-    """What all shards of one writer have in common: everything needed to build or read one."""
-
-    format: str
-    columns: tuple[Column, ...]
-    compression: str | None = None
-    hashes: tuple[str, ...] = ()
-    size_limit: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the format alone, such as a separator
-
-
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """One shard: how many samples, in which files, laid out how.
-
-    The first part names the shard: MDS shards have one part, text shards a data part and a meta part.
-    """
-
-    layout: ShardLayout
-    num_samples: int
-    parts: tuple[Part, ...]
-
-    @property
-    def name(self) -> str:
-        """The raw name of the first part, which stands for the whole shard."""
-        return self.parts[0].raw.basename
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Index:
-    """The shards of a dataset, in the order that numbers its samples."""
+    """The shards of a dataset, in the order that numbers its samples: objects if they are few, columns if many."""
 
-    shards: tuple[ShardInfo, ...]
+    shards: Sequence[ShardInfo]
+
+    @cached_property
+    def columns(self) -> ShardColumns:
+        """What the shards have, as arrays."""
+        from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
+
+        return self.shards if isinstance(self.shards, ShardColumns) else ShardColumns.of(self.shards)
 
     @property
     def lengths(self) -> Int64Array:
         """The number of samples of each shard."""
-        import numpy as np
-
-        return np.fromiter((shard.num_samples for shard in self.shards), np.int64, len(self.shards))
+        return self.columns.lengths
 
     @property
     def num_samples(self) -> int:
         """The number of samples of the dataset."""
-        return sum(shard.num_samples for shard in self.shards)
+        return int(self.lengths.sum())

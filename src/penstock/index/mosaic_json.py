@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from operator import itemgetter
-from typing import Any, NoReturn
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import BadIndexError, IndexFieldError
 from penstock.index.catalog import INDEX_NAME
@@ -13,12 +13,17 @@ from penstock.index.model import MAX_SHARD_BYTES, FileInfo, Index, ObjectSpan, P
 from penstock.index.paths import is_plain_name, is_shard_name
 from penstock.units import parse_bytes
 
+if TYPE_CHECKING:
+    from penstock.index.columns import ShardColumns
+
 VERSION = 2
 _COMMON_FIELDS = ("compression", "hashes", "size_limit", "version")
 # Incompressible data grows a little when compressed; nothing honest doubles.
 _MAX_PACKED_BYTES = 2 * MAX_SHARD_BYTES
 _MAX_OFFSET = 2**63 - 1
 _ALL_STRINGS = frozenset({str})
+# From so many on, shards are columns: an object for each would take longer to make than the whole dataset to open.
+_MANY = 1024
 
 
 # --- Writing ------------------------------------------------------------------------------------------------
@@ -91,7 +96,14 @@ class MosaicCatalog:
         if not isinstance(entries, list):
             raise IndexFieldError(f"Index file at {where} is empty or corrupted: 'shards' is not a list")
         parser = _EntryParser(where)
-        return Index(tuple([parser.parse(number, entry) for number, entry in enumerate(entries)]))
+        if len(entries) < _MANY:
+            return Index(tuple([parser.parse(number, entry) for number, entry in enumerate(entries)]))
+        from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
+
+        columns = parser.parse_alike(entries)
+        if columns is None:  # not alike, or wrong: one by one says where
+            columns = ShardColumns.of(parser.parse(number, entry) for number, entry in enumerate(entries))
+        return Index(columns)
 
 
 class _KnownFormat:
@@ -103,7 +115,7 @@ class _KnownFormat:
         self.part_fields = part_fields(self.form)
         self.max_samples = self.form.max_samples
         self.fields = (*_COMMON_FIELDS, *self.form.column_fields, *self.form.setting_fields)
-        self.values_in = itemgetter(*self.fields)
+        self.values_in = operator.itemgetter(*self.fields)
         # The values of the entry before, and their layout: most shards of a dataset are of one writer.
         self.values: Any = None
         self.layout: ShardLayout | None = None
@@ -130,11 +142,23 @@ class _EntryParser:
                 layout = self._layout(known, values)
             parts = tuple([self._part(entry, raw, packed, layout.compression) for raw, packed in known.part_fields])
             num_samples = self._count(entry["samples"], "samples")
-            if num_samples > known.max_samples(parts):
+            if num_samples > known.max_samples([part.raw.num_bytes for part in parts]):
                 self._refuse(f"declares {num_samples} samples, more than its files can hold")
             return ShardInfo(layout, num_samples, parts)
         except KeyError as error:
             self._refuse(f"lacks the field {error}")
+
+    def parse_alike(self, entries: list[Any]) -> ShardColumns | None:
+        """Parse entries that differ in nothing but their files, all at once; None: some differ, or one is wrong."""
+        first = self.parse(0, entries[0])
+        known = self._known[first.layout.format]
+        try:
+            is_alike = all(entry["format"] == known.name for entry in entries) and all(
+                known.values_in(entry) == known.values for entry in entries
+            )
+            return _columns_of(known, first.layout, entries) if is_alike else None
+        except (KeyError, TypeError, AttributeError, OverflowError):
+            return None
 
     def _format(self, name: Any) -> _KnownFormat:
         if not isinstance(name, str):
@@ -246,6 +270,36 @@ class _EntryParser:
 
     def _refuse(self, problem: str) -> NoReturn:
         raise IndexFieldError(f"{self._shard()} {problem}", where=self._where, shard=self._number)
+
+
+def _columns_of(known: _KnownFormat, layout: ShardLayout, entries: list[dict[str, Any]]) -> ShardColumns | None:
+    """Collect the files of entries of one layout; None: something is not as `_EntryParser` wants it."""
+    from penstock.index.columns import ColumnsBuilder
+
+    is_packed = layout.compression is not None
+    fields = [field for pair in known.part_fields for field in pair[: 1 + is_packed]]
+    files = [entry[field] for entry in entries for field in fields]
+    names, sizes = [file["basename"] for file in files], [file["bytes"] for file in files]
+    digests, num_samples = [file["hashes"] for file in files], [entry["samples"] for entry in entries]
+    raw_sizes = [sizes[part :: len(fields)] for part in range(0, len(fields), 1 + is_packed)]
+    is_right = (
+        set(map(type, sizes)) | set(map(type, num_samples)) == {int}
+        and all(is_packed or entry[packed] is None for entry in entries for _, packed in known.part_fields)
+        and all("object" not in file for file in files)
+        and all(map(is_shard_name, names))
+        and set(map(type, digests)) == {dict}
+        and all(_ALL_STRINGS.issuperset(map(type, each.values())) for each in digests)
+        and min(sizes) >= 0 <= min(num_samples)
+        and max(map(max, raw_sizes)) <= MAX_SHARD_BYTES
+        and max(sizes) <= _MAX_PACKED_BYTES
+        and all(map(operator.le, num_samples, map(known.max_samples, zip(*raw_sizes, strict=True))))
+    )
+    if not is_right:
+        return None
+    columns = ColumnsBuilder()
+    columns.add_files(names, sizes, digests, [False, True][: 1 + is_packed] * (len(files) // (1 + is_packed)))
+    columns.add_shards(layout, num_samples, len(fields))
+    return columns.build()
 
 
 def _why_not(name: str) -> str:

@@ -55,6 +55,10 @@ class DeliveredBatches:
         """Count the batches of an epoch."""
         return self._dataset.run.num_batches(0, drop_last=self._drops_last)
 
+    def num_samples(self) -> int:
+        """Count the samples of the batches that were delivered in this pass."""
+        return 0 if self._begun is None else self._dataset.run.num_samples_after(self._begun, self._num_steps)
+
     def state_dict(self) -> dict[str, Any]:
         """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
         run = self._dataset.run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from penstock.data.dataset import StreamingDataset
@@ -26,12 +28,14 @@ else:
 class StreamingDataLoader(DataLoader[Any]):
     """A `DataLoader` for a `StreamingDataset`: the same arguments, and a state that any number of ranks can go on from.
 
+    For any other dataset it is torch's loader and has no state.
+
     It tells the dataset its batch size, and counts the batches that the training loop got, not those that workers have
     read ahead. Hugging Face Accelerate leaves it as it is: the dataset gives each rank its own samples already.
 
     Args:
         dataset: The dataset.
-        batch_size: Samples of each rank in a batch; left out, what the dataset says.
+        batch_size: Samples of each rank in a batch; left out, what the dataset says. If both say it, the loader counts.
         columnar: Give batches as dicts of tensors, made from whole columns without samples in between. Then
             `num_workers` are threads of this process, and what is no array comes as a list.
         **options: What torch's loader takes.
@@ -42,22 +46,28 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: StreamingDataset,
+        dataset: Any,
         batch_size: int | None = None,
-        *,
+        *positional: Any,
         columnar: bool | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(dataset, StreamingDataset):
-            raise ConfigError(f"a StreamingDataLoader takes a StreamingDataset, not a {type(dataset).__name__}")
+        options = {**dict(zip(_POSITIONAL, positional, strict=False)), **options}
+        self._is_streaming = isinstance(dataset, StreamingDataset)
+        self._drops_last = bool(options.get("drop_last"))
+        self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
+        if not self._is_streaming:
+            if columnar:
+                raise ConfigError(f"columnar=True needs a StreamingDataset, not a {type(dataset).__name__}")
+            self._is_accelerate_prepared = False  # nobody has given each rank its own samples yet
+            super().__init__(dataset, 1 if batch_size is None else batch_size, **options)
+            return
         for name in ("shuffle", "sampler", "batch_sampler"):
             if options.get(name):
                 raise ConfigError(f"{name}= is the dataset's business: set the order there, with shuffle=True")
         _agree_on_batch_size(dataset, batch_size)
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
-        self._drops_last = bool(options.get("drop_last"))
-        self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
         if self._columnar:
             dataset.check_columnar()
             if options.get("collate_fn") is not None:
@@ -71,28 +81,40 @@ class StreamingDataLoader(DataLoader[Any]):
         super().__init__(dataset, **options)
 
     def __repr__(self) -> str:
-        kind = "threads" if self._columnar else "workers"
-        count = self._num_threads if self._columnar else self.num_workers
-        return f"<{type(self).__name__} of batches of {self._streaming.batch_size}, {count} {kind}, of {self._streaming!r}>"
+        is_columnar = self._is_streaming and self._columnar
+        readers = f"{self._num_threads} threads" if is_columnar else f"{self.num_workers} workers"
+        batch_size = self._streaming.batch_size if self._is_streaming else self.batch_size
+        return f"<{type(self).__name__} of batches of {batch_size}, {readers}, of {self.dataset!r}>"
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin the next pass."""
+        if not self._is_streaming:
+            return super().__iter__()
         with self._streaming.readers.announced(0 if self._columnar else self.num_workers) as begun:
             batches = self._columns(begun) if self._columnar else super().__iter__()
         return self._delivered.count(begun, batches)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
-        return self._delivered.num_batches()
+        return self._delivered.num_batches() if self._is_streaming else super().__len__()
+
+    @property
+    def num_samples_yielded(self) -> int:
+        """Count the samples that this rank got in this pass."""
+        return self._delivered.num_samples() if self._is_streaming else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Describe where the whole job stands after the batch delivered last, as plain JSON values."""
-        return self._delivered.state_dict()
+        """Describe where the whole job stands after the batch delivered last, as plain JSON values.
+
+        It is empty if the dataset is no `StreamingDataset`.
+        """
+        return self._delivered.state_dict() if self._is_streaming else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass, on as many ranks and workers as there are now."""
-        self._streaming.load_state_dict(state)
-        self._delivered.forget()
+        if self._is_streaming:
+            self._streaming.load_state_dict(state)
+            self._delivered.forget()
 
     def stats(self) -> dict[str, Any]:
         """Count the batches delivered and the seconds the training loop waited for them, besides the dataset's counts.
@@ -107,8 +129,9 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def _streaming(self) -> StreamingDataset:
-        dataset: StreamingDataset = self.dataset  # type: ignore[assignment]
-        return dataset
+        if not isinstance(self.dataset, StreamingDataset):
+            raise ConfigError(f"this loader reads a {type(self.dataset).__name__}: only a StreamingDataset has that")
+        return self.dataset
 
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
         dataset = self._streaming
@@ -128,6 +151,8 @@ class StreamingDataLoader(DataLoader[Any]):
         return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
+# What torch's loader takes in this order, after the dataset and the batch size.
+_POSITIONAL = tuple(inspect.signature(DataLoader.__init__).parameters)[3:]
 # What only concerns worker processes.
 _FOR_PROCESSES = {
     "collate_fn",
@@ -147,9 +172,13 @@ def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> N
     elif dataset.batch_size is None:
         dataset.batch_size = batch_size
     elif dataset.batch_size != batch_size:
-        raise ConfigError(
-            f"the loader has batch_size={batch_size} and its dataset {dataset.batch_size}: give it to one of them only"
+        # Workers take whole batches in turn: only if both agree is what was delivered the beginning of the order, so
+        # that a state says where it ended.
+        warnings.warn(
+            f"the loader has batch_size={batch_size} and its dataset {dataset.batch_size}: both use the loader's now",
+            stacklevel=3,
         )
+        dataset.batch_size = batch_size
 
 
 def _to_tensor(values: Any) -> Any:

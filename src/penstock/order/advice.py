@@ -48,6 +48,12 @@ def measure_footprint(plan: StreamPlan, world: World) -> Footprint:
 
 def check_world(plan: StreamPlan, world: World) -> None:
     """Warn if a world or the settings cost locality or shuffling; the order stays what it is."""
+    if plan.epoch_size(0) < world.num_ranks and plan.options.epoch_end == "pad":
+        warnings.warn(
+            f"an epoch has {plan.epoch_size(0)} samples for {world.num_ranks} ranks, so ranks share samples:"
+            " check that the dataset is as large as it should be",
+            stacklevel=2,
+        )
     footprint = measure_footprint(plan, world)
     num_lanes, num_nodes = plan.num_lanes, world.num_nodes
     fetched_by = footprint.lanes_per_node * num_nodes / num_lanes

@@ -89,11 +89,7 @@ class History:
 
 
 def plan_versions(
-    epoch: int,
-    mixes: Sequence[tuple[int, MixSpec]],
-    sizes: dict[str, int],
-    units: Units | None,
-    order: EpochOrder,
+    epoch: int, mixes: Sequence[tuple[int, MixSpec]], sizes: dict[str, int], units: Units | None, order: EpochOrder
 ) -> list[Version]:
     """Plan an epoch from its mixes, given as (start, mix): each goes on where the one before it ended."""
     versions: list[Version] = []
@@ -137,11 +133,7 @@ def lay_streams(
         StreamOrder(
             name=stream.name,
             order=make(
-                stream.lengths,
-                seed=options.seed,
-                stream=stream.name,
-                num_lanes=num_lanes,
-                window=windows[stream.name],
+                stream.lengths, seed=options.seed, stream=stream.name, num_lanes=num_lanes, window=windows[stream.name]
             ),
             first_id=int(first),
         )
@@ -163,12 +155,7 @@ def make_order(
         if not shuffle and options.schedule is None:
             return EndToEnd(laid, num_lanes=num_lanes, seed=seed, versions_of=versions_of)
         return MixedOrder(
-            laid,
-            num_lanes=num_lanes,
-            block_rows=MIX_ROWS,
-            seed=seed,
-            versions_of=versions_of,
-            is_shuffled=shuffle,
+            laid, num_lanes=num_lanes, block_rows=MIX_ROWS, seed=seed, versions_of=versions_of, is_shuffled=shuffle
         )
     # Whole rows of lanes make up each global batch, for any number of nodes that divides lanes and batch.
     batch_size = options.global_batch_size or 1

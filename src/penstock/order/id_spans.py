@@ -39,7 +39,3 @@ class IdSpans:
         # side="right" steps over empty shards: of equal starts, the last one holds the sample.
         shards = np.searchsorted(self.starts, ids, side="right").astype(np.int64) - 1
         return shards, ids - self.starts[shards]
-
-    def ids(self, shards: Int64Array, rows: Int64Array) -> Int64Array:
-        """Give the id of each (shard, row)."""
-        return self.starts[shards] + rows

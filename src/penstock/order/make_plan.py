@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ResumeError
@@ -34,9 +34,9 @@ NATIVE = "native"
 class RunSettings:
     """All that one may say about the order of a run, under the names that users of this field know.
 
-    `order` is `native` (the default), `mosaic`, or one that a plug-in registered. Naming a `shuffle_algo` means
-    `mosaic`, and so does loading a state of MosaicML's. `sampling_*`, `partition_algo` and `mosaic_version` belong to
-    `mosaic`; `epoch_end` and `schedule` to the others.
+    `order` is `native` (the default), `mosaic`, or one that a plug-in registered. Naming a `shuffle_algo` or a
+    `partition_algo`, or setting `sampling_*` or `mosaic_version` to other than their defaults, means `mosaic`, and so
+    does loading a state of MosaicML's. `epoch_end` and `schedule` belong to the others.
     """
 
     order: str | None = None
@@ -65,6 +65,11 @@ class RunSettings:
             _native_options(order, self, num_ranks=1, global_batch_size=1)
 
 
+# What only MosaicML's orders have: whoever sets one of these wants them.
+_OF_MOSAIC = ("shuffle_algo", "partition_algo", "sampling_method", "sampling_granularity", "mosaic_version")
+_DEFAULTS = {setting.name: setting.default for setting in fields(RunSettings)}
+
+
 def make_plan(
     streams: Sequence[StreamShards],
     settings: RunSettings,
@@ -82,7 +87,6 @@ def make_plan(
     order = choose_order(settings, state)
     if order == MOSAIC:
         return _plan_mosaic(streams, settings, world, global_batch_size, state, compute_once)
-    _check_is_native(settings)
     options = _native_options(order, settings, world.num_ranks, global_batch_size)
     plan = StreamPlan.make(streams, options)
     if state is None:
@@ -107,11 +111,11 @@ def count_epoch(streams: Sequence[StreamShards], settings: RunSettings) -> list[
 
 def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) -> str:
     """Say which order is meant, by name, by one of its algorithms, or by the state to go on from."""
-    named = settings.order or (MOSAIC if settings.shuffle_algo else None)
-    if settings.shuffle_algo and named != MOSAIC:
-        raise ConfigError(
-            f"shuffle_algo={settings.shuffle_algo!r} belongs to order='mosaic', not to {named!r}: leave one of them out"
-        )
+    of_mosaic = [name for name in _OF_MOSAIC if getattr(settings, name) != _DEFAULTS[name]]
+    named = settings.order or (MOSAIC if of_mosaic else None)
+    if of_mosaic and named != MOSAIC:
+        given = ", ".join(f"{name}={getattr(settings, name)!r}" for name in of_mosaic)
+        raise ConfigError(f"{given} can only mean order='mosaic', not {named!r}: leave one of them out")
     begun = None if state is None else _order_of(state)
     if named and begun and named != begun:
         raise ResumeError(f"the state is of order {begun!r} and this run names {named!r}: set order={begun!r}")
@@ -127,13 +131,6 @@ def _order_of(state: Mapping[str, Any]) -> str:
         f"the state has the fields {', '.join(state) or 'none'}, which are neither penstock's nor MosaicML's:"
         " load a state_dict as it was saved"
     )
-
-
-def _check_is_native(settings: RunSettings) -> None:
-    defaults = RunSettings()
-    for name in ("sampling_method", "sampling_granularity", "partition_algo", "mosaic_version"):
-        if getattr(settings, name) != getattr(defaults, name):
-            raise ConfigError(f"{name}={getattr(settings, name)!r} belongs to order='mosaic': name that order too")
 
 
 def _native_options(order: str, settings: RunSettings, num_ranks: int, global_batch_size: int) -> OrderOptions:

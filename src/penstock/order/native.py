@@ -120,14 +120,7 @@ class StreamPlan:
         return self._read(at, step, 1, seat.world, global_batch_size, residue=seat.residue, modulus=modulus)
 
     def upcoming_shards(
-        self,
-        at: Cursor,
-        step: int,
-        num_steps: int,
-        seat: Seat,
-        global_batch_size: int,
-        *,
-        of: Literal["rank", "node"],
+        self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
     ) -> Int64Array:
         """List the shards that the rank or its node touches in the next steps, in order of first use."""
         residue, modulus = (seat.residue, seat.world.num_ranks) if of == "rank" else (seat.node, seat.world.num_nodes)
@@ -221,15 +214,7 @@ class StreamPlan:
                 )
 
     def _read(
-        self,
-        at: Cursor,
-        step: int,
-        num_steps: int,
-        world: World,
-        global_batch_size: int,
-        *,
-        residue: int,
-        modulus: int,
+        self, at: Cursor, step: int, num_steps: int, world: World, global_batch_size: int, *, residue: int, modulus: int
     ) -> Int64Array:
         """Read the positions ≡ residue of some global batches, and the repeats after the last position."""
         self._check_batch(at, global_batch_size, world)

@@ -40,14 +40,7 @@ class Plan(Protocol):
         """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
 
     def upcoming_shards(
-        self,
-        at: Cursor,
-        step: int,
-        num_steps: int,
-        seat: Seat,
-        global_batch_size: int,
-        *,
-        of: Literal["rank", "node"],
+        self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
     ) -> Int64Array:
         """List the shards that the rank or its node touches in the next steps, in order of first use."""
 

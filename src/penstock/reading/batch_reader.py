@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
     _Part: TypeAlias = tuple[ShardReader, Int64Array, Int64Array]  # an open shard, rows of it, and their places
+
+C = TypeVar("C", SampleCollector, ColumnCollector)
 
 
 class BatchReader:
@@ -49,17 +51,14 @@ class BatchReader:
         """
         if self._rows is None or not len(ids):
             return self.read(ids)
-        collector = SampleCollector(len(ids))
-        self._fill(collector, self._readers_of_some(np.asarray(ids, np.int64), before_shards))
-        return collector.samples()
+        parts = self._readers_of_some(np.asarray(ids, np.int64), before_shards)
+        return self._fill(SampleCollector(len(ids)), parts).samples()
 
     def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
         if self._rows is None or not len(ids):
             return self.collect(ids)
-        collector = ColumnCollector(len(ids))
-        self._fill(collector, self._readers_of_some(ids, before_shards))
-        return collector
+        return self._fill(ColumnCollector(len(ids)), self._readers_of_some(ids, before_shards))
 
     def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
@@ -88,9 +87,7 @@ class BatchReader:
             if alone is not None:
                 shard, rows = alone
                 return self._shards.get(shard).read(rows)
-        collector = SampleCollector(len(ids))
-        self._fill(collector, self._readers(np.asarray(ids, np.int64)))
-        return collector.samples()
+        return self._fill(SampleCollector(len(ids)), self._readers(np.asarray(ids, np.int64))).samples()
 
     def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
         """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
@@ -122,19 +119,18 @@ class BatchReader:
 
     def collect(self, ids: Int64Array) -> ColumnCollector:
         """Give many samples by column, to be cut into batches."""
-        collector = ColumnCollector(len(ids))
-        self._fill(collector, self._readers(ids))
-        return collector
+        return self._fill(ColumnCollector(len(ids)), self._readers(ids))
 
     def _readers(self, ids: Int64Array) -> Iterator[_Part]:
         for shard, rows, places in group_by_shard(ids, self._spans):
             yield self._shards.get(shard), rows, places
 
-    def _fill(self, collector: SampleCollector | ColumnCollector, parts: Iterator[_Part]) -> None:
+    def _fill(self, collector: C, parts: Iterator[_Part]) -> C:
         with self._shards:
             for reader, rows, places in parts:
                 collector.add(reader, rows, places)
             collector.finish()
+        return collector
 
 
 def _read_row(reader: ShardReader, row: int) -> Sample | Gap:

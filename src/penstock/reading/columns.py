@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.errors import PenstockError
+    from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
-    from penstock.types import Columns, Int64Array
+    from penstock.types import Columns, Int64Array, Sample
 
     Values: TypeAlias = npt.NDArray[Any] | list[Any]
     View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
-    from penstock.formats.base import ShardReader
-    from penstock.types import Sample
 
 T = TypeVar("T")
 

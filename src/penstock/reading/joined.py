@@ -11,8 +11,9 @@ from penstock.reading.source import Source
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.cache.shares import ShareListener
     from penstock.formats.base import ShardReader
-    from penstock.reading.source import LimitsOpenShards, OpenShard, RowReader
+    from penstock.reading.source import OpenShard, RowReader
     from penstock.types import Int64Array
 
 
@@ -70,7 +71,7 @@ class JoinedSources(Source):
         readers = {id(source): source.row_reader() for source in self._sources}
         return _JoinedRows(self, readers) if any(readers.values()) else None
 
-    def share_limit(self, holder: LimitsOpenShards) -> None:
+    def share_limit(self, holder: ShareListener) -> None:
         """Let every source limit the holder."""
         for source in self._sources:
             source.share_limit(holder)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import ObjectChangedError, ObjectNotFoundError
+from penstock.cache.kept_index import keep_index
+from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
 from penstock.files import read_file, translated
 from penstock.formats.parts import open_shard
 from penstock.index.catalog import INDEX_NAME, parse_index
@@ -18,14 +22,16 @@ if TYPE_CHECKING:
     from penstock.index.model import Index, ShardInfo
 
 _MOST_TRIES = 10
+# A file that was changed later than that may be changed again without a trace in its time.
+_SETTLED_NS = 2_000_000_000
 
 
 @dataclass(frozen=True)
 class LocalFolder:
     """A folder, and its index as it was when it was opened.
 
-    An index is written after its shards. So a shard that is older than the index is of it, and of a newer one it is
-    looked whether the index is still the same. Where it is not, the dataset was written again.
+    An index is written after its shards. So where the index is another one, a shard that is newer than the first one
+    was written again; and if the index is no newer, earlier data were put back. Else data were appended.
     """
 
     path: Path
@@ -39,7 +45,7 @@ class LocalFolder:
         """Read the index; one that is replaced meanwhile is read again."""
         for _ in range(_MOST_TRIES):
             stamp = _stamp_of(path)
-            index = read_local_index(path)
+            index = _read_index(path, stamp)
             if _stamp_of(path) == stamp and stamp is not None:
                 return cls(path, index, validate_hash, stamp)
         raise ObjectChangedError(f"the index of {path} is written again and again: wait until it is done")
@@ -47,7 +53,7 @@ class LocalFolder:
     @property
     def is_compressed(self) -> bool:
         """Whether any shard has to be unpacked before it is read."""
-        return any(part.packed for shard in self.index.shards for part in shard.parts)
+        return self.index.columns.is_packed
 
     def open_shard(
         self,
@@ -63,15 +69,13 @@ class LocalFolder:
             validate_hash = self.validate_hash
         try:
             reader = open_shard(
-                self.path,
-                info,
-                options,
-                validate_hash=validate_hash,
-                unpack_dir=unpack_dir,
-                memory_limit=memory_limit,
+                self.path, info, options, validate_hash=validate_hash, unpack_dir=unpack_dir, memory_limit=memory_limit
             )
         except ObjectNotFoundError:
             self._check_index(info.name)
+            raise
+        except CorruptShardError:
+            self._check_time(info)
             raise
         try:
             self._check_time(info)
@@ -80,6 +84,14 @@ class LocalFolder:
             raise
         self._validated.add(info.name)
         return reader
+
+    def has(self, info: ShardInfo) -> bool:
+        """Tell whether all files of a shard lie here, as they are read or as they are stored."""
+        return self.is_raw(info) or all(
+            (path := resolve_inside(self.path, part.stored.basename)).is_file()
+            and path.stat().st_size == part.stored.num_bytes
+            for part in info.parts
+        )
 
     def is_raw(self, info: ShardInfo) -> bool:
         """Tell whether all files of a shard lie here as they are read, none of them older than its compressed form."""
@@ -96,8 +108,12 @@ class LocalFolder:
         return True
 
     def _check_time(self, info: ShardInfo) -> None:
+        index = _stamp_of(self.path)
+        if index == self._stamp:
+            return
         names = {file.basename for part in info.parts for file in (part.raw, part.stored)}
-        if any(self._mtime_ns(name) > self._stamp[0] for name in names):
+        is_put_back = index is not None and index[0] <= self._stamp[0]
+        if is_put_back or any(self._mtime_ns(name) > self._stamp[0] for name in names):
             self._check_index(info.name)
 
     def _mtime_ns(self, name: str) -> int:
@@ -114,6 +130,14 @@ class LocalFolder:
                 path=str(self.path),
                 shard=name,
             )
+
+
+def _read_index(folder: Path, stamp: tuple[int, int, int] | None) -> Index:
+    """Read the index of a folder, from the columns that were kept of it if it is a large one."""
+    if stamp is None or time.time_ns() - stamp[0] < _SETTLED_NS:
+        return read_local_index(folder)
+    name = hashlib.sha256(f"{folder.absolute()} {stamp}".encode()).hexdigest()[:32]
+    return keep_index(name, stamp[1], partial(read_local_index, folder))
 
 
 def read_local_index(folder: Path) -> Index:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from penstock.formats.base import ShardReader
     from penstock.reading.source import OpenShard
+    from penstock.types import Int64Array
 
 # A mapped file costs up to two descriptors, and address space, but hardly memory. All datasets of a process together
 # take no more than half of the descriptors that it may have.
@@ -40,10 +41,7 @@ class OpenShards:
     """
 
     def __init__(
-        self,
-        open_shard: Callable[[int], OpenShard],
-        memory_bytes: Sequence[int] | None = None,
-        max_bytes: int = 0,
+        self, open_shard: Callable[[int], OpenShard], memory_bytes: Int64Array | None = None, max_bytes: int = 0
     ) -> None:
         self._open = open_shard
         self._memory_bytes = memory_bytes
@@ -128,16 +126,13 @@ class OpenShards:
                 self._close_excess()
                 return
         # Whoever holds the lock comes here after giving it back: one of both sees what is to be done.
-        while self._has_excess() and self._in_use.acquire(blocking=False):
+        while (self._closes_after_use or len(self) > self._most_kept()) and self._in_use.acquire(blocking=False):
             try:
                 with self._closing:
                     self._close_excess()
                     self._closes_after_use = False
             finally:
                 self._in_use.release()
-
-    def _has_excess(self) -> bool:
-        return self._closes_after_use or len(self._readers) > self._most_kept()
 
     def _close_excess(self) -> None:
         most = 0 if self._closes_after_use else self._most_kept()
@@ -152,7 +147,7 @@ class OpenShards:
         return min(bounds, default=math.inf)
 
     def _size(self, shard: int) -> int:
-        return 0 if self._memory_bytes is None else self._memory_bytes[shard]
+        return 0 if self._memory_bytes is None else int(self._memory_bytes[shard])
 
     def _make_room(self, num_bytes: int) -> None:
         most_kept = self._most_kept()

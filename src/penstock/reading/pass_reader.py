@@ -170,10 +170,7 @@ class PassReader:
             return reader.batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
 
     def _early(
-        self,
-        read: Callable[[Int64Array], T],
-        read_some: Callable[[Int64Array, Callable[[], None]], T],
-        ids: Int64Array,
+        self, read: Callable[[Int64Array], T], read_some: Callable[[Int64Array, Callable[[], None]], T], ids: Int64Array
     ) -> T:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
 

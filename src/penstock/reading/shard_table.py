@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.cache.cache import Cache
+    from penstock.cache.shares import ShareListener
     from penstock.formats.base import ReadOptions
     from penstock.index.model import Index, ShardInfo
     from penstock.reading.local_folder import LocalFolder
-    from penstock.reading.source import LimitsOpenShards, RowReader
+    from penstock.reading.source import RowReader
     from penstock.types import Int64Array
 
 
@@ -31,7 +32,6 @@ class StreamFiles:
     """Where the files of one stream are: as they lie in a folder, in the cache, or some here and some there."""
 
     where: str  # for errors
-
     index: Index
     in_place: LocalFolder | None
     cached: int | None  # its number in the cache
@@ -103,7 +103,7 @@ class ShardTable(Source):
             return None
         return FetchedShard(files.cached, number, info)
 
-    def share_limit(self, holder: LimitsOpenShards) -> None:
+    def share_limit(self, holder: ShareListener) -> None:
         """Let those who share the cache limit what is kept open of it."""
         if self.is_fetched:
             self.cache.keep(holder)
@@ -125,15 +125,12 @@ class ShardTable(Source):
     @cached_property
     def sizes(self) -> Int64Array:
         """The size of each shard on disk, as it is read."""
-        sizes = [
-            sum(part.raw.num_bytes for part in shard.parts) for files in self.streams for shard in files.index.shards
-        ]
-        return np.array(sizes, dtype=np.int64)
+        return np.concatenate([files.index.columns.raw_sizes for files in self.streams])
 
 
 def check_layouts(index: Index, options: ReadOptions) -> None:
     """Refuse now what could not be read later: unknown formats, codecs and encodings, unsafe columns."""
-    for layout in {id(shard.layout): shard.layout for shard in index.shards}.values():
+    for layout in index.columns.layouts:
         get_format(layout.format).check(layout, options)
         if layout.compression is not None:
             parse_compression(layout.compression)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.cache.shares import ShareListener
     from penstock.formats.base import Rows, ShardReader
     from penstock.types import Columns, Int64Array, Sample
-    from penstock.wire.share import Share
 
 # Each is called with its `Stream` and gives the source of its samples.
 sources: Registry[Any] = Registry("source", group="penstock.sources", builtin={})
@@ -51,14 +51,6 @@ class RowReader(Protocol):
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         """Give for each shard a reader of the rows that are wanted of it and no others, in their order."""
-        ...
-
-
-class LimitsOpenShards(Protocol):
-    """Whoever keeps shards open, and can be told to keep fewer."""
-
-    def keep_to(self, share: Share) -> None:
-        """Close what is too much: at once, or when whoever reads it is done. Never waits."""
         ...
 
 
@@ -96,7 +88,7 @@ class Source(ABC):
         """Give what reads a few rows alone, or None if only whole shards can be opened."""
         return None
 
-    def share_limit(self, holder: LimitsOpenShards) -> None:  # noqa: B027
+    def share_limit(self, holder: ShareListener) -> None:  # noqa: B027
         """Tell this holder from now on how much it may keep open, if others need the room."""
 
     def describe_shard(self, shard: int) -> str:

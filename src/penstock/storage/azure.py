@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreFamily, shown_url
+from penstock.storage.base import shown_url
 from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
-from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
+from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import first_set, is_true, take_options, without_none
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ def resolve_azure(url: str, options: Mapping[str, Any], environ: Mapping[str, st
             f"{shown_url(url)}: which storage account? Set AZURE_ACCOUNT_NAME, pass account_name, or write"
             " abfss://container@account.dfs.core.windows.net/path"
         )
-    is_somebody = any(name in taken for name in _PROOFS) or any(
-        taken.pop(name, False) for name in ("instance_credentials",)
-    )
+    is_somebody = taken.pop("instance_credentials", False) or any(name in taken for name in _PROOFS)
     if not is_somebody and not taken.get("use_azure_cli"):
         taken["anonymous"] = True
     endpoint = taken.get("endpoint") or f"https://{taken['account_name']}.blob.core.windows.net"
@@ -155,7 +153,4 @@ def connect_azure(settings: StoreSettings, tuning: ClientTuning) -> Any:
     )
 
 
-cloud = Cloud(place=_place, connect=connect_azure, may_try_anonymous=lambda options: not options.get("anonymous"))
-family = StoreFamily(
-    open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_azure
-)
+family = object_family(Cloud(place=_place, connect=connect_azure), resolve_azure)

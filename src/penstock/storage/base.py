@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from penstock.errors import ConfigError, StoreError, UnknownSchemeError
+from penstock.errors import ConfigError, ObjectChangedError, StoreError, UnknownSchemeError
 from penstock.printable import printable
 from penstock.registry import Registry
 from penstock.storage.options import own_options
@@ -99,6 +99,9 @@ def _as_given(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) 
     return {}
 
 
+Resolve: TypeAlias = "Callable[[str, Mapping[str, Any], Mapping[str, str]], dict[str, Any]]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFamily:
     """What a URL scheme stands for.
@@ -108,7 +111,7 @@ class StoreFamily:
     """
 
     open: Callable[[StoreSettings, RetryPolicy, RetryHooks], Store]
-    resolve: Callable[[str, Mapping[str, Any], Mapping[str, str]], dict[str, Any]] = _as_given
+    resolve: Resolve = _as_given
 
 
 ANY_OTHER = "fsspec"  # not a scheme itself: what opens the URLs of schemes that have no family of their own
@@ -223,6 +226,12 @@ def unknown_scheme(scheme: str) -> UnknownSchemeError:
         " package for them",
         scheme=scheme,
     )
+
+
+def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:
+    """Raise if an object is not the version that was asked for."""
+    if etag is not None and info.etag != etag:
+        raise ObjectChangedError(f"{shown} was replaced while it was being read: fetch it again", key=info.key)
 
 
 def check_key(key: str) -> str:

@@ -13,16 +13,14 @@ from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url,
 from penstock.storage.databricks_api import DbfsFiles, VolumeFiles, get_client, nothing, translated_errors
 from penstock.storage.options import take_options
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.storage.base import StoreSettings
     from penstock.storage.databricks_api import FileApi, FileStatus
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 T = TypeVar("T")
@@ -53,9 +51,6 @@ class DatabricksStore(ReadsBodies):
     login: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DatabricksStore, (self.root, self.login, self.retry)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -96,17 +91,14 @@ class DatabricksStore(ReadsBodies):
 
         return retrying(attempt, self.retry, self.hooks, f"dbfs:{path}")
 
-    def _opener(self) -> OpenBody:
-        return self._open
-
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         path = self._path(key)
         with translated_errors(f"dbfs:{path}"):
             api = self._api()
             status, chunks = api.read(path, span) if len(span) else (api.status(path), nothing())
             with closing(chunks):
-                yield Body(_describe(key, status), chunks)
+                yield ResponseBody(_describe(key, status), chunks)
 
     def _walk(self, prefix: str) -> builtins.list[ObjectInfo]:
         """Visit the folders that may hold keys with this prefix."""
@@ -118,7 +110,8 @@ class DatabricksStore(ReadsBodies):
             for name, status in self._entries(api, folder):
                 key = f"{folder}{name}"
                 if status is None:
-                    folders += [f"{key}/"] * _may_hold(f"{key}/", prefix)
+                    below = f"{key}/"
+                    folders += [below] if below.startswith(prefix) or prefix.startswith(below) else []
                 elif key.startswith(prefix) and not key.endswith(PART_SUFFIX):
                     found.append(_describe(key, status))
         return found
@@ -131,10 +124,6 @@ class DatabricksStore(ReadsBodies):
                 return [*api.entries(path)]
         except ObjectNotFoundError:
             return []
-
-
-def _may_hold(folder: str, prefix: str) -> bool:
-    return folder.startswith(prefix) or prefix.startswith(folder)
 
 
 def _describe(key: str, status: FileStatus) -> ObjectInfo:
@@ -164,8 +153,7 @@ def resolve_databricks(url: str, options: Mapping[str, Any], environ: Mapping[st
     return {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}
 
 
-def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> DatabricksStore:
-    return DatabricksStore(root_of(settings.url), settings.options, retry, hooks)
-
-
-family = StoreFamily(open=_open_store, resolve=resolve_databricks)
+family = StoreFamily(
+    open=lambda settings, retry, hooks: DatabricksStore(root_of(settings.url), settings.options, retry, hooks),
+    resolve=resolve_databricks,
+)

@@ -34,7 +34,7 @@ from penstock.storage.base import (
     whole_seconds,
 )
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.storage.base import StoreSettings
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 T = TypeVar("T")
@@ -65,9 +64,6 @@ class FsspecStore(ReadsBodies):
     options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FsspecStore, (self.url, self.options, self.retry)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -119,11 +115,8 @@ class FsspecStore(ReadsBodies):
 
         return retrying(attempt, self.retry, self.hooks, self._shown(key))
 
-    def _opener(self) -> OpenBody:
-        return self._open
-
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         """Read between two looks at what the file is: if they agree, the bytes are of that version."""
         with _translated(self._shown(key)):
             system, root = self._system()
@@ -135,7 +128,7 @@ class FsspecStore(ReadsBodies):
             after = describe(key, system.info(path))
             if before != after:
                 raise StoreError(f"{self._shown(key)} changed while it was being read")
-            yield Body(after, iter((data,) if data else ()))
+            yield ResponseBody(after, iter((data,) if data else ()))
 
 
 def _check_known(url: str) -> None:

@@ -74,10 +74,7 @@ def connect_http(settings: StoreSettings, tuning: ClientTuning) -> Any:
 
 
 cloud = Cloud(
-    place=_place,
-    connect=connect_http,
-    read_only=READ_ONLY,
-    no_list=NO_LIST,
+    place=_place, connect=connect_http, may_try_anonymous=lambda _: False, read_only=READ_ONLY, no_list=NO_LIST
 )
 
 

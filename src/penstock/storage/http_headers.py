@@ -13,8 +13,8 @@ import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from penstock.errors import (
@@ -31,13 +31,12 @@ from penstock.storage.http_options import read_certificates
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 READ_ONLY = "web servers are for reading"
@@ -178,9 +177,6 @@ class HttpHeaderStore(ReadsBodies):
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return HttpHeaderStore, (self.settings, self.retry)
-
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
         check_key(key)
@@ -202,13 +198,10 @@ class HttpHeaderStore(ReadsBodies):
         """Say that it is not."""
         raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {READ_ONLY}")
 
-    def _opener(self) -> OpenBody:
-        return self._open
-
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         if len(span) == 0:
-            yield Body(self._head(key), iter(()))
+            yield ResponseBody(self._head(key), iter(()))
             return
         wanted = {"Range": f"bytes={span.begin}-{span.end - 1}"}
         with self._translated(key), self._ask("GET", key, wanted) as answer:
@@ -217,10 +210,10 @@ class HttpHeaderStore(ReadsBodies):
                 info, begin = _describe(key, answer)
                 if begin != (span.begin if answer.status == 206 else 0):
                     raise StoreError(f"{self._shown(key)}: the server sent bytes from {begin}, not from {span.begin}")
-                yield Body(info, _chunks(answer, span.begin - begin, len(span)))
+                yield ResponseBody(info, _chunks(answer, span.begin - begin, len(span)))
                 return
             answer.read(_LONGEST_ANSWER)
-        yield Body(self._head(key), iter(()))  # the file ends before the range begins
+        yield ResponseBody(self._head(key), iter(()))  # the file ends before the range begins
 
     def _head(self, key: str) -> ObjectInfo:
         with self._translated(key), self._ask("HEAD", key, {}) as answer:
@@ -231,28 +224,21 @@ class HttpHeaderStore(ReadsBodies):
     @contextmanager
     def _ask(self, method: str, key: str, wanted: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
         """Ask, and go where the server sends us; whoever else answers there does not see the user's headers."""
-        url = self._root + quote(key)
+        url, stall_s = self._root + quote(key), self.retry.stall_s
         for _ in range(_MOST_REDIRECTS):
             origin = origin_of(url)
             target, for_proxy = self._network.target(url)
             own = self.settings.options["headers"] if origin == origin_of(self._root) else {}
             headers = {"User-Agent": "penstock", **own, **for_proxy, **wanted, "Accept-Encoding": "identity"}
-            with self._lease(origin) as connection:
-                answer = connection.ask(method, target, headers)
+            connect = partial(HttpConnection, origin, self._network, stall_s)
+            with connections.lease((origin, self._network, stall_s), connect, timeout_s=self.retry.patience_s) as line:
+                answer = line.ask(method, target, headers)
                 if answer.status not in _REDIRECTS:
                     yield answer
                     return
                 answer.read(_LONGEST_ANSWER)
                 url = redirect_target(self._shown(key), url, answer.headers.get("Location"))
         raise RequestRefusedError(f"{self._shown(key)}: the server redirects more than {_MOST_REDIRECTS} times")
-
-    def _lease(self, origin: Origin) -> Any:
-        network, stall_s = self._network, self.retry.stall_s
-        return connections.lease(
-            (origin, network, stall_s),
-            lambda: HttpConnection(origin, network, stall_s),
-            timeout_s=self.retry.patience_s,
-        )
 
     def _check(self, key: str, answer: http.client.HTTPResponse) -> None:
         if answer.status in (200, 206):

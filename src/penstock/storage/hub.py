@@ -6,6 +6,7 @@ import re
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFoundError, RequestRefusedError, StoreError
@@ -16,7 +17,7 @@ from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
 from penstock.storage.hub_location import HubLocation, location_of, resolve_hub
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from penstock.storage.base import StoreSettings
     from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
@@ -34,8 +34,6 @@ _TOTAL = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 
 # Which commit a branch was when this process first asked, moved on by what this process itself commits.
 _commits: dict[HubLocation, str] = {}
-
-
 _lock = PerProcess(threading.Lock)  # guards that table
 _writing = PerProcess(threading.Lock)  # puts commits in a row: the Hub would refuse the later of two at once
 
@@ -52,9 +50,6 @@ class HubStore(ReadsBodies):
     location: HubLocation
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return HubStore, (self.location, self.retry)
 
     def commit(self) -> str:
         """Give the commit that this process reads; a bucket has none."""
@@ -148,22 +143,20 @@ class HubStore(ReadsBodies):
         return ObjectInfo(key, found.size, found.etag)
 
     def _opener(self) -> OpenBody:
-        commit = self.commit()
+        return partial(self._open, commit=self.commit())
 
-        @contextmanager
-        def open_body(key: str, span: Span) -> Iterator[Body]:
-            url = self.location.file_url(self.location.path(key), commit)
-            if len(span) == 0:
-                yield Body(self._head(key, url), iter(()))
+    @contextmanager
+    def _open(self, key: str, span: Span, commit: str = "") -> Iterator[ResponseBody]:
+        url = self.location.file_url(self.location.path(key), commit)
+        if len(span) == 0:
+            yield ResponseBody(self._head(key, url), iter(()))
+            return
+        with translated_errors(f"{self.location}/{key}"), self._get(url, span) as response:
+            if response.status_code == 416:  # the file ends before the range begins
+                yield ResponseBody(self._head(key, url), iter(()))
                 return
-            with translated_errors(f"{self.location}/{key}"), self._get(url, span) as response:
-                if response.status_code == 416:  # the file ends before the range begins
-                    yield Body(self._head(key, url), iter(()))
-                    return
-                _hub().utils.hf_raise_for_status(response)
-                yield Body(_describe_answer(key, response), _chunks(response, span))
-
-        return open_body
+            _hub().utils.hf_raise_for_status(response)
+            yield ResponseBody(_describe_answer(key, response), _chunks(response, span))
 
     def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
         hub = _hub()
@@ -200,11 +193,10 @@ class HubStore(ReadsBodies):
             _buckets(self._api()).batch_bucket_files(self.location.repo, **changes)
 
 
-def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> HubStore:
-    return HubStore(location_of(settings.url, settings.options), retry, hooks)
-
-
-family = StoreFamily(open=_open_store, resolve=resolve_hub)
+family = StoreFamily(
+    open=lambda settings, retry, hooks: HubStore(location_of(settings.url, settings.options), retry, hooks),
+    resolve=resolve_hub,
+)
 
 
 def _hub() -> Any:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
+from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
 from penstock.files import PART_SUFFIX, appearing, flush_folder, open_file, translated
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, url_scheme
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, shown_url, url_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +63,7 @@ class LocalStore:
         path = self._path(key)
         with translated(path), open_file(path) as file:
             info = _describe(key, os.fstat(file.fileno()))
-            if etag is not None and etag != info.etag:
-                raise ObjectChangedError(f"{path} was replaced while it was being read: fetch it again", key=key)
+            check_version(str(path), info, etag)
             data = os.pread(file.fileno(), len(span), span.begin)
         if len(data) != len(span):
             raise StoreError(f"{path} ends before byte {span.end}", key=key)

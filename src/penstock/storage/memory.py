@@ -8,9 +8,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, ObjectChangedError, ObjectNotFoundError, StoreError
+from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
 from penstock.files import appearing, read_file
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,9 +59,9 @@ class MemoryStore:
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
         """Give a range of an object, and what the object is."""
         found = self._find(key)
-        if etag is not None and etag != found.tag:
-            raise ObjectChangedError(f"memory://{self._name(key)} was replaced while it was being read", key=key)
-        return self._cut(key, found.data, span), _describe(key, found)
+        info = _describe(key, found)
+        check_version(f"memory://{self._name(key)}", info, etag)
+        return self._cut(key, found.data, span), info
 
     def upload(self, path: Path, key: str) -> None:
         """Keep the content of a file."""

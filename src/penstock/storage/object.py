@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError, StoreError
 from penstock.files import open_file
-from penstock.storage.base import ObjectInfo, StoreSettings, check_key, open_store, shown_url
-from penstock.storage.object_client import ClientTuning, get_client, let_in, name_of, was_let_in
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, open_store, shown_url
+from penstock.storage.object_client import ClientTuning, anonymous, get_client, name_of
 from penstock.storage.object_errors import is_range_error, translated_errors
-from penstock.storage.object_read import Receiver, check_version, describe
+from penstock.storage.object_read import Receiver, describe
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
 from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy
 from penstock.types import Span
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.storage.base import Store
+    from penstock.storage.base import Resolve, StoreSettings
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -51,9 +51,10 @@ class Call(Protocol[T_co]):
 class Cloud:
     """What tells one kind of object store from another."""
 
-    place: Callable[[StoreSettings], tuple[str, str]]  # bucket, and prefix within it
     connect: Callable[[StoreSettings, ClientTuning], Any]  # an obstore client of the bucket
-    may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda _options: False
+    # Bucket, and prefix within it.
+    place: Callable[[StoreSettings], tuple[str, str]] = lambda settings: bucket_and_prefix(settings.url)
+    may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda options: not options.get("anonymous")
     read_only: str | None = None  # why it cannot be written to
     no_list: str | None = None  # why it cannot be listed
 
@@ -68,7 +69,7 @@ class ObjectStore:
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.settings, self.retry)
+        return partial(open_store, self.settings, retry=self.retry), ()
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give an object or a range of it."""
@@ -213,7 +214,7 @@ class ObjectStore:
         path = f"{root}/{key}" if root else key
         refusal: AccessDeniedError | None = None
         while True:
-            is_anonymous = not writes and (refusal is not None or was_let_in(self._name))
+            is_anonymous = not writes and (refusal is not None or self._name in anonymous)
             tuning = ClientTuning(
                 stall_s=policy.stall_s, retries_for_s=retries_for_s, is_anonymous=is_anonymous, writes=writes
             )
@@ -228,7 +229,7 @@ class ObjectStore:
                 attempts.failed(error)
             else:
                 if refusal is not None:
-                    let_in(self._name)
+                    anonymous.add(self._name)
                 return result
 
     def _explained(self, error: AccessDeniedError) -> AccessDeniedError:
@@ -267,8 +268,9 @@ class ObjectStore:
             raise ConfigError(f"{shown_url(self.settings.url)} cannot be written to: {self.cloud.read_only}")
 
 
-def _reopen(settings: StoreSettings, retry: RetryPolicy) -> Store:
-    return open_store(settings, retry=retry)
+def object_family(cloud: Cloud, resolve: Resolve) -> StoreFamily:
+    """Give what the URL schemes of a cloud stand for."""
+    return StoreFamily(open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve)
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:

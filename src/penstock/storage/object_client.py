@@ -21,7 +21,7 @@ _LONGEST_REQUEST_S = 24 * 3600.0  # silence ends a request, not slowness: a body
 _PART_RETRIES = 1000  # as many as the time allows
 
 _clients: dict[tuple[str, ClientTuning], Any] = {}
-_anonymous: set[str] = set()
+anonymous: set[str] = set()  # stores that answered to nobody in particular after they had refused our credentials
 _lock = threading.Lock()
 
 
@@ -65,16 +65,6 @@ def get_client(name: str, tuning: ClientTuning, make: Callable[[ClientTuning], A
         if client is None:
             client = _clients[name, tuning] = make(tuning)
     return client
-
-
-def was_let_in(name: str) -> bool:
-    """Say whether this store answered to nobody in particular after it had refused our credentials."""
-    return name in _anonymous
-
-
-def let_in(name: str) -> None:
-    """Take note that it did."""
-    _anonymous.add(name)
 
 
 class _FirstUser:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ObjectChangedError, StoreError
-from penstock.storage.base import ObjectInfo, whole_seconds
+from penstock.errors import StoreError
+from penstock.storage.base import ObjectInfo, check_version, whole_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class Receiver:
         begin = self._span.begin + self._filled
         result, at = self._ask(client, path, begin)
         info = describe(self._key, result.meta)
-        check_version(self._shown, info, self._etag)
+        check_version(self._shown, info, self._etag)  # also where the server does not look
         self._etag = info.etag
         wanted = max(0, min(self._span.end, info.num_bytes) - self._span.begin)
         if self._has_ranges and at != begin:
@@ -106,12 +106,6 @@ def describe(key: str, meta: Any) -> ObjectInfo:
 def untagged_version(modified: datetime, num_bytes: int) -> str:
     """Give a tag for an object whose server gives it none."""
     return f"{_UNTAGGED}{modified.isoformat()}, {num_bytes} bytes"
-
-
-def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:
-    """Raise if an object is not the version that was asked for, also where the server does not look."""
-    if etag is not None and info.etag != etag:
-        raise ObjectChangedError(f"{shown} was replaced while it was being read: fetch it again", key=info.key)
 
 
 def _options(begin: int, end: int, etag: str | None) -> Any:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreFamily, shown_url
+from penstock.storage.base import shown_url
 from penstock.storage.http_options import CONNECTION_NAMES, resolve_connection
-from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
+from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import first_set, is_true, take_options, without_none
 from penstock.storage.s3 import connect_s3
 
@@ -102,11 +102,5 @@ def _place(settings: StoreSettings) -> tuple[str, str]:
     return bucket.partition("@")[0], prefix
 
 
-cloud = Cloud(
-    place=_place,
-    connect=lambda settings, tuning: connect_s3(settings, tuning, bucket=_place(settings)[0]),
-    may_try_anonymous=lambda options: not options.get("anonymous"),
-)
-family = StoreFamily(
-    open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_oci
-)
+cloud = Cloud(place=_place, connect=lambda settings, tuning: connect_s3(settings, tuning, bucket=_place(settings)[0]))
+family = object_family(cloud, resolve_oci)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError, StoreTimeoutError
@@ -39,7 +38,7 @@ class ConnectionPool(Generic[C]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._servers: PerProcess[_Servers[C]] = PerProcess(partial(_Servers[C], limit))
+        self._servers: PerProcess[dict[Hashable, _IdleConnections[C]]] = PerProcess(dict)
 
     @contextmanager
     def lease(self, settings: Hashable, connect: Callable[[], C], *, timeout_s: float) -> Iterator[C]:
@@ -47,7 +46,8 @@ class ConnectionPool(Generic[C]):
 
         Errors of ours are answers of a healthy server; whatever else comes out of the block closes the connection.
         """
-        idle = self._servers.get().find(settings)
+        servers = self._servers.get()
+        idle = servers.get(settings) or servers.setdefault(settings, _IdleConnections(self._limit))
         if not idle.permits.acquire(timeout=timeout_s):
             raise StoreTimeoutError(f"all {self._limit} connections to the store were in use for {timeout_s:g} s")
         try:
@@ -63,29 +63,6 @@ class ConnectionPool(Generic[C]):
             idle.put(connection)
         finally:
             idle.permits.release()
-
-    def close(self) -> None:
-        """Close every idle connection of this process; the next lease makes a new one."""
-        self._servers.get().close()
-
-
-class _Servers(Generic[C]):
-    """What one process has with all servers."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._idle: dict[Hashable, _IdleConnections[C]] = {}
-
-    def find(self, settings: Hashable) -> _IdleConnections[C]:
-        with self._lock:
-            return self._idle.setdefault(settings, _IdleConnections(self._limit))
-
-    def close(self) -> None:
-        with self._lock:
-            found = list(self._idle.values())
-        for idle in found:
-            idle.close()
 
 
 class _IdleConnections(Generic[C]):
@@ -114,7 +91,3 @@ class _IdleConnections(Generic[C]):
 
     def put(self, connection: C) -> None:
         self._idle.append(connection)
-
-    def close(self) -> None:
-        while (connection := self.take()) is not None:
-            connection.close()

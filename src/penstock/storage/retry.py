@@ -89,14 +89,6 @@ def _draw() -> float:
     return int.from_bytes(os.urandom(6), "big") / 2**48
 
 
-def _ignore_error(error: StoreError) -> None:
-    """Do nothing about an attempt that failed."""
-
-
-def _ignore() -> None:
-    """Do nothing about a sign of life."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryHooks:
     """What a policy needs from the world: a clock, a way to wait (which may raise to give up), witnesses.
@@ -108,8 +100,8 @@ class RetryHooks:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     draw: Callable[[], float] = _draw
-    on_retry: Callable[[StoreError], None] = _ignore_error
-    on_life: Callable[[], None] = _ignore
+    on_retry: Callable[[StoreError], None] = lambda _: None
+    on_life: Callable[[], None] = lambda: None
 
 
 class Attempts:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.aws_credentials import credential_provider, find_credentials
-from penstock.storage.base import StoreFamily
 from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
-from penstock.storage.object import Cloud, ObjectStore, bucket_and_prefix
+from penstock.storage.object import Cloud, bucket_and_prefix, object_family
 from penstock.storage.options import first_set, is_true, take_options, without_none
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ def _aws_endpoint(region: str) -> str:
 
 
 cloud = Cloud(
-    place=lambda settings: bucket_and_prefix(settings.url),
     connect=connect_s3,
     may_try_anonymous=lambda options: not options.get("anonymous") and not options.get("requester_pays"),
 )
-family = StoreFamily(open=lambda settings, retry, hooks: ObjectStore(cloud, settings, retry, hooks), resolve=resolve_s3)
+family = object_family(cloud, resolve_s3)

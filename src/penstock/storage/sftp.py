@@ -16,7 +16,7 @@ from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seco
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.sftp_login import SftpLogin, login_of, resolve_login, root_of
-from penstock.storage.streams import Body, ReadsBodies
+from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from penstock.storage.base import StoreSettings
-    from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
 T = TypeVar("T")
@@ -71,9 +69,6 @@ class SftpStore(ReadsBodies):
     root: str
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SftpStore, (self.login, self.root, self.retry)
 
     def upload(self, path: Path, key: str) -> None:
         """Copy a file to the server, under another name until it is whole."""
@@ -138,22 +133,18 @@ class SftpStore(ReadsBodies):
             connection.sftp.get_channel().settimeout(patience_s)
             yield connection.sftp
 
-    def _opener(self) -> OpenBody:
-        return self._open
-
     @contextmanager
-    def _open(self, key: str, span: Span) -> Iterator[Body]:
+    def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         path = self._path(key)
         with self._session(path) as sftp, sftp.open(path, "rb") as file:
             info = _describe(key, self._url(path), file.stat())
-            yield Body(info, _chunks(file, span.begin, min(span.end, info.num_bytes)))
+            yield ResponseBody(info, _chunks(file, span.begin, min(span.end, info.num_bytes)))
 
 
-def _open_store(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> SftpStore:
-    return SftpStore(login_of(settings.options), root_of(settings.url), retry, hooks)
-
-
-family = StoreFamily(open=_open_store, resolve=resolve_login)
+family = StoreFamily(
+    open=lambda settings, retry, hooks: SftpStore(login_of(settings.options), root_of(settings.url), retry, hooks),
+    resolve=resolve_login,
+)
 
 
 def _put(sftp: Any, file: BinaryIO, target: str) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from penstock.errors import ObjectChangedError, RequestRefusedError, StoreError
-from penstock.storage.base import check_key
+from penstock.errors import RequestRefusedError, StoreError
+from penstock.storage.base import check_key, check_version
 from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.retry import Attempts
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ResponseBody:
     """An opened object: what the whole of it is, and the bytes that were asked for, as they arrive.
 
     Where the object ends before the range does, so do the bytes.
@@ -34,12 +34,7 @@ class Body:
     chunks: Iterator[Buffer]
 
 
-class OpenBody(Protocol):
-    """Opens a range of an object. Only errors of ours come out of it, also while the body is read."""
-
-    def __call__(self, key: str, span: Span) -> AbstractContextManager[Body]:
-        """Ask for the range once."""
-        ...
+OpenBody: TypeAlias = "Callable[[str, Span], AbstractContextManager[ResponseBody]]"
 
 
 class ReadsBodies(ABC):
@@ -47,12 +42,20 @@ class ReadsBodies(ABC):
 
     __slots__ = ()
 
+    __match_args__: ClassVar[tuple[str, ...]]  # its settings: a store is a dataclass
     retry: RetryPolicy
     hooks: RetryHooks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__ if name != "hooks")
+
     @abstractmethod
+    def _open(self, key: str, span: Span) -> AbstractContextManager[ResponseBody]:
+        """Ask for a range of an object once. Only errors of ours come out of it, also while the body is read."""
+
     def _opener(self) -> OpenBody:
-        """Give what opens a range of an object once."""
+        """Give what opens ranges of one version of the store."""
+        return self._open
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give an object or a range of it."""
@@ -64,41 +67,31 @@ class ReadsBodies(ABC):
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytearray, ObjectInfo]:
         """Give a range of an object, and what the whole object is."""
-        return read_range(self._opener(), check_key(key), span, etag, self.retry, self.hooks)
+        data, info = self._read_up_to(key, span, etag)
+        if len(data) != len(span):
+            raise RequestRefusedError(f"{key} has {info.num_bytes} bytes and ends before byte {span.end}", key=key)
+        return data, info
 
     def read_first(self, key: str, limit: int) -> tuple[bytearray, ObjectInfo]:
         """Give the first bytes of an object, all of them if it has no more than `limit`, and what it is."""
-        return read_up_to(self._opener(), check_key(key), Span(0, limit), None, self.retry, self.hooks)
+        return self._read_up_to(key, Span(0, limit), None)
 
-
-def read_range(
-    open_body: OpenBody, key: str, span: Span, etag: str | None, retry: RetryPolicy, hooks: RetryHooks
-) -> tuple[bytearray, ObjectInfo]:
-    """Read a range that must lie within the object, all of one version, through as many connections as it takes."""
-    data, info = read_up_to(open_body, key, span, etag, retry, hooks)
-    if len(data) != len(span):
-        raise RequestRefusedError(f"{key} has {info.num_bytes} bytes and ends before byte {span.end}", key=key)
-    return data, info
-
-
-def read_up_to(
-    open_body: OpenBody, key: str, span: Span, etag: str | None, retry: RetryPolicy, hooks: RetryHooks
-) -> tuple[bytearray, ObjectInfo]:
-    """Read a range, or what the object has of it."""
-    attempts = Attempts(retry, hooks, f"reading {key}")
-    data = bytearray()
-    while True:
-        try:
-            with open_body(key, Span(span.begin + len(data), span.end)) as body:
-                if etag is not None and body.info.etag != etag:
-                    raise ObjectChangedError(f"{key} was replaced while it was being read: fetch it again", key=key)
-                etag = body.info.etag
-                for chunk in body.chunks:
-                    data += chunk
-                    attempts.progressed()
-                missing = min(span.end, body.info.num_bytes) - span.begin - len(data)
-                if missing > 0:
-                    raise StoreError(f"{key} was cut {missing} bytes before its end", key=key)
-                return data, body.info
-        except StoreError as error:
-            attempts.failed(error)
+    def _read_up_to(self, key: str, span: Span, etag: str | None) -> tuple[bytearray, ObjectInfo]:
+        """Read a range, or what the object has of it, all of one version, through as many connections as it takes."""
+        open_body = self._opener()
+        attempts = Attempts(self.retry, self.hooks, f"reading {check_key(key)}")
+        data = bytearray()
+        while True:
+            try:
+                with open_body(key, Span(span.begin + len(data), span.end)) as body:
+                    check_version(key, body.info, etag)
+                    etag = body.info.etag
+                    for chunk in body.chunks:
+                        data += chunk
+                        attempts.progressed()
+                    missing = min(span.end, body.info.num_bytes) - span.begin - len(data)
+                    if missing > 0:
+                        raise StoreError(f"{key} was cut {missing} bytes before its end", key=key)
+                    return data, body.info
+            except StoreError as error:
+                attempts.failed(error)

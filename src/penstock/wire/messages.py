@@ -8,7 +8,7 @@ three times as long to make, and settings of stores hold secrets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 from penstock.errors import FetcherError
 from penstock.storage.base import ObjectInfo, StoreSettings
@@ -22,10 +22,16 @@ from penstock.wire.share import Share
 AnswerT = TypeVar("AnswerT", covariant=True)
 
 
+_MESSAGES: dict[str, type[Message[Any]]] = {}  # by their names, as they travel
+
+
 class Message(Generic[AnswerT]):
     """What a client says; its answer is of the type in brackets."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        _MESSAGES[cls.__name__] = cls  # again when `dataclass` makes it anew with slots: that one counts
 
 
 # --- Answers, and what the fetcher says unasked -------------------------------------------------------------
@@ -224,41 +230,24 @@ class CallStore(Message[StoreAnswer]):
     etag: str | None = None
 
 
-# By the name of the operation: what is said, and what is answered.
-OPERATIONS: dict[str, tuple[type[Message[Any]], type]] = {
-    "hello": (Hello, Done),
-    "register": (Register, Registered),
-    "unregister": (Unregister, Done),
-    "expect": (Expect, Done),
-    "released": (Released, Done),
-    "taken": (Taken, Done),
-    "withdraw": (Withdraw, Done),
-    "stats": (GetStats, NodeStats),
-    "caused": (GetCaused, Caused),
-    "fetch": (Fetch, Fetched),
-    "read": (Read, Found),
-    "store": (CallStore, StoreAnswer),
-}
-_NAMES = {kind: name for name, (kind, _) in OPERATIONS.items()}
-_ANSWERS = dict(OPERATIONS.values())
-
-
 def dump_message(message: Message[Any], number: int | None = None) -> Header:
     """Give the header of a message; with a number it is a request, whose answers carry the same."""
-    return {"op": _NAMES[type(message)], "id": number, "is": plain(message)}
+    return {"op": type(message).__name__, "id": number, "is": plain(message)}
 
 
 def load_message(header: Header) -> tuple[Message[Any], int | None]:
     """Understand a header: the message, and its number if an answer is waited for."""
     name, number = header.get("op"), header.get("id")
-    if name not in OPERATIONS:
+    kind = _MESSAGES.get(str(name))
+    if kind is None:
         raise FetcherError(f"a client asked for {name!r}, which does not exist")
     if type(number) not in (int, type(None)):
         raise FetcherError(f"a client numbered a request {number!r}, which is no number")
-    return load(OPERATIONS[name][0], header.get("is")), number
+    return load(kind, header.get("is")), number
 
 
 def load_answer(message: Message[AnswerT], value: Any) -> AnswerT:
     """Understand the answer to a message."""
-    answer: AnswerT = load(_ANSWERS[type(message)], value)
+    (kind,) = get_args(vars(type(message))["__orig_bases__"][0])
+    answer: AnswerT = load(kind, value)
     return answer

@@ -13,7 +13,7 @@ from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, ExtraC
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
-from penstock.index.mosaic_json import dump_index
+from penstock.index.mosaic_json import dump_index, dump_layout
 from penstock.interrupts import WaitingFor, cut_short
 from penstock.status_line import StatusLine
 from penstock.units import format_bytes
@@ -148,6 +148,12 @@ class Writer:
         self._num_samples += 1
         if self._progress is not None:
             self._progress.update(self._num_samples, self._done_bytes + self._shard_bytes)
+
+    def get_config(self) -> dict[str, Any]:
+        """Give the settings that each shard of the index repeats: format, columns, compression, digests and so on."""
+        if not hasattr(self, "_shard_layout"):
+            raise ConfigError("columns are taken from the first sample, which has not been written yet: give columns=")
+        return dump_layout(self._shard_layout)
 
     def finish(self) -> None:
         """Store what is left and publish the index; the writer is closed then, whatever happens."""

@@ -29,6 +29,7 @@ class Encoding(ABC):
     """
 
     num_bytes: int | None = None  # of every value, if they are always as many: this saves four bytes a value
+    follows_index: bool = False  # whether a column stores the size of each value is for its index to say
     is_unsafe: bool = False  # reading can run code of whoever wrote it, so that readers have to allow it
 
     @abstractmethod

@@ -93,12 +93,7 @@ class EpochBatches:
 
 
 def list_positions(
-    num_samples: int,
-    num_canonical_nodes: int,
-    num_nodes: int,
-    *,
-    num_ids: int = 0,
-    is_release_0_5: bool = False,
+    num_samples: int, num_canonical_nodes: int, num_nodes: int, *, num_ids: int = 0, is_release_0_5: bool = False
 ) -> IdArray:
     """List the positions of an epoch as nodes are dealt them, one from each canonical node in turn.
 
@@ -207,11 +202,7 @@ def _nodes_per_canonical_node(num_canonical_nodes: int, num_nodes: int) -> int:
 
 
 def _list_columns(
-    num_samples: int,
-    num_rows: int,
-    num_columns: int,
-    num_all_columns: int,
-    dtype: type[np.signedinteger[Any]],
+    num_samples: int, num_rows: int, num_columns: int, num_all_columns: int, dtype: type[np.signedinteger[Any]]
 ) -> IdArray:
     """Lay each canonical node's positions in a row; return the columns one after the other."""
     bounds = num_samples * np.arange(num_rows + 1) // num_rows
@@ -240,8 +231,7 @@ def _pad_columns(columns: IdArray, num_padding: int, dealt_per_column: int) -> N
 
 def _repeat_few(num_samples: int, num_rows: int, num_columns: int, dtype: type[np.signedinteger[Any]]) -> IdArray:
     warnings.warn(
-        f"the epoch has only {num_samples} samples for {num_rows} canonical nodes: some are repeated",
-        stacklevel=2,
+        f"the epoch has only {num_samples} samples for {num_rows} canonical nodes: some are repeated", stacklevel=2
     )
     positions = np.arange(num_samples, dtype=dtype)
     return np.resize(positions, (num_rows, num_columns)).T.reshape(-1)

@@ -128,14 +128,7 @@ class MosaicPlan:
         return _without_empty(batches.by_rank(step)[seat.node, seat.local_rank])
 
     def upcoming_shards(
-        self,
-        at: Cursor,
-        step: int,
-        num_steps: int,
-        seat: Seat,
-        global_batch_size: int,
-        *,
-        of: Literal["rank", "node"],
+        self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
     ) -> Int64Array:
         """List the shards that the rank or its node touches in the next steps, in order of first use."""
         batches = self.epoch_batches(at, seat.world, global_batch_size)
@@ -193,8 +186,7 @@ class MosaicPlan:
         cluster = _cluster_of(world, global_batch_size)
         is_random = self.rules.batching_method == "random"
         return self._last_pass(
-            f"{at} {cluster}",
-            lambda: self._deal_epoch(at, cluster) if is_random else self._cut_rows(at, cluster),
+            f"{at} {cluster}", lambda: self._deal_epoch(at, cluster) if is_random else self._cut_rows(at, cluster)
         )
 
     def _deal_epoch(self, at: Cursor, cluster: Cluster) -> EpochBatches:
@@ -235,9 +227,7 @@ def _cluster_of(world: World, global_batch_size: int) -> Cluster:
             "samples, which the MosaicML order needs: choose a multiple"
         )
     return Cluster(
-        num_nodes=world.num_nodes,
-        ranks_per_node=world.ranks_per_node,
-        batch_size=global_batch_size // world.num_ranks,
+        num_nodes=world.num_nodes, ranks_per_node=world.ranks_per_node, batch_size=global_batch_size // world.num_ranks
     )
 
 

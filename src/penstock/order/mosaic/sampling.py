@@ -155,12 +155,7 @@ def _count_per_shard(sizes: Int64Array, choose: int, rule: SamplingRule, draws: 
     if rule.is_release_0_5:
         return _count_per_shard_0_5(sizes, choose, draws)
     return choose_per_shard(
-        sizes,
-        choose,
-        granularity=rule.granularity,
-        seed=rule.seed,
-        epoch=rule.epoch,
-        draws_anew=rule.draws_anew,
+        sizes, choose, granularity=rule.granularity, seed=rule.seed, epoch=rule.epoch, draws_anew=rule.draws_anew
     )
 
 

@@ -72,6 +72,19 @@ class MosaicState:
         )
 
 
+def with_mosaic_keys(state: dict[str, Any], initial_nodes: int) -> dict[str, Any]:
+    """Give a state of an order of our own the keys that code written for MosaicML's reads, too."""
+    if "sample_in_epoch" in state:
+        return state
+    return {
+        **state,
+        "sample_in_epoch": state["position"],
+        "num_canonical_nodes": state["lanes"],
+        "shuffle_seed": state["seed"],
+        _INITIAL_NODES: initial_nodes,
+    }
+
+
 def resume_at(state: MosaicState | None, next_epoch: int) -> Cursor:
     """Return where a run about to begin `next_epoch` goes on: at the state, unless its epoch is older."""
     if state is None or state.epoch < next_epoch:

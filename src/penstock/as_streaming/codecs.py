@@ -1,0 +1,114 @@
+"""MosaicML Streaming's names for compression and digests; our codecs do the work."""
+
+from __future__ import annotations
+
+from penstock.codecs.compress import known_compressions, parse_compression
+from penstock.codecs.digest import digest, known_hashes
+
+
+class Compression:
+    """One way to compress."""
+
+    extension: str
+
+    def compress(self, data: bytes) -> bytes:
+        """Compress bytes in one piece."""
+        return compress(self._text, data)
+
+    def decompress(self, data: bytes) -> bytes:
+        """Give the content back."""
+        return decompress(self._text, data)
+
+    @property
+    def _text(self) -> str:
+        return self.extension
+
+
+class LevelledCompression(Compression):
+    """One way to compress that has levels; left out, the level is the usual one."""
+
+    def __init__(self, level: int | None = None) -> None:
+        codec, _ = parse_compression(self.extension if level is None else f"{self.extension}:{level}")
+        self.level = codec.default_level if level is None else level
+
+    @property
+    def levels(self) -> list[int]:
+        """All levels, from the quickest to the most thorough."""
+        return list(parse_compression(self.extension)[0].levels or ())
+
+    @property
+    def _text(self) -> str:
+        return f"{self.extension}:{self.level}"
+
+
+class Brotli(LevelledCompression):
+    """Brotli, levels 0 to 11."""
+
+    extension = "br"
+
+
+class Bzip2(LevelledCompression):
+    """Bzip2, levels 1 to 9."""
+
+    extension = "bz2"
+
+
+class Gzip(LevelledCompression):
+    """Gzip, levels 0 to 9."""
+
+    extension = "gz"
+
+
+class Snappy(Compression):
+    """Snappy, which has no levels."""
+
+    extension = "snappy"
+
+
+class Zstandard(LevelledCompression):
+    """Zstandard, levels 1 to 22."""
+
+    extension = "zstd"
+
+
+def get_compressions() -> set[str]:
+    """List every accepted form, with and without level."""
+    return set(known_compressions())
+
+
+def is_compression(algo: str | None) -> bool:
+    """Tell whether this is one of them; None, for no compression, is."""
+    return algo is None or algo in get_compressions()
+
+
+def get_compression_extension(algo: str) -> str:
+    """Give the ending of a compressed file."""
+    return parse_compression(algo)[0].name
+
+
+def compress(algo: str | None, data: bytes) -> bytes:
+    """Compress bytes, unless `algo` is None."""
+    if algo is None:
+        return data
+    codec, level = parse_compression(algo)
+    return codec.compress(data, level)
+
+
+def decompress(algo: str | None, data: bytes) -> bytes:
+    """Give the content back, unless `algo` is None."""
+    return data if algo is None else parse_compression(algo)[0].decompress(data)
+
+
+def get_hashes() -> set[str]:
+    """List the names of all digests."""
+    return set(known_hashes())
+
+
+def is_hash(algo: str) -> bool:
+    """Tell whether this is one of them."""
+    return algo in get_hashes()
+
+
+def get_hash(algo: str, data: bytes) -> str:
+    """Digest bytes, as lower-case hex."""
+    return digest([data], [algo])[algo]

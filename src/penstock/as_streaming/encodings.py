@@ -1,0 +1,252 @@
+"""MosaicML Streaming's table of encodings and its classes: all of them are those of our registry."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.errors import ColumnTypeError, UnknownEncodingError
+from penstock.formats.encodings.base import Encoding as OurEncoding
+from penstock.formats.encodings.table import encodings, get_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+# --- MDS columns ------------------------------------------------------------------------------------------------
+
+
+class Encoding:
+    """How the values of a column are stored: inherit it, and put the class into `_encodings` under its name."""
+
+    size: int | None = None  # bytes of every value, if they are always as many
+
+    def encode(self, obj: Any) -> bytes:
+        """Give the stored bytes of a value."""
+        raise NotImplementedError
+
+    def decode(self, data: bytes) -> Any:
+        """Turn stored bytes into a value."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _validate(data: Any, expected_type: Any) -> None:
+        if not isinstance(data, expected_type):
+            raise ColumnTypeError(f"wants {expected_type}, got {type(data).__name__}")
+
+
+class _Registered(Encoding):
+    """An encoding of our registry, under the names that the original gives such things."""
+
+    column_encoding: ClassVar[str]
+
+    def __init__(self, *settings: str) -> None:
+        self._ours = get_encoding(":".join([self.column_encoding, *settings]))
+
+    @property
+    def size(self) -> int | None:  # type: ignore[override]
+        """Bytes of every value, if they are always as many."""
+        return self._ours.num_bytes
+
+    def encode(self, obj: Any) -> bytes:
+        """Give the stored bytes of a value."""
+        is_stored = isinstance(obj, bytes) and self.column_encoding == "bytes"
+        return obj if is_stored else self._ours.encode(obj)
+
+    def decode(self, data: bytes) -> Any:
+        """Turn stored bytes into a value."""
+        return self._ours.decode(data)
+
+
+class _UsersOwn(OurEncoding):
+    """An encoding that a user put into the original's table, as our registry wants it."""
+
+    follows_index = True  # shards may have been written before it took the name of another one
+
+    def __init__(self, name: str, kind: Callable[[], Any]) -> None:
+        self._theirs = kind()
+        self.num_bytes = getattr(self._theirs, "size", None)
+        self.is_unsafe = name == "pkl"
+
+    def encode(self, value: Any) -> bytes:
+        """Give the stored bytes of a value."""
+        return bytes(self._theirs.encode(value))
+
+    def decode(self, data: bytes) -> Any:
+        """Turn stored bytes into a value."""
+        return self._theirs.decode(data)
+
+
+def _class_of(column_encoding: str, name: str) -> type[Encoding]:
+    return type(name, (_Registered,), {"column_encoding": column_encoding, "__module__": __name__})
+
+
+class EncodingTable(MutableMapping[str, Any]):
+    """Name of an encoding → its class. What is put here is registered, and may take the place of one of ours."""
+
+    def __init__(self) -> None:
+        self._theirs: dict[str, Any] = {}
+        self._replaced: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._theirs:
+            return self._theirs[name]
+        if name not in encodings:
+            raise UnknownEncodingError(f"unknown column encoding {name!r}: known are {', '.join(encodings.names())}")
+        return _class_of(name, name)
+
+    def __setitem__(self, name: str, kind: Callable[[], Any]) -> None:
+        old = encodings.replace(name, partial(_UsersOwn, name, kind))
+        self._replaced.setdefault(name, old)
+        self._theirs[name] = kind
+        get_encoding.cache_clear()
+
+    def __delitem__(self, name: str) -> None:
+        del self._theirs[name]
+        encodings.replace(name, self._replaced.pop(name))
+        get_encoding.cache_clear()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(encodings.names())
+
+    def __len__(self) -> int:
+        return len(encodings.names())
+
+
+mds_encodings = EncodingTable()
+
+Bytes = _class_of("bytes", "Bytes")
+Str = _class_of("str", "Str")
+Int = _class_of("int", "Int")
+UInt8 = _class_of("uint8", "UInt8")
+UInt16 = _class_of("uint16", "UInt16")
+UInt32 = _class_of("uint32", "UInt32")
+UInt64 = _class_of("uint64", "UInt64")
+Int8 = _class_of("int8", "Int8")
+Int16 = _class_of("int16", "Int16")
+Int32 = _class_of("int32", "Int32")
+Int64 = _class_of("int64", "Int64")
+Float16 = _class_of("float16", "Float16")
+Float32 = _class_of("float32", "Float32")
+Float64 = _class_of("float64", "Float64")
+StrInt = _class_of("str_int", "StrInt")
+StrFloat = _class_of("str_float", "StrFloat")
+StrDecimal = _class_of("str_decimal", "StrDecimal")
+NDArray = _class_of("ndarray", "NDArray")
+PIL = _class_of("pil", "PIL")
+JPEG = _class_of("jpeg", "JPEG")
+PNG = _class_of("png", "PNG")
+JPEGArray = _class_of("jpeg_array", "JPEGArray")
+PILList = _class_of("list[pil]", "PILList")
+JPEGList = _class_of("list[jpeg]", "JPEGList")
+PNGList = _class_of("list[png]", "PNGList")
+JSON = _class_of("json", "JSON")
+Pickle = _class_of("pkl", "Pickle")
+
+
+def get_mds_encodings() -> set[str]:
+    """List the names of all encodings."""
+    return set(encodings.names())
+
+
+def is_mds_encoding(encoding: str) -> bool:
+    """Tell whether this is one of them, with or without settings after a colon."""
+    return encoding.partition(":")[0] in encodings
+
+
+def is_mds_encoding_safe(encoding: str) -> bool:
+    """Tell whether reading it cannot run code of whoever wrote it."""
+    return not get_encoding(encoding).is_unsafe
+
+
+def mds_encode(encoding: str, obj: Any) -> bytes:
+    """Give the stored bytes of a value; bytes are stored as they are."""
+    return obj if isinstance(obj, bytes) else get_encoding(encoding).encode(obj)
+
+
+def mds_decode(encoding: str, data: bytes) -> Any:
+    """Turn stored bytes into a value."""
+    return get_encoding(encoding).decode(data)
+
+
+def get_mds_encoded_size(encoding: str) -> int | None:
+    """Give the bytes of every value, if they are always as many."""
+    return get_encoding(encoding).num_bytes
+
+
+# --- JSON and XSV columns ---------------------------------------------------------------------------------------
+
+_KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
+
+
+def _kind_of(encoding: str) -> type:
+    if encoding not in _KINDS:
+        raise UnknownEncodingError(f"unknown encoding {encoding!r} of a text column: known are {', '.join(_KINDS)}")
+    return _KINDS[encoding]
+
+
+def is_json_encoding(encoding: str) -> bool:
+    """Tell whether a JSON column can have this encoding."""
+    return encoding in _KINDS
+
+
+def is_json_encoded(encoding: str, value: Any) -> bool:
+    """Tell whether a value fits a JSON column; one of another type is an error."""
+    Encoding._validate(value, _kind_of(encoding))
+    return True
+
+
+def is_xsv_encoding(encoding: str) -> bool:
+    """Tell whether a CSV, TSV or XSV column can have this encoding."""
+    return encoding in _KINDS
+
+
+def xsv_encode(encoding: str, value: Any) -> str:
+    """Give the text of a value."""
+    Encoding._validate(value, _kind_of(encoding))
+    return str(value)
+
+
+def xsv_decode(encoding: str, value: str) -> Any:
+    """Turn text into a value."""
+    return _kind_of(encoding)(value)
+
+
+class _TextColumn:
+    """A column of a text format, under the original's names: `is_encoded` of JSON, the others of XSV."""
+
+    column_encoding: ClassVar[str]
+
+    def is_encoded(self, value: Any) -> bool:
+        """Tell whether a value fits; one of another type is an error."""
+        return is_json_encoded(self.column_encoding, value)
+
+    def encode(self, value: Any) -> str:
+        """Give the text of a value."""
+        return xsv_encode(self.column_encoding, value)
+
+    def decode(self, text: str) -> Any:
+        """Turn text into a value."""
+        return xsv_decode(self.column_encoding, text)
+
+
+class JsonStr(_TextColumn):
+    """Text."""
+
+    column_encoding = "str"
+
+
+class JsonInt(_TextColumn):
+    """Whole numbers."""
+
+    column_encoding = "int"
+
+
+class JsonFloat(_TextColumn):
+    """Numbers with a point."""
+
+    column_encoding = "float"
+
+
+XsvStr, XsvInt, XsvFloat = JsonStr, JsonInt, JsonFloat

@@ -1,0 +1,113 @@
+"""`import penstock.as_streaming`: every public name of MosaicML Streaming is ours, or says what to use instead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import penstock.as_streaming
+from penstock.as_streaming.names import INSTEAD, NAMES
+from penstock.errors import NotProvidedError
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden/mosaic_names.json").read_text())
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def is_refused(name: str) -> bool:
+    """Tell whether a name is listed as one that has no counterpart, or lies below one."""
+    return any(name == known or name.startswith(f"{known}.") for known in INSTEAD)
+
+
+@pytest.mark.parametrize("release", RECORDED)
+def test_every_public_name_is_ours_or_says_what_to_use_instead(release: str) -> None:
+    for module, names in RECORDED[release].items():
+        for name in names:
+            full = f"{module}.{name}"
+            if is_refused(full):
+                with pytest.raises(ImportError, match=r"^penstock has no streaming\..*: ") as refused:
+                    getattr(import_module(module), name)
+                assert isinstance(refused.value, NotProvidedError)
+            elif full in NAMES:
+                assert import_module(full) is getattr(import_module(module), name)
+            else:
+                assert getattr(import_module(module), name) is not None, full
+
+
+def test_the_table_names_nothing_that_neither_release_has() -> None:
+    known = {f"{module}.{name}" for modules in RECORDED.values() for module, names in modules.items() for name in names}
+    known |= {module for modules in RECORDED.values() for module in modules}
+    ours = {f"{module}.{name}" for module, names in NAMES.items() for name in names if not name.startswith("_")}
+    assert ours <= known
+    assert INSTEAD.keys() <= known
+    assert NAMES.keys() <= known
+    assert not [name for name in ours if is_refused(name)]
+
+
+def test_names_are_the_same_objects_wherever_they_are_imported_from() -> None:
+    import streaming
+    from streaming.base import MDSWriter
+    from streaming.base.dataset import StreamingDataset
+    from streaming.base.format.mds.writer import MDSWriter as SameWriter
+
+    assert StreamingDataset is streaming.StreamingDataset is penstock.StreamingDataset
+    assert MDSWriter is SameWriter is penstock.MDSWriter
+    assert streaming.base.util.clean_stale_shared_memory() is None
+    assert streaming.__version__ == "0.13.0"
+
+
+def test_a_star_import_gives_the_names_that_are_ours() -> None:
+    found: dict[str, object] = {}
+    exec("from streaming import *", found)
+    assert found["StreamingDataset"] is penstock.StreamingDataset
+    assert "text" not in found
+
+
+@pytest.mark.parametrize(
+    ("statement", "advice"),
+    [
+        ("from streaming.base.shared import SharedBarrier", "nothing here is kept in shared memory"),
+        ("import streaming.base.shared.memory", "nothing here is kept in shared memory"),
+        ("from streaming.text import StreamingC4", "inherit StreamingDataset"),
+        ("import streaming; streaming.vision.StreamingImageNet", "inherit StreamingDataset"),
+        ("from streaming.base.util import wait_for_file_to_exist", r"torch\.distributed\.barrier"),
+        ("from streaming.vision.convert.cifar10 import main", "inherit StreamingDataset"),
+    ],
+)
+def test_what_has_no_counterpart_says_what_to_use_instead(statement: str, advice: str) -> None:
+    with pytest.raises(ImportError, match=advice):
+        exec(statement)
+
+
+def test_names_that_nobody_ever_had_are_missing_in_the_usual_way() -> None:
+    import streaming
+
+    with pytest.raises(AttributeError, match="module 'streaming' has no attribute 'nothing'"):
+        _ = streaming.nothing
+    with pytest.raises(ModuleNotFoundError, match=r"streaming\.nothing"):
+        import_module("streaming.nothing")
+
+
+def test_it_is_refused_once_the_real_one_is_imported() -> None:
+    done = run(
+        "import sys, types\n"
+        "real = types.ModuleType('streaming'); real.__file__ = '/somewhere/streaming/__init__.py'\n"
+        "sys.modules['streaming'] = real\n"
+        "import penstock.as_streaming"
+    )
+    assert done.returncode != 0
+    assert "streaming is imported already, from /somewhere/streaming/__init__.py" in done.stderr
+    assert "above every other import" in done.stderr
+
+
+def test_importing_it_loads_neither_torch_nor_images() -> None:
+    done = run("import sys, penstock.as_streaming, streaming.base.util; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    assert not {"torch", "PIL", "obstore", "cramjam"} & set(done.stdout.split())
