@@ -58,7 +58,7 @@ def check_seconds(name: str, value: object) -> None:
     """Refuse an argument that is no time to wait; None, which leaves it out, is fine."""
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
         raise ConfigError(f"{name}={value!r} is no time to wait: give a number of seconds above 0")
 
 

@@ -93,10 +93,12 @@ def test_a_bad_argument_of_a_stream(arguments: dict[str, Any]) -> None:
 
 
 def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
-    dataset = StreamingDataset(
-        local=folder, batch_size=np.int64(4), shuffle_seed=np.uint8(3), download_timeout=np.float32(5)
-    )
-    assert len(list(dataset)) == 40
+    numbers: dict[str, Any] = {
+        "batch_size": np.int64(4),
+        "shuffle_seed": np.uint8(3),
+        "download_timeout": np.float32(5),
+    }
+    assert len(list(StreamingDataset(local=folder, **numbers))) == 40
 
 
 def test_a_loader_gives_its_batch_size_only_if_it_is_one(folder: Path) -> None:

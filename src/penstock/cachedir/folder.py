@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -13,7 +14,7 @@ from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
 from penstock.cachedir.policy import EvictionOrder
 from penstock.cachedir.presence import status_if_unchanged
-from penstock.errors import CacheError
+from penstock.errors import AccessDeniedError, CacheError, StoreError
 from penstock.failpoints import reach
 from penstock.files import make_folders, translated
 
@@ -49,7 +50,23 @@ def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
             control.chmod(0o700)
         return warnings
 
-    return beside_clearing(directory, prepare)
+    try:
+        return beside_clearing(directory, prepare)
+    except AccessDeniedError as error:
+        raise _not_writable(directory, error) from error
+    except StoreError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:
+            raise _not_writable(directory, error) from error
+        raise
+
+
+def _not_writable(directory: Path, error: StoreError) -> AccessDeniedError:
+    reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error.message
+    return AccessDeniedError(
+        f"the cache folder {directory} cannot be written to ({reason}): choose another one with `local`, or with the"
+        " variable PENSTOCK_CACHE_DIR",
+        path=str(directory),
+    )
 
 
 def beside_clearing(directory: Path, attempt: Callable[[], T]) -> T:

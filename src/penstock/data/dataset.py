@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
     Numbers = slice | Sequence[int] | Int64Array
 
+_STREAMS_SHOWN = 3
+
 
 class StreamingDataset(MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
@@ -189,6 +191,14 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self._transforms = transforms if transforms.are_any else None
         self.run = RunState(planner, settings.seat, batch_size)
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
+
+    def __repr__(self) -> str:
+        streams = ", ".join(map(repr, self.streams[:_STREAMS_SHOWN]))
+        more = f", … {len(self.streams) - _STREAMS_SHOWN} more" if len(self.streams) > _STREAMS_SHOWN else ""
+        return (
+            f"<{type(self).__name__} of {self.num_samples:,} samples in {self.num_shards:,} shards, "
+            f"epoch_size={self.epoch_size}, batch_size={self.batch_size}, streams=[{streams}{more}]>"
+        )
 
     @property
     def batch_size(self) -> int | None:

@@ -84,6 +84,11 @@ class LocalDataset:
         )
         self._start()
 
+    def __repr__(self) -> str:
+        return (
+            f"<LocalDataset of {len(self):,} samples in {len(self.index.shards):,} shards, local={str(self.local)!r}>"
+        )
+
     @property
     def num_samples(self) -> int:
         """The number of samples."""

@@ -43,6 +43,7 @@ class DatasetSettings:
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
         check_whole("batch_size", given["batch_size"], 1)
+        check_whole("predownload", given["predownload"], 0)
         check_downloads(given["download_retry"], given["download_timeout"])
         if given["schedule"] is not None:
             given["schedule"] = MixSchedule.of(given["schedule"])

@@ -98,7 +98,7 @@ class Stream:
 
     def __repr__(self) -> str:
         shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
-        values = {name: getattr(self, name) for name in shown if getattr(self, name) is not None}
+        values = {name: getattr(self, name) for name in shown if getattr(self, name) not in (None, "")}
         values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 

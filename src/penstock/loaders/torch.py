@@ -97,6 +97,12 @@ class StreamingDataLoader(DataLoader[Any]):
             options["collate_fn"] = collate if is_timed else TimedCollate(collate, dataset.counters)
         super().__init__(dataset, **options)
 
+    def __repr__(self) -> str:
+        is_columnar = self._is_streaming and self._columnar
+        readers = f"{self._num_threads} threads" if is_columnar else f"{self.num_workers} workers"
+        batch_size = self._streaming.batch_size if self._is_streaming else self.batch_size
+        return f"<{type(self).__name__} of batches of {batch_size}, {readers}, of {self.dataset!r}>"
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin the next pass."""
         if not self._is_streaming:

@@ -67,7 +67,7 @@ class RunSettings:
 
 # What only MosaicML's orders have: whoever sets one of these wants them.
 _OF_MOSAIC = ("shuffle_algo", "partition_algo", "sampling_method", "sampling_granularity", "mosaic_version")
-_DEFAULTS = {field.name: field.default for field in fields(RunSettings)}
+_DEFAULTS = {setting.name: setting.default for setting in fields(RunSettings)}
 
 
 def make_plan(

@@ -44,13 +44,13 @@ class MixSchedule:
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "positions", tuple(operator.index(position) for position in self.positions))
-            shares = tuple(tuple(map(_plain, each)) for each in self.proportions)
+            proportions = tuple(tuple(map(_plain, each)) for each in self.proportions)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 "a schedule has a list of whole numbers, positions=[0, 1000], and a list of as many lists of numbers,"
                 f" proportions=[[1, 0], [0.5, 0.5]]: {error}"
             ) from error
-        object.__setattr__(self, "proportions", shares)
+        object.__setattr__(self, "proportions", proportions)
         if not self.positions or self.positions[0] != 0 or list(self.positions) != sorted(set(self.positions)):
             raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
         if len(self.positions) != len(self.proportions):

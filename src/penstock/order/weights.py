@@ -32,7 +32,7 @@ class StreamWeight:
         if len(given) > 1:
             raise ConfigError(f"a stream has one weight, not both {' and '.join(given)}: give one of them")
         for name, value in given.items():
-            if not isinstance(value, Real) or not 0 <= value < math.inf:
+            if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
                 raise ConfigError(f"{name}={value!r} is no weight: give a number that is not negative")
 
     @classmethod

@@ -223,7 +223,7 @@ class ObjectStore:
                     result = call(get_client(self._name, tuning, self._connect), path, attempts)
             except AccessDeniedError as error:
                 if is_anonymous or writes or not self.cloud.may_try_anonymous(self.settings.options):
-                    raise refusal or error from error
+                    raise refusal or self._explained(error) from error
                 refusal = error
             except StoreError as error:
                 attempts.failed(error)
@@ -231,6 +231,16 @@ class ObjectStore:
                 if refusal is not None:
                     anonymous.add(self._name)
                 return result
+
+    def _explained(self, error: AccessDeniedError) -> AccessDeniedError:
+        """Say so if nobody gave credentials, which is the likely reason of a refusal."""
+        if not self.settings.options.get("anonymous"):
+            return error
+        return AccessDeniedError(
+            f"{error.message}. No credentials were found, so the request was not signed: pass storage_options=, or"
+            " set the variables of this store in the environment",
+            **error.facts,
+        )
 
     def shown(self, key: str) -> str:
         """Give the URL of an object as it may be shown."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REASON = re.compile(r'message: "([^"]+)"')
+_HOST = re.compile(r"Error performing \w+ \w+://([^/\s?]+)")
 _PASSING = {408, 425, 429}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
@@ -59,6 +60,13 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
         return RequestRefusedError(f"{what}: {reason}", status=416)
     if kind in ("NotSupportedError", "InvalidPathError", "ValueError") or status == 501:
         return RequestRefusedError(f"{what}: {reason}", status=status)
+    if "dns error" in text:
+        host = _first(_HOST, text)
+        return StoreError(
+            f"{what}: the name of the host{f' {host!r}' if host else ''} cannot be resolved: check its spelling, the"
+            " endpoint, and the DNS of this machine",
+            host=host,
+        )
     if "TimedOut" in text or "Timeout" in text:
         return StoreTimeoutError(f"{what}: the connection was silent for too long", status=status)
     return StoreError(f"{what}: {reason}", status=status)
@@ -104,7 +112,6 @@ def _causes(inside: str) -> Iterator[str]:
         ("ConnectionReset", "the connection was reset"),
         ("IncompleteMessage", "the connection ended before an answer came"),
         ("InvalidCertificate", "the certificate of the server is not trusted"),
-        ("dns error", "the name of the host cannot be resolved"),
     ):
         if word in inside:
             yield meaning

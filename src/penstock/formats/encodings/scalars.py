@@ -12,6 +12,8 @@ from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.numbers import check_number, to_float, to_integer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 # The NumPy scalars, and how `struct` packs them.
@@ -29,7 +31,7 @@ NUMBERS = {
     "float64": "d",
 }
 # What `struct` packs as it is, of the kind of the column; it would take truth values too, and tensors of them.
-NUMPY_TYPES = {
+NUMPY_TYPES: dict[type, frozenset[type]] = {
     kind: frozenset(np.dtype(name).type for name in NUMBERS if np.dtype(name).kind in letters)
     for kind, letters in ((int, "iu"), (float, "f"))
 }
@@ -43,7 +45,8 @@ class NumberEncoding(FixedEncoding):
         self._native = np.dtype(name)
         self.code = NUMBERS[name]
         self._pack = struct.Struct("<" + self.code).pack
-        self.plain_type, self._convert = (float, to_float) if name.startswith("float") else (int, to_integer)
+        self.plain_type: type = float if name.startswith("float") else int
+        self._convert: Callable[[Any, np.dtype[Any]], Any] = to_float if self.plain_type is float else to_integer
         self.num_bytes = self._dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
