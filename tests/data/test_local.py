@@ -336,12 +336,12 @@ sys.modules["PIL"] = None  # as if it were not installed
 from penstock import LocalDataset, MDSWriter
 from penstock.errors import MissingExtraError
 with MDSWriter(out=sys.argv[1], columns={"photo": "jpeg"}) as writer:
-    writer.write({"photo": b"stored as it is"})
+    writer.write({"photo": b"\\xff\\xd8\\xff as it is"})
     try:
         writer.write({"photo": object()})
     except MissingExtraError as error:
         print(error)
-assert LocalDataset(sys.argv[1], image_decoder="raw")[0] == {"photo": b"stored as it is"}
+assert LocalDataset(sys.argv[1], image_decoder="raw")[0] == {"photo": b"\\xff\\xd8\\xff as it is"}
 try:
     LocalDataset(sys.argv[1])[0]
 except MissingExtraError as error:
