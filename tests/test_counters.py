@@ -106,9 +106,11 @@ def test_who_is_nobodys_worker_begins_anew(counters: Counters) -> None:
     assert counted(copy) == []
 
 
-def test_without_room_for_the_file_a_process_counts_for_itself(
-    counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_room_for_the_file_a_worker_counts_for_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    counters = Counters(NAMES, lambda: 0)
+
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -118,7 +120,8 @@ def test_without_room_for_the_file_a_process_counts_for_itself(
     assert "No space left" in caplog.text
 
 
-def test_the_file_lies_in_the_runtime_folder_without_a_name(counters: Counters, places: Path) -> None:
+def test_the_file_lies_in_the_runtime_folder_without_a_name(places: Path) -> None:
+    counters = Counters(NAMES, lambda: 0)
     counters.row()
     mapped = [line.split()[-2:] for line in Path("/proc/self/maps").read_text().splitlines() if str(places) in line]
     assert {name for _, name in mapped} == {"(deleted)"}

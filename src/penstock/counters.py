@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.data")
 _NUMBER_BYTES = 8
 _LOCKS = 1 << 40  # where the locks of rows lie: beyond all data
-_NOBODYS, _MAIN = 0, 1  # what a row begins with: who counts in it, and from here on the number of a worker
+_NOBODYS = 0  # what a row begins with: who counts in it, the number of a worker from 1 on
 
 
 class Counts(NamedTuple):
@@ -89,8 +89,7 @@ class Counters:
         owners = rows[:, 0]
         totals = {int(who): rows[owners == who].sum(axis=0) for who in np.unique(owners[owners != _NOBODYS])}
         counts = [
-            Counts(who - _MAIN - 1 if who > _MAIN else None, {name: int(row[at]) for name, at in self._places.items()})
-            for who, row in totals.items()
+            Counts(who - 1, {name: int(row[at]) for name, at in self._places.items()}) for who, row in totals.items()
         ]
         own = self._row.made
         return counts if own is None or own.is_shared else [Counts(None, own.read()), *counts]
@@ -103,9 +102,14 @@ def _is_worker(worker_number: Callable[[], int | None]) -> bool:
 def _take_row(
     file: SharedFile, row_bytes: int, places: Mapping[str, int], worker_number: Callable[[], int | None]
 ) -> Row:
-    """Give a row that is this process's as long as it lives: one that a worker of this number left, or a new one."""
+    """Give a row that is this process's as long as it lives: one that a worker of this number left, or a new one.
+
+    Who is nobody's worker keeps its own: only workers are read by another process.
+    """
     number = worker_number()
-    who = _MAIN if number is None else _MAIN + 1 + number
+    if number is None:
+        return private_row(list(places))
+    who = 1 + number
     row = 0
     try:
         while not _take(file.descriptor, row, row_bytes, who):

@@ -20,6 +20,8 @@ from penstock.runtime import make_runtime_folder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_NONE = -1
+
 
 class SharedFile:
     """The file of one process and its workers. A process that is nobody's worker, such as a rank, has one of its own.
@@ -31,10 +33,16 @@ class SharedFile:
 
     def __init__(self, is_worker: Callable[[], bool], *, is_copied: bool) -> None:
         self._is_worker, self._is_copied = is_worker, is_copied
-        self._descriptor = _open_nameless()
+        self._descriptor = _NONE  # until somebody needs it: who has hundreds of datasets has no descriptor to waste
         self.is_new = True  # made here, not shared by whoever pickled it
         self.abandon()
-        self._is_settled = True
+
+    def abandon(self) -> None:
+        """Have to find out anew whose file this is, as in a forked child."""
+        self._is_settled = False
+        self._lock = threading.RLock()  # a signal handler may come while it is held, and take a state
+        abandon_in_children(self)
+        settle_before_forks(self)
 
     @property
     def descriptor(self) -> int:
@@ -47,20 +55,17 @@ class SharedFile:
         if self._is_settled:
             return
         with self._lock:
-            if not self._is_settled and not self._is_worker():
+            if self._descriptor == _NONE:
+                self._descriptor = _open_nameless()
+            elif not self._is_settled and not self._is_worker():
                 self._leave()
             self._is_settled = True
 
     def read(self) -> bytes:
         """Give all that is in the file."""
+        if self._descriptor == _NONE:
+            return b""
         return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
-
-    def abandon(self) -> None:
-        """Have to find out anew whose file this is, as in a forked child."""
-        self._is_settled = False
-        self._lock = threading.RLock()  # a signal handler may come while it is held, and take a state
-        abandon_in_children(self)
-        settle_before_forks(self)
 
     def _leave(self) -> None:
         shared = self._descriptor
@@ -86,7 +91,7 @@ class SharedFile:
         self.abandon()
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
+        if getattr(self, "_descriptor", _NONE) != _NONE:
             os.close(self._descriptor)
 
 

@@ -32,7 +32,7 @@ def main():
     dataset = StreamingDataset(remote=url, batch_size=10, predownload=10, download_timeout=600)
     if how == "by number":
         wait_for_the_test()
-        dataset[[5, 333]]
+        dataset[333]
     batches = dataset
     if how != "dataset":
         batches = StreamingDataLoader(dataset, num_workers=num_workers, columnar=how == "columnar")

@@ -102,7 +102,7 @@ def test_the_main_process(job: Job, places: Path, expected: list[list[int]]) -> 
     job.wait_for("batch 47")
     assert len(job.pids) == 3
     assert len(fetcher_pids(places / "run")) == 1
-    for pid in job.pids:  # each counts into a file there, which has no name
+    for pid in job.worker_pids:  # each counts into a file there, which has no name
         assert re.search(rf"{places / 'run'}/\S+ \(deleted\)", Path(f"/proc/{pid}/maps").read_text())
     process.kill()
     assert job.wait() == -signal.SIGKILL
