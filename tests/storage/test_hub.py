@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
+import sys
 import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -283,3 +285,21 @@ def test_who_asks(tmp_path: Path) -> None:
     assert place({"hf": {"token": "secret 3", "endpoint": "http://a"}}) == ("secret 3", "http://a")
     with pytest.raises(ConfigError, match="one revision, and the option another"):
         resolve_store("hf://datasets/o/n@a", {"revision": "b"}, environ=NOTHING)
+
+
+def test_the_first_request_of_a_process_needs_nobody_to_have_imported_anything() -> None:
+    """huggingface_hub loads its modules when they are asked for, and its helpers not even then."""
+    program = """
+from penstock.errors import StoreError
+from penstock.storage.base import open_store, resolve_store
+from penstock.storage.retry import RetryPolicy
+
+options = {"endpoint": "http://127.0.0.1:1", "token": False, "revision": "0" * 40}
+store = open_store(resolve_store("hf://datasets/org/name", options), retry=RetryPolicy(attempts=1, patience_s=1))
+try:
+    store.read("index.json")
+except StoreError as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout, done.stderr

@@ -155,15 +155,16 @@ class HubStore(ReadsBodies):
             if response.status_code == 416:  # the file ends before the range begins
                 yield ResponseBody(self._head(key, url), iter(()))
                 return
-            _hub().utils.hf_raise_for_status(response)
+            _utils().hf_raise_for_status(response)
             yield ResponseBody(_describe_answer(key, response), _chunks(response, span))
 
     def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
-        hub = _hub()
-        headers = hub.utils.build_hf_headers(token=self.location.token or False, library_name="penstock")
+        headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
         headers |= {"Range": f"bytes={span.begin}-{span.end - 1}", "Accept-Encoding": "identity"}
-        session: AbstractContextManager[Any] = hub.utils.get_session().stream(
-            "GET", url, headers=headers, timeout=self.retry.stall_s, follow_redirects=True
+        session: AbstractContextManager[Any] = (
+            _utils()
+            .get_session()
+            .stream("GET", url, headers=headers, timeout=self.retry.stall_s, follow_redirects=True)
         )
         return session
 
@@ -203,6 +204,11 @@ def _hub() -> Any:
     return require("huggingface_hub", extra="hf", purpose="reading hf:// URLs")
 
 
+def _utils() -> Any:
+    """Give its helpers, which are a module of their own that somebody has to import."""
+    return require("huggingface_hub.utils", extra="hf", purpose="reading hf:// URLs")
+
+
 def _buckets(api: Any) -> Any:
     if not hasattr(api, "list_bucket_tree"):
         raise MissingExtraError("the installed huggingface_hub knows no buckets: pip install -U huggingface_hub")
@@ -211,7 +217,7 @@ def _buckets(api: Any) -> Any:
 
 def _limit_silence(patience_s: float) -> None:
     """Give the session that huggingface_hub shares in this process a limit, if it has none: it would wait for ever."""
-    session = _hub().utils.get_session()
+    session = _utils().get_session()
     if session.timeout.read is None:
         session.timeout = http_library().Timeout(patience_s)
 
