@@ -78,7 +78,7 @@ class Registry(Generic[T]):
         except PenstockError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self._kind} {name!r} cannot be loaded from {self._paths[name]}: {error!r}") from error
+            raise ConfigError(f"cannot load {self._kind} {name!r} from {self._paths[name]}: {error!r}") from error
 
     def _scan(self) -> None:
         if not self._has_scanned:
@@ -95,4 +95,4 @@ class Registry(Generic[T]):
 
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        return ConfigError(f"unknown {self._kind} {name!r}{hint}: known are {', '.join(names)}")
+        return ConfigError(f"unknown {self._kind} {name!r}{hint}: use one of {', '.join(names)}")

@@ -34,7 +34,7 @@ def test_no_streams_beside_a_folder_are_one_stream(tmp_path: Path, streams: Any)
 
 def test_streams_beside_a_folder_are_refused(tmp_path: Path) -> None:
     write_samples(tmp_path, 20)
-    with pytest.raises(ValueError, match="either streams, or remote and local"):
+    with pytest.raises(ValueError, match="exclude each other"):
         StreamingDataset(streams=[Stream(local=str(tmp_path))], local=str(tmp_path))
     with pytest.raises(ValueError, match="needs streams, or a remote"):
         StreamingDataset(streams=[])
@@ -104,7 +104,7 @@ def test_a_complete_folder_is_read_if_the_remote_refuses(tmp_path: Path) -> None
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         remote = f"http://127.0.0.1:{server.server_port}/data"
-        with pytest.warns(UserWarning, match=f"{remote} cannot be read, so the complete copy in"):
+        with pytest.warns(UserWarning, match=f"cannot read {remote}, .*the complete copy in"):
             dataset = StreamingDataset(remote=remote, local=str(tmp_path), batch_size=4)
         with pytest.raises(PermissionError):
             StreamingDataset(remote=remote, local=str(tmp_path / "nothing"), batch_size=4)
@@ -293,7 +293,7 @@ def test_a_writer_gives_its_settings(tmp_path: Path) -> None:
             "column_encodings": ["str", "int"],
             "column_sizes": [None, 8],
         }
-    with MDSWriter(out=str(tmp_path / "b")) as guessing, pytest.raises(ConfigError, match="give columns="):
+    with MDSWriter(out=str(tmp_path / "b")) as guessing, pytest.raises(ConfigError, match="pass columns="):
         guessing.get_config()
 
 
@@ -354,7 +354,7 @@ def test_a_loader_of_another_batch_size_wins_and_its_state_is_exact(tmp_path: Pa
 
     def make() -> StreamingDataLoader:
         dataset = StreamingDataset(local=str(tmp_path), batch_size=4, shuffle=True)
-        with pytest.warns(UserWarning, match="both use the loader's now"):
+        with pytest.warns(UserWarning, match="dataset has batch_size=.*: both use"):
             return StreamingDataLoader(dataset, batch_size=6, num_workers=2, collate_fn=ids_of)
 
     first = make()
@@ -374,5 +374,5 @@ def test_a_loader_of_any_other_dataset_is_torchs(tmp_path: Path) -> None:
     assert not loader._is_accelerate_prepared
     with pytest.raises(ConfigError, match="columnar=True needs a StreamingDataset"):
         StreamingDataLoader(TensorDataset(torch.arange(10)), 4, columnar=True)
-    with pytest.raises(ConfigError, match="only a StreamingDataset has that"):
+    with pytest.raises(ConfigError, match="only loaders of a StreamingDataset"):
         loader.set_epoch(3)

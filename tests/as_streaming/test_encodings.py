@@ -88,7 +88,7 @@ def test_an_encoding_of_a_new_name_and_a_fixed_size(tmp_path: Path) -> None:
     samples = [{"at": (float(number), 0.5)} for number in range(20)]
     write(tmp_path, {"at": "point"}, samples)
     assert penstock.LocalDataset(str(tmp_path))[:] == samples
-    with pytest.raises(AttributeError, match="wants"):
+    with pytest.raises(AttributeError, match="expects"):
         write(tmp_path / "wrong", {"at": "point"}, [{"at": 5}])
     del _encodings["point"]
     assert "point" not in _encodings
@@ -130,7 +130,7 @@ def test_columns_of_text_formats() -> None:
     assert json_columns.is_json_encoded("int", 3)
     assert xsv.xsv_decode("float", xsv.xsv_encode("float", 1.5)) == 1.5
     assert xsv.Int().encode(7) == "7"
-    with pytest.raises(AttributeError, match="wants"):
+    with pytest.raises(AttributeError, match="expects"):
         json_columns.Str().is_encoded(5)
-    with pytest.raises(TypeError, match="of a text column"):
+    with pytest.raises(TypeError, match="for a text column"):
         xsv.xsv_encode("json", {})

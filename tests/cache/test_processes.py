@@ -239,7 +239,7 @@ def test_a_warning_that_is_an_error_leaves_no_line_behind(tmp_path: Path, runtim
     client = start_client(WAIT_FOR_EVER, tmp_path)  # a process of its own with a small limit
     assert client.stdout is not None
     assert client.stdout.readline() == "waiting\n"
-    with data.cache() as cache, pytest.raises(UserWarning, match="another dataset of this node limits"):
+    with data.cache() as cache, pytest.raises(UserWarning, match="another dataset on this node limits"):
         cache.lease(0, data.shards[2])
     wait_until(lambda: threading.active_count() <= num_threads)
     client.kill()
@@ -380,7 +380,7 @@ def fill_disk(folder: Path, small: Path) -> None:
     (small / "ballast").write_bytes(bytes(800_000))
     with data.cache() as cache:
         for _ in range(2):
-            with pytest.raises(Exception, match=r"no space in .*small for the .* of shard\.00000\.data"):
+            with pytest.raises(Exception, match=r"disk space in .*small for shard\.00000\.data"):
                 check_shard(cache, data.shards[0])
         assert not list(small.rglob("*.part"))
         (small / "ballast").unlink()
@@ -395,7 +395,7 @@ def limit_files(folder: Path, runtime: Path) -> None:
         client = start_client(FULL, folder / "data")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "no space in" in json.loads(finish(client))
+    assert "disk space in" in json.loads(finish(client))
     assert not left_over(runtime)  # the limit goes with it
     finish(start_client(CLIENT, folder / "data"))
 

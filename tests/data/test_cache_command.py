@@ -94,7 +94,7 @@ def test_a_prune_that_does_not_reach_its_aim_says_why(cache: Shell, remote: Path
     pinned = list_cache()[0].pinned_bytes
     assert cache("prune", "--to", "0") == 1
     assert "are left, more than 0: 0 B are in use" in cache.err
-    assert "that are pinned" in cache.out
+    assert "pinned" in cache.out
     assert sum(dataset.num_bytes for dataset in list_cache()) == pinned > 0
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_dataset_folder_or_size(cache: Shell, remote: Path, tmp_path:
     assert cache("clear", "s3://bucket/none") == 2
     assert cache.err.startswith("penstock: nothing of s3://bucket/none is in the cache, which is empty")
     assert cache("list", tmp_path / "none") == 2
-    assert "is no folder" in cache.err
+    assert "is not a folder" in cache.err
     assert cache("prune", "--to", "few") == 2
     assert "is not a size" in cache.err
     assert cache("warm", tmp_path / "none") == 2

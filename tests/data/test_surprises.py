@@ -27,12 +27,12 @@ def open_dataset(folder: Path, **options: Any) -> StreamingDataset:
 @pytest.mark.parametrize("from_beginning", [True, False])
 def test_no_samples_were_delivered_of_a_pass_that_has_not_begun(folder: Path, from_beginning: bool) -> None:
     dataset = open_dataset(folder)
-    with pytest.raises(ResumeError, match="no pass has begun, so num_samples=8"):
+    with pytest.raises(ResumeError, match="no pass has started, so num_samples=8"):
         dataset.state_dict(num_samples=8, from_beginning=from_beginning)
     assert dataset.state_dict(num_samples=0, from_beginning=from_beginning) == dataset.state_dict()
     list(dataset)
     dataset.set_epoch(3)
-    with pytest.raises(ResumeError, match="no pass has begun"):
+    with pytest.raises(ResumeError, match="no pass has started"):
         dataset.state_dict(num_samples=8, from_beginning=from_beginning)
 
 

@@ -87,8 +87,8 @@ def image_file(kind: str) -> bytes:
         ("jpeg", image_file("JPEG")[:100], "holds a JPEG file of 100 bytes whose beginning is broken"),
         ("jpeg", b"\xff\xd8\xff, and nothing more", "holds a JPEG file of 21 bytes whose beginning is broken"),
         ("png", image_file("PNG")[:-200], "truncated"),
-        ("png", b"hello, hello", "holds no image file .* of 12 bytes from b'hello, h' on"),
-        ("png", b"", "holds no image file .* of 0 bytes from b'' on"),
+        ("png", b"hello, hello", "holds 12 bytes that are not an image .* begin with b'hello, h'"),
+        ("png", b"", "holds 0 bytes that are not an image .* begin with b''"),
     ],
 )
 def test_images_are_decoded_if_asked(tmp_path: Path, encoding: str, stored: bytes, words: str) -> None:

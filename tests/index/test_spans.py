@@ -47,7 +47,7 @@ def test_a_dataset_within_one_file(tmp_path: Path, compression: str | None) -> N
     moved = merge_indexes({"a/b": dataset.index})
     assert {part.span.basename for shard in moved.shards for part in shard.parts if part.span} == {"a/b/all.bin"}
     (tmp_path / "all.bin").write_bytes((tmp_path / "all.bin").read_bytes()[:-1])
-    with pytest.raises(CorruptShardError, match=r"all.bin ends before byte .* fetch or write it again"):
+    with pytest.raises(CorruptShardError, match=r"all.bin ends before byte .* download or write it again"):
         list(LocalDataset(tmp_path))
 
 
@@ -69,5 +69,5 @@ def test_what_cannot_be_a_span_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_fetched_yet_is_said(tmp_path: Path) -> None:
     write_within(tmp_path)
     shard = LocalDataset(tmp_path).index.shards[0]
-    with pytest.raises(ConfigError, match="lies within all.bin"):
+    with pytest.raises(ConfigError, match="is a part of all.bin"):
         item_of_shard(shard, 0, "edition")

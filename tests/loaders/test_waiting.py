@@ -67,7 +67,7 @@ def test_the_limit_of_the_cache() -> None:
         ("decoding", "decoding values"),
         ("transforming", "your transforms"),
         ("collating", "collating samples"),
-        ("reading", "taking stored values out of shards"),
+        ("reading", "reading stored values from shards"),
     ],
 )
 def test_work(name: str, words: str) -> None:

@@ -133,7 +133,7 @@ def test_apportioning_is_off_by_less_than_one(shares: list[Fraction], total: int
 @pytest.mark.parametrize(
     ("weights", "sizes", "epoch_size", "message"),
     [
-        ([StreamWeight(proportion=1), StreamWeight()], [1, 1], None, "to all or to none"),
+        ([StreamWeight(proportion=1), StreamWeight()], [1, 1], None, "every stream a proportion, or none"),
         ([StreamWeight(repeat=1)], [1], 5, "leave out epoch_size"),
         ([StreamWeight(choose=3)], [0], None, "is empty"),
         ([StreamWeight(proportion=0)], [4], None, "all proportions are 0"),
@@ -147,7 +147,7 @@ def test_weights_that_make_no_sense_are_refused(
         count_samples(weights, sizes, epoch_size)
     with pytest.raises(ConfigError, match="one weight"):
         StreamWeight(proportion=1, repeat=2)
-    with pytest.raises(ConfigError, match="not negative"):
+    with pytest.raises(ConfigError, match="is not a weight"):
         StreamWeight(repeat=-1)
 
 
@@ -181,11 +181,11 @@ def test_a_schedule_follows_its_proportions(shape: str) -> None:
 
 
 def test_a_schedule_is_checked() -> None:
-    with pytest.raises(ConfigError, match="begin with 0"):
+    with pytest.raises(ConfigError, match="start with 0"):
         MixSchedule(positions=(5,), proportions=((1,),))
-    with pytest.raises(ConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match="one number per stream"):
         MixSchedule(positions=(0, 9), proportions=((1, 1), (1,)))
     with pytest.raises(ConfigError, match="unknown"):
         MixSchedule(positions=(0,), proportions=((1,),), shape="cubic")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="raise it"):
+    with pytest.raises(ConfigError, match="a larger block"):
         MixSchedule(positions=(0, 10**9), proportions=((1, 0), (0, 1)), shape="linear", block=1).segments(0, 10**9)

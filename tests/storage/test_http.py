@@ -144,7 +144,7 @@ def test_settings() -> None:
     ).options == {"headers": {"A": "b"}}
     with pytest.raises(ConfigError, match="https://host/a: a query cannot be part of a root"):
         resolve_store("https://host/a?sig=hunter2")
-    with pytest.raises(ConfigError, match="lacks a host"):
+    with pytest.raises(ConfigError, match="has no host"):
         resolve_store("https:///a")
     with pytest.raises(ConfigError, match=r"http has no option 'header' \(did you mean 'headers'\?\)"):
         resolve_store("https://host/a", {"header": {}})

@@ -135,8 +135,8 @@ def test_what_only_boto3_understands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "message"),
     [
-        ({"key": "AK"}, {}, "only one of AWS access key and secret key"),
-        ({}, {"AWS_SECRET_ACCESS_KEY": "SK"}, "only one of AWS access key and secret key"),
+        ({"key": "AK"}, {}, "only one of the AWS access key and secret key"),
+        ({}, {"AWS_SECRET_ACCESS_KEY": "SK"}, "only one of the AWS access key and secret key"),
         ({"keys": "AK"}, {}, r"s3 has no option 'keys' \(did you mean 'key'\?\)"),
         ({"key": "AK", "access_key_id": "BK", "secret": "SK"}, {}, "contradicts another name"),
         ({"anon": "maybe"}, {}, "anonymous='maybe' is neither true nor false"),

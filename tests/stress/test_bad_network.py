@@ -39,10 +39,10 @@ CAUSES = {
     "reset": "connection was reset",
     "busy": "503",
     "burst": "503",
-    "stall": "silent for too long",
+    "stall": "nothing for too long",
     "flip": "does not have the xxh64 digest",
     "cut": "connection ended before the last byte",
-    "short": "bytes came of the",
+    "short": "announced bytes arrived",
 }
 
 

@@ -43,7 +43,7 @@ class LongWait:
             if waited_s >= _TERMINAL_AFTER_S:
                 self._line.show(describe(progress, what))
         elif waited_s >= _LOG_AFTER_S and _process.takes_turn():
-            _log.warning("waited %.0f s for data so far: %s", waited_s, describe(progress, what))
+            _log.warning("still waiting for data, %.0f s so far: %s", waited_s, describe(progress, what))
 
     def end(self) -> None:
         """Erase the line, if there is one."""

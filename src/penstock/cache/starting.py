@@ -46,7 +46,9 @@ def _connect(address: FetcherAddress, silence_s: float) -> FetcherConnection:
     finally:
         lock.close()
     if found is None:
-        raise FetcherError(f"the fetcher was started {_STARTS} times and died each time: {last_words()}")
+        raise FetcherError(
+            f"the fetcher was started {_STARTS} times and died each time. Its log ends with: {last_words()}"
+        )
     return found
 
 
@@ -100,14 +102,14 @@ def _start(address: FetcherAddress) -> bool:
                 start_new_session=True,
             )
         except OSError as error:
-            raise FetcherError(f"the fetcher cannot be started with {sys.executable}: {error.strerror}") from error
+            raise FetcherError(f"cannot start the fetcher with {sys.executable}: {error.strerror}") from error
         finally:
             os.close(log)
             os.close(writing)
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
             if not selector.select(_START_S):
-                raise FetcherError(f"the fetcher did not start within {_START_S:g} s: the machine may be overloaded")
+                raise FetcherError(f"the fetcher did not start within {_START_S:g} s: this machine may be overloaded")
         words = os.read(reading, len(READY))
         process.wait(_START_S)  # it has handed over to its child
     finally:
@@ -120,8 +122,8 @@ def last_words() -> str:
     try:
         text = fetcher_address().log.read_text(errors="replace")
     except OSError:
-        return "it left no message"
-    return text.strip()[-2000:] or "it left no message"
+        return "(it is empty)"
+    return text.strip()[-2000:] or "(it is empty)"
 
 
 def _environment(address: FetcherAddress) -> dict[str, str]:

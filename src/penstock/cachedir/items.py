@@ -58,8 +58,8 @@ def item_of_index() -> Item:
 def _part(part: Part, validate_hash: str | None) -> ItemPart:
     if part.span is not None:
         raise ConfigError(
-            f"{part.stored.basename} lies within {part.span.basename}, and parts of objects are not fetched yet: copy"
-            " the dataset to a folder and read it there",
+            f"{part.stored.basename} is a part of {part.span.basename}, and penstock cannot fetch parts of files"
+            " from a store yet: copy the dataset to a folder and read it there",
             where=part.span.basename,
         )
     if part.packed is None:
@@ -75,7 +75,7 @@ def _file(info: FileInfo, validate_hash: str | None) -> StoredFile:
         name = quickest_hash(info.digests)
     elif name not in info.digests:
         raise ConfigError(
-            f"{info.basename} has no {name} digest to check: recorded are {', '.join(info.digests) or 'none'}",
+            f"{info.basename} has no {name} digest to check: the index has {', '.join(info.digests) or 'none'}",
             where=info.basename,
         )
     digest = None if name is None else f"{name}:{info.digests[name]}"

@@ -19,8 +19,8 @@ _MOST_SHARDS = 20
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser("inspect", help="show the columns, sizes and shards of a dataset")
-    parser.add_argument("dataset", help="its folder or URL; only its index is read")
-    parser.add_argument("--json", action="store_true", help="print for machines, with all shards")
+    parser.add_argument("dataset", help="the folder or URL of the dataset; only its index is read")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all shards")
     parser.set_defaults(run=run)
 
 

@@ -36,7 +36,8 @@ def check_whole(data: mmap.mmap | bytes, name: str) -> None:
     """Raise if a mapped file was cut: to read what is no longer there would end the process by a signal."""
     if isinstance(data, MappedFile) and data.size() < len(data):
         raise CorruptShardError(
-            f"{name} was cut from {len(data)} to {data.size()} bytes while it was being read: fetch or write it again",
+            f"{name} was cut from {len(data)} to {data.size()} bytes while it was being read: download or write it"
+            " again",
             shard=name,
         )
 
@@ -63,7 +64,7 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
     try:
         out = new_memory(num_bytes)
     except OSError as error:
-        raise StoreError(f"no memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
+        raise StoreError(f"not enough memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
     codec.decompress_into(data, out, where)
     return out
 

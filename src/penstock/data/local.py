@@ -62,7 +62,7 @@ class LocalDataset:
         memory_limit: int | float | str = "1gb",
     ) -> None:
         if isinstance(columns, str):
-            raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
+            raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
         self.local = Path(local).expanduser() / (split or "")
         self.split = split
         folder = LocalFolder.open(self.local)
@@ -129,7 +129,9 @@ class LocalDataset:
     def get_item(self, sample_id: int) -> Sample:
         """Give one sample by its number, counted from 0."""
         if not 0 <= sample_id < self._shards.spans.num_samples:
-            raise SampleIndexError(f"sample {sample_id} is out of range: the dataset has {len(self)}", sample=sample_id)
+            raise SampleIndexError(
+                f"sample {sample_id} is out of range: the dataset has {len(self)} samples", sample=sample_id
+            )
         return self._reader.read_one(sample_id)
 
     def read_columns(self, key: Numbers) -> Columns:

@@ -163,7 +163,7 @@ def name_streams(given: list[Stream]) -> list[str]:
     names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two streams are called {name!r}: give each a name of its own")
+            raise ConfigError(f"two streams are called {name!r}: give each stream its own name")
     return names
 
 
@@ -190,5 +190,5 @@ def gather_streams(
         make = stream_classes.get(stream_name)
         return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
     if remote is not None or local is not None:
-        raise ConfigError("streams name their own remote and local: give either streams, or remote and local")
+        raise ConfigError("streams= and remote= or local= exclude each other: each stream has its own remote and local")
     return list(streams)

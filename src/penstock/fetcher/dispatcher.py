@@ -172,7 +172,7 @@ class Dispatcher:
         if isinstance(result, NoLongerWanted):
             if self._is_wanted_again(queued):
                 return
-            result = CacheError(f"{queued.item.name} is no longer wanted")
+            result = CacheError(f"{queued.item.name} is no longer needed")
         if result is None:
             self._park(queued, was_urgent=was_urgent)
         else:
@@ -286,7 +286,7 @@ class Dispatcher:
         try:
             too_full = self._budget.trim()
         except Exception:  # noqa: BLE001  whoever asks for room there meets the same error; the clock has others to serve
-            _log.exception("what is above a limit could not be removed")
+            _log.exception("could not remove shards to get below a limit")
             too_full = frozenset()
         with self._lock:
             self._too_full = too_full
@@ -299,7 +299,8 @@ class Dispatcher:
             try:
                 error: Exception = CacheTooSmallError(
                     f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
-                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
+                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at"
+                    " once",
                     needed=queued.item.raw_bytes,
                 )
             except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve

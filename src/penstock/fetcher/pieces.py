@@ -213,8 +213,8 @@ class PiecePool:
         for piece in pieces:
             if piece.left_s() <= 0 and not piece.future.done():
                 raise StoreTimeoutError(
-                    f"{piece.where}: nothing was heard of {piece.num_bytes} bytes for"
-                    f" {_HANGS_AFTER * piece.timeout_s:g} s: see whether the store can be reached, or raise"
+                    f"{piece.where}: no answer to a request for {piece.num_bytes} bytes within"
+                    f" {_HANGS_AFTER * piece.timeout_s:g} s: check that the store can be reached, or raise"
                     " download_timeout"
                 )
 

@@ -80,7 +80,7 @@ class Server:
             check_peer(writer.get_extra_info("socket"))
             await session.run()
         except (FetcherError, ConnectionError, asyncio.IncompleteReadError) as error:
-            _log.info("a client left: %s", error)
+            _log.info("a client disconnected: %s", error)
         finally:
             await session.close()
             self._clients.discard(client)
@@ -186,7 +186,7 @@ class ClientSession:
         num_header, num_payload = unpack_prefix(prefix)
         data = await self._reader.readexactly(num_header)
         if num_payload:
-            raise FetcherError("a client sent bytes that nobody asked for")
+            raise FetcherError("a client sent bytes that were not requested")
         received: _Received = _understand(data) if num_header < _LARGE_BYTES else await self._in_turn(_understand, data)
         return received
 
@@ -247,7 +247,7 @@ class ClientSession:
                     if number in self._waiting and number is not None:
                         await self._send({"id": number, "progress": progress()})
         except ConnectionError as error:
-            _log.info("a client left before it was told how far its requests are: %s", error)
+            _log.info("a client disconnected before it was told about the progress of its requests: %s", error)
         finally:
             self._is_reporting = False
 
@@ -275,7 +275,7 @@ class ClientSession:
             while self._news:
                 await self._send({"news": self._news.pop(next(iter(self._news)))})
         except ConnectionError as error:
-            _log.info("a client left before it was told the news: %s", error)
+            _log.info("a client disconnected before it was told the news: %s", error)
         finally:
             self._is_telling = False
 

@@ -37,7 +37,7 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.image_decoder not in IMAGE_DECODERS:
             known = ", ".join(IMAGE_DECODERS)
-            raise ConfigError(f"unknown image decoder {self.image_decoder!r}: known are {known}")
+            raise ConfigError(f"unknown image decoder {self.image_decoder!r}: use one of {known}")
 
 
 class ShardReader(Protocol):

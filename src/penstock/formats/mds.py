@@ -74,7 +74,7 @@ class MDSRowRanges:
         if is_wrong.any():
             row = int(rows[int(np.argmax(is_wrong))])
             raise CorruptShardError(
-                f"{info.name}, row {row}: its offsets lie outside of the shard", shard=info.name, row=row
+                f"{info.name}, row {row}: its offsets are outside the shard", shard=info.name, row=row
             )
         return [Span(begin, end) for begin, end in bounds.tolist()]
 
@@ -119,8 +119,8 @@ class MDSFormat(ShardFormat):
             sizes = {encoding.num_bytes, column.num_bytes}
             if len(sizes) > 1 and not (encoding.follows_index and None in sizes):
                 raise BadIndexError(
-                    f"the index gives column {column.name!r} of encoding {column.encoding!r} the size"
-                    f" {column.num_bytes}, but it is {encoding.num_bytes}"
+                    f"the index says that column {column.name!r} of encoding {column.encoding!r} has"
+                    f" {column.num_bytes} bytes, but it has {encoding.num_bytes}"
                 )
         check_projection(layout, options)
 
@@ -298,7 +298,7 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
     if len(bad):
         row = int(bad[0])
         raise CorruptShardError(
-            f"{name}, row {row}: its values end at byte {ends[row]}, but the sample at {stops[row]}",
+            f"{name}, row {row}: its values end at byte {ends[row]}, but the sample ends at byte {stops[row]}",
             shard=name,
             row=row,
         )

@@ -71,7 +71,10 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         for name in ("shuffle", "sampler", "batch_sampler"):
             if options.get(name):
-                raise ConfigError(f"{name}= is the dataset's business: set the order there, with shuffle=True")
+                raise ConfigError(
+                    f"a StreamingDataLoader takes no {name}=: the dataset decides the order, so pass shuffle=True"
+                    " to the dataset"
+                )
         _agree_on_batch_size(dataset, batch_size)
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
@@ -85,7 +88,10 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._columnar:
             dataset.check_columnar()
             if options.get("collate_fn") is not None:
-                raise ConfigError("columnar batches are not collated from samples: leave out collate_fn= or columnar=")
+                raise ConfigError(
+                    "columnar batches are read as whole columns, so collate_fn= is never called: leave out"
+                    " collate_fn= or columnar="
+                )
             self._num_threads = int(options.pop("num_workers", 0))
             self._threads_ahead = int(options.pop("prefetch_factor", None) or _BATCHES_AHEAD)
             options = {name: value for name, value in options.items() if name not in _FOR_PROCESSES}
@@ -157,7 +163,9 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def _streaming(self) -> StreamingDataset:
         if not isinstance(self.dataset, StreamingDataset):
-            raise ConfigError(f"this loader reads a {type(self.dataset).__name__}: only a StreamingDataset has that")
+            raise ConfigError(
+                f"this loader reads a {type(self.dataset).__name__}, and only loaders of a StreamingDataset can do this"
+            )
         return self.dataset
 
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
@@ -195,14 +203,15 @@ _BATCHES_AHEAD = 4
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:
     if batch_size is None:
         if dataset.batch_size is None:
-            raise ConfigError("neither loader nor dataset has a batch size: pass batch_size= to the loader")
+            raise ConfigError("neither the loader nor the dataset has a batch size: pass batch_size= to the loader")
     elif dataset.batch_size is None:
         dataset.batch_size = batch_size
     elif dataset.batch_size != batch_size:
         # Workers take whole batches in turn: only if both agree is what was delivered the beginning of the order, so
         # that a state says where it ended.
         warnings.warn(
-            f"the loader has batch_size={batch_size} and its dataset {dataset.batch_size}: both use the loader's now",
+            f"the loader has batch_size={batch_size} but its dataset has batch_size={dataset.batch_size}: both use"
+            f" {batch_size} from now on",
             stacklevel=3,
         )
         dataset.batch_size = batch_size

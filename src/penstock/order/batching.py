@@ -52,8 +52,8 @@ class Units:
         per_pass = self.per_pass(stream_size)
         if num_samples and not per_pass:
             raise ConfigError(
-                f"stream {name!r} has {stream_size} samples, too few for one batch of {self.size} in each of "
-                f"{self.num_lanes} lanes: use smaller batches or fewer num_canonical_nodes"
+                f"stream {name!r} has {stream_size} samples, too few for one batch of {self.size} in each of"
+                f" {self.num_lanes} lanes: use smaller batches or a smaller num_canonical_nodes"
             )
         return num_samples * per_pass // stream_size if stream_size else 0
 

@@ -285,7 +285,7 @@ def _shards_of(order: Order, epoch: int, numbers: range) -> tuple[Int64Array, In
         num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
         here = numbers[:num_here]
         if not isinstance(order, LooksAhead):
-            raise ConfigError("an order that does not know its shards cannot be asked for them")
+            raise ConfigError("this order cannot tell which shards it needs")
         found, needed = order.shards(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
         shards.append(found)
         firsts.append(needed + begin)

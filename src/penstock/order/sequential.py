@@ -117,7 +117,7 @@ class EndToEnd:
         del epoch
         if self._num_lanes > 1:
             raise ResumeError(
-                "the mix of an unshuffled run can change only with one lane: leave out num_canonical_nodes"
+                "the mix of an unshuffled run can change only if there is one lane: leave out num_canonical_nodes"
             )
         taken: dict[str, int] = {}
         for stretch in self._lay_out(versions):
@@ -151,8 +151,8 @@ class EndToEnd:
             return
         if stretch.first > planned_before - planned_before % stream.order.num_samples:
             raise ResumeError(
-                f"stream {stretch.name!r} is within a partial pass, drawn for its old weight: change the "
-                "weights of an unshuffled mix at the end of an epoch"
+                f"stream {stretch.name!r} is in the middle of a partial pass that was drawn for its old weight:"
+                " change the weights of an unshuffled mix at the end of an epoch"
             )
 
     def _read(self, epoch: int, stretch: _Stretch, begin: int, end: int) -> Int64Array:

@@ -47,7 +47,7 @@ class PassOptions:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error={self.on_error!r} is neither 'raise' nor 'skip'")
+            raise ConfigError(f"unknown on_error {self.on_error!r}: use 'raise' or 'skip'")
         check_whole("predownload", self.predownload, 0)
 
 

@@ -69,7 +69,7 @@ class RangedRows:
         found = self._find(shard)
         ranges = None if found is None else get_format(found.info.layout.format).row_ranges
         if found is None or ranges is None:
-            raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read by ranges", shard=str(shard))
+            raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read in ranges", shard=str(shard))
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
         return _Request(found.stream, found.number, found.info, rows, ranges)
 

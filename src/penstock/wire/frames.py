@@ -33,7 +33,7 @@ def unpack_prefix(data: bytes | bytearray) -> tuple[int, int]:
     """Give the sizes of header and payload, checked before anybody allocates them."""
     num_header, num_payload = _PREFIX.unpack_from(data)
     if num_header > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
-        raise FetcherError("the other end of the fetcher's socket does not speak our protocol")
+        raise FetcherError("the process at the other end of the fetcher's socket does not speak this protocol")
     return num_header, num_payload
 
 

@@ -152,7 +152,9 @@ class Writer:
     def get_config(self) -> dict[str, Any]:
         """Give the settings that each shard of the index repeats: format, columns, compression, digests and so on."""
         if not hasattr(self, "_shard_layout"):
-            raise ConfigError("columns are taken from the first sample, which has not been written yet: give columns=")
+            raise ConfigError(
+                "columns are inferred from the first sample, and no sample has been written yet: pass columns="
+            )
         return dump_layout(self._shard_layout)
 
     def finish(self) -> None:
@@ -215,8 +217,8 @@ class Writer:
             layout = layout or self._layout({column.name: column.encoding for column in old.columns})
             if (old.format, old.columns) != (layout.format, layout.columns):
                 raise ConfigError(
-                    f"the dataset to append to has {old.format} shards of {_describe(old)},"
-                    f" not {layout.format} shards of {_describe(layout)}"
+                    f"you are appending {layout.format} shards of {_describe(layout)} to a dataset of {old.format}"
+                    f" shards of {_describe(old)}: use the same format and columns"
                 )
         if layout is not None:
             self._begin(layout)
@@ -229,13 +231,15 @@ class Writer:
 
     def _begin_with(self, sample: Sample) -> ShardBuilder:
         if self._is_closed:
-            raise WriterClosedError("the writer has finished: make a new one, with append=True to go on")
+            raise WriterClosedError(
+                "this writer has finished: make a new one, with append=True to continue the dataset"
+            )
         try:
             columns = self._format.infer(sample) if isinstance(sample, dict) else {}
         except BadSampleError as error:
             raise self._with_number(error) from error
         if not columns:
-            raise self._with_number(ColumnTypeError(f"a sample must be a dict with columns, got {sample!r:.100}"))
+            raise self._with_number(ColumnTypeError(f"a sample must be a dict of columns, got {sample!r:.100}"))
         self._has_inferred = True
         return self._begin(self._layout(columns))
 
@@ -245,8 +249,8 @@ class Writer:
             return
         extra = [name for name in sample if name not in {column.name for column in self._shard_layout.columns}]
         raise ExtraColumnError(
-            f"column {extra[0]!r} is not in the samples before it: pass columns=... with all columns that you want, and"
-            " others are left out",
+            f"column {extra[0]!r} is not in the samples before this one: pass columns=... with the columns that"
+            " you want, and penstock leaves out all others",
             column=extra[0],
         )
 
@@ -270,7 +274,7 @@ class Writer:
     def _with_number(self, error: BadSampleError) -> BadSampleError:
         hint = ""
         if self._has_inferred:
-            hint = f" (columns were taken from the first sample: {_describe(self._shard_layout)})"
+            hint = f" (columns were inferred from the first sample: {_describe(self._shard_layout)})"
         number = self._num_samples
         return type(error)(f"sample {number}: {error.message}{hint}", sample=number, **error.facts)
 
@@ -280,7 +284,7 @@ class Writer:
         return f"{self._destination.shown}: no index was published; {written}"
 
     def _waiting(self) -> WaitingFor:
-        return WaitingFor(f"shards on their way to {self._destination.shown}")
+        return WaitingFor(f"shards to be uploaded to {self._destination.shown}")
 
     def _close(self) -> None:
         self._is_closed = True
@@ -333,7 +337,7 @@ class _TextWriter(Writer):
 
     def __init__(self, *, newline: str = "\n", **options: Any) -> None:
         if not newline:
-            raise ConfigError("newline is empty: lines would run together")
+            raise ConfigError("newline is empty, so lines would run together: pass at least one character")
         super().__init__(newline=newline, **options)
 
 
@@ -363,5 +367,5 @@ class XSVWriter(_TextWriter):
 
     def __init__(self, *, separator: str, **options: Any) -> None:
         if not separator:
-            raise ConfigError("separator is empty: values would run together")
+            raise ConfigError("separator is empty, so values would run together: pass at least one character")
         super().__init__(separator=separator, **options)

@@ -79,7 +79,7 @@ class MosaicPlan:
     ) -> MosaicPlan:
         """Plan a run over streams, given by their shard sizes, that begins or is resumed on so many nodes."""
         if not any(map(sum, shard_sizes)):
-            raise ConfigError("there is no sample to plan for: give at least one stream that is not empty")
+            raise ConfigError("there are no samples to plan for: pass at least one stream that is not empty")
         laid = lay_shards(shard_sizes)
         shares = share_out(
             [shards.num_samples for shards in laid],
@@ -210,8 +210,8 @@ class MosaicPlan:
         num_rows, rest = divmod(at.position, cluster.global_batch_size)
         if rest:
             warnings.warn(
-                f"resuming after {at.position} samples, not a multiple of the global batch of "
-                f"{cluster.global_batch_size}: {rest} samples are seen again",
+                f"resuming after {at.position} samples, which is not a multiple of the global batch of"
+                f" {cluster.global_batch_size}: {rest} samples will be seen again",
                 stacklevel=2,
             )
         return EpochBatches(body=rows[num_rows:], tail=rows[:0], cluster=cluster)
@@ -223,8 +223,8 @@ class MosaicPlan:
 def _cluster_of(world: World, global_batch_size: int) -> Cluster:
     if global_batch_size < 1 or global_batch_size % world.num_ranks:
         raise ConfigError(
-            f"a global batch of {global_batch_size} does not give {world.num_ranks} ranks equally many "
-            "samples, which the MosaicML order needs: choose a multiple"
+            f"a global batch of {global_batch_size} cannot be divided evenly among {world.num_ranks} ranks, as"
+            f" order='mosaic' needs: choose a multiple of {world.num_ranks}"
         )
     return Cluster(
         num_nodes=world.num_nodes, ranks_per_node=world.ranks_per_node, batch_size=global_batch_size // world.num_ranks

@@ -76,7 +76,7 @@ class MosaicOptions:
             return self.batch_size
         if self.is_release_0_5:
             return 1
-        raise ConfigError("the order depends on batch_size: give the one of the data loader")
+        raise ConfigError("this order depends on batch_size: pass the batch size of your data loader")
 
     def settle_predownload(self, num_canonical_nodes: int) -> int:
         """Return how many samples ahead a worker fetches."""
@@ -106,9 +106,9 @@ class MosaicOptions:
 
     def _check_release_0_5(self) -> None:
         if self.batching_method != "random":
-            raise ConfigError(f"release 0.5 has no batching_method={self.batching_method!r}: it knows only 'random'")
+            raise ConfigError(f"release 0.5 has no batching_method={self.batching_method!r}: use 'random'")
         if self.partition_algo == "relaxed":
-            raise ConfigError("release 0.5 has no partition_algo='relaxed': it knows only 'orig'")
+            raise ConfigError("release 0.5 has no partition_algo='relaxed': use 'orig'")
         if self.shuffle_algo is not None:
             _check_one_of("shuffle_algo of release 0.5", self.shuffle_algo, _ALGORITHMS_0_5)
         if self.sampling_method != "balanced" or self.sampling_granularity != 1:
@@ -146,4 +146,4 @@ class MosaicRules:
 
 def _check_one_of(name: str, value: str, known: tuple[str, ...], kind: type[ConfigError] = ConfigError) -> None:
     if value not in known:
-        raise kind(f"unknown {name} {value!r}: known are {', '.join(known)}")
+        raise kind(f"unknown {name} {value!r}: use one of {', '.join(known)}")
