@@ -16,9 +16,11 @@ U = TypeVar("U")
 
 
 class Registry(Generic[T]):
-    """Maps a name to an object, or to the dotted path `"package.module:attribute"` of one, loaded on first use.
+    """The known names of one kind of plug-in, such as column encodings, and the code that each stands for.
 
-    Outside packages add to it through entry points of the given group; a name of our own cannot be taken over.
+    Call `names()` to list them, decorate a class with `register(name)` to add one to this process, or declare an entry
+    point of the given group in your package to add one to all processes. A name that penstock itself uses cannot be
+    taken. Code is loaded on first use.
     """
 
     def __init__(self, kind: str, *, group: str, builtin: Mapping[str, str | T]) -> None:
@@ -29,9 +31,9 @@ class Registry(Generic[T]):
         self._has_scanned = False
 
     def register(self, name: str) -> Callable[[U], U]:
-        """Decorate the class or function that `name` shall stand for, in this process.
+        """Decorate the class or function that `name` stands for in this process.
 
-        Processes that are started afresh know it once they import the module; an entry point spares them that.
+        Other processes know it only if they import the same module; with an entry point they need not.
         """
 
         def add(target: U) -> U:

@@ -57,7 +57,7 @@ def test_what_only_the_original_has_chooses_its_order(tmp_path: Path, arguments:
     named = StreamingDataset(local=str(tmp_path), batch_size=4, shuffle=True, order="mosaic", **arguments)
     assert chosen.state_dict()["order"] == "mosaic"
     assert ids_of(chosen) == ids_of(named)
-    with pytest.raises(ConfigError, match="can only mean order='mosaic', not 'native'"):
+    with pytest.raises(ConfigError, match="works only with order='mosaic', not with 'native'"):
         StreamingDataset(local=str(tmp_path), batch_size=4, order="native", **arguments)
 
 
@@ -83,7 +83,7 @@ def test_a_complete_folder_is_read_without_the_remotes_index(
     else:
         shutil.copytree(remote, local)
     (remote / "index.json").unlink()
-    with pytest.warns(UserWarning, match=r"copy in .*local is used"):
+    with pytest.warns(UserWarning, match=r"uses the complete copy in .*local"):
         dataset = StreamingDataset(remote=str(remote), local=str(local), batch_size=4)
     with dataset:
         assert ids_of(dataset) == list(range(40))
@@ -179,7 +179,7 @@ def test_a_loaded_state_decides_the_seed_and_the_lanes(tmp_path: Path, algorithm
 
     before = make(shuffle_seed=5, num_canonical_nodes=2, rank=0, world_size=2, num_nodes=2)
     after = make()
-    with pytest.warns(UserWarning, match="the run goes on with 5"):
+    with pytest.warns(UserWarning, match="the run continues with 5"):
         after.load_state_dict(before.state_dict())
     assert (after.shuffle_seed, after.num_canonical_nodes, after.initial_physical_nodes) == (5, 2, 2)
 
@@ -245,7 +245,7 @@ def test_shards_are_described_as_the_index_does(tmp_path: Path) -> None:
         assert dataset.shards[-1].raw_data == dataset.shards[:][1].raw_data
         with pytest.raises(IndexError, match="shard 2 is out of range"):
             dataset.shards[2]
-        with pytest.raises(AttributeError, match="a shard has no 'nothing'"):
+        with pytest.raises(AttributeError, match="a shard has no attribute 'nothing'"):
             _ = first.nothing
 
 
@@ -310,7 +310,7 @@ def test_keys_may_have_several_dimensions(tmp_path: Path) -> None:
         assert [ids_of(row) for row in dataset[nested]] == [[39, 0], [1, 2]]
         assert dataset[np.zeros((0, 3), np.int64)] == []
         nested[1].pop()
-        with pytest.raises(SampleKeyError, match="equally many"):
+        with pytest.raises(SampleKeyError, match="the same length"):
             dataset[nested]
         with pytest.raises(SampleKeyError, match="flat list"):
             dataset.read_columns(key)

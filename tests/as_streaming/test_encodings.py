@@ -78,7 +78,7 @@ def test_it_reads_what_ours_wrote_and_ours_refuses_what_it_wrote(tmp_path: Path)
     write(tmp_path / "theirs", {"x": "uint8"}, samples)
     assert penstock.LocalDataset(str(tmp_path / "ours"))[:] == samples
     del _encodings["uint8"]
-    with pytest.raises(BadIndexError, match="the size None, but it is 1"):
+    with pytest.raises(BadIndexError, match="has None bytes, but it has 1"):
         penstock.LocalDataset(str(tmp_path / "theirs"))
 
 
@@ -103,7 +103,7 @@ def test_sizes_that_contradict_each_other_are_still_refused(tmp_path: Path) -> N
         size = 2
 
     _encodings["uint8"] = TwoBytes
-    with pytest.raises(BadIndexError, match="the size 1, but it is 2"):
+    with pytest.raises(BadIndexError, match="has 1 bytes, but it has 2"):
         penstock.LocalDataset(str(tmp_path))
 
 

@@ -32,7 +32,7 @@ def test_every_public_name_is_ours_or_says_what_to_use_instead(release: str) -> 
         for name in names:
             full = f"{module}.{name}"
             if is_refused(full):
-                with pytest.raises(ImportError, match=r"^penstock has no streaming\..*: ") as refused:
+                with pytest.raises(ImportError, match=r"^penstock does not provide streaming\..*: ") as refused:
                     getattr(import_module(module), name)
                 assert isinstance(refused.value, NotProvidedError)
             elif full in NAMES:
@@ -103,7 +103,7 @@ def test_it_is_refused_once_the_real_one_is_imported() -> None:
         "import penstock.as_streaming"
     )
     assert done.returncode != 0
-    assert "streaming is imported already, from /somewhere/streaming/__init__.py" in done.stderr
+    assert "streaming has already been imported, from /somewhere/streaming/__init__.py" in done.stderr
     assert "above all other imports" in done.stderr
 
 

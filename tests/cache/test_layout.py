@@ -17,7 +17,7 @@ from penstock.cachedir.layout import (
     stripe_of_part,
     user_cache_dir,
 )
-from penstock.errors import AccessDeniedError, CacheError, CorruptShardError, FetcherError, ObjectNotFoundError
+from penstock.errors import CacheError, CacheTooSmallError, CorruptShardError, FetcherError, ObjectNotFoundError
 from penstock.runtime import runtime_folder
 from penstock.wire.encoding import load
 from penstock.wire.frames import (
@@ -99,10 +99,10 @@ def test_strange_headers_are_refused(data: bytes) -> None:
 
 
 def test_errors_keep_their_class_facts_and_cause() -> None:
-    error = AccessDeniedError("no such thing", key="k", num_bytes=3)
+    error = CacheTooSmallError("no such thing", key="k", num_bytes=3)
     error.__cause__ = OSError("the reason")
     copy = load_error(dump_error(error))
-    assert type(copy) is AccessDeniedError
+    assert type(copy) is CacheTooSmallError
     assert copy.facts == {"key": "k", "num_bytes": 3}
     assert str(copy) == "no such thing (cause: OSError: the reason)"
     missing = ObjectNotFoundError("no such thing")

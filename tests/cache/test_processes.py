@@ -178,7 +178,7 @@ def test_a_stopped_fetcher_is_an_error(tmp_path: Path, runtime: Path, monkeypatc
         (pid,) = fetcher_pids(runtime)
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(FetcherError, match="not said a word for 5 s"):
+            with pytest.raises(FetcherError, match="not answered for 5 s"):
                 cache.lease(0, data.shards[1])
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -307,7 +307,7 @@ def test_a_dataset_by_number_in_its_folder(tmp_path: Path) -> None:
     dataset = LocalDataset(tmp_path / "data")
     assert dataset[0]["x"][3] == 1
     write(tmp_path / "data", 2)
-    with pytest.raises(ObjectChangedError, match="written again"):
+    with pytest.raises(ObjectChangedError, match="rewritten"):
         dataset[NUM_SAMPLES - 1]
     assert LocalDataset(tmp_path / "data")[NUM_SAMPLES - 1]["x"][3] == 2
 

@@ -27,7 +27,7 @@ def open_dataset(folder: Path, **options: Any) -> StreamingDataset:
 @pytest.mark.parametrize("from_beginning", [True, False])
 def test_no_samples_were_delivered_of_a_pass_that_has_not_begun(folder: Path, from_beginning: bool) -> None:
     dataset = open_dataset(folder)
-    with pytest.raises(ResumeError, match="no pass has started, so num_samples=8"):
+    with pytest.raises(ResumeError, match="num_samples=8 .* no pass has started"):
         dataset.state_dict(num_samples=8, from_beginning=from_beginning)
     assert dataset.state_dict(num_samples=0, from_beginning=from_beginning) == dataset.state_dict()
     list(dataset)
@@ -55,7 +55,7 @@ def test_a_state_that_overrides_another_seed_says_so(folder: Path, order: str) -
     state = dataset.state_dict()
     open_dataset(folder, shuffle_seed=5, **options).load_state_dict(state)  # the same one is no surprise
     other = open_dataset(folder, shuffle_seed=6, **options)
-    with pytest.warns(UserWarning, match="saved with shuffle_seed=5, and this dataset has shuffle_seed=6") as caught:
+    with pytest.warns(UserWarning, match="saved with shuffle_seed=5, but this dataset has shuffle_seed=6") as caught:
         other.load_state_dict(state)
     assert caught[0].filename == __file__  # at the line of whoever loads it
     assert sorted(taken + ids_of(other)) == list(range(60))

@@ -169,7 +169,7 @@ def test_messages_of_others_lose_their_secrets() -> None:
 
 @pytest.mark.parametrize("url", ["https://me:hun/ter2@host/x", "sftp://me:hun/ter2@host/x", "https://host:hun/x"])
 def test_urls_that_are_none(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"^\w+://… is no URL") as caught:
+    with pytest.raises(ConfigError, match=r"^\w+://… is not a valid URL") as caught:
         resolve_store(url, environ={})
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__

@@ -55,6 +55,9 @@ _STREAMS_SHOWN = 3
 class StreamingDataset(MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
+        dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
+        loader = StreamingDataLoader(dataset, batch_size=32, num_workers=8)
+
     Pass it to a `StreamingDataLoader`, or to a torch `DataLoader` with any number of workers, or iterate over it. Each
     pass is the next epoch. The order is the same on any number of ranks and workers, and you can load a state on any
     number of them. Opening a dataset fetches only the indexes.
@@ -305,7 +308,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         return self.readers.samples(number, self._make_samples())
 
     def check_columnar(self) -> None:
-        """Raise if samples are made by functions of the user's, which whole columns would pass by."""
+        """Raise if you make samples with functions of your own, because whole columns would not be passed to them."""
         if self._is_overridden:
             raise ConfigError(
                 "columnar=True reads whole columns and would not call your get_item: leave out one of the two"

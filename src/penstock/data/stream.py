@@ -32,6 +32,9 @@ stream_classes: Registry[Any] = Registry(
 class Stream:
     """A dataset in a store, on this machine, or both, and how much of it an epoch takes.
 
+        StreamingDataset(streams=[Stream(remote="s3://bucket/web", proportion=0.9), Stream(remote="s3://bucket/books",
+            proportion=0.1)])
+
     Settings that you do not give a stream are taken from its `StreamingDataset`. Once the dataset is made,
     `proportion`, `repeat` and `choose` are all filled in: each says how much of the stream an epoch takes.
 

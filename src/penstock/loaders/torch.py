@@ -33,6 +33,9 @@ else:
 class StreamingDataLoader(DataLoader[Any]):
     """A `DataLoader` for a `StreamingDataset`: the same arguments, and a state that loads on any number of ranks.
 
+        loader = StreamingDataLoader(dataset, batch_size=32, num_workers=8)
+        loader.load_state_dict(state)  # if you have saved loader.state_dict()
+
     With any other dataset it works as torch's loader does, and has no state.
 
     It sets the batch size of the dataset. It counts the batches that your training loop has taken, not those that
@@ -41,8 +44,8 @@ class StreamingDataLoader(DataLoader[Any]):
     Args:
         dataset: The dataset.
         batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
-        columnar: Give batches as dicts of tensors, made from whole columns without making samples first. `num_workers`
-            then counts threads of this process, and columns that are not arrays come as lists.
+        columnar: Return batches as dicts of tensors, made from whole columns without making samples first. Then
+            `num_workers` counts threads of this process, and columns that are not arrays come as lists.
         warn_when_waiting: Warn once if the training loop waits much for data, with the reason that the counts show.
         **options: All other arguments of torch's loader.
     """
@@ -144,13 +147,13 @@ class StreamingDataLoader(DataLoader[Any]):
     @overload
     def stats(self, *, by_worker: bool = ..., flat: Literal[True]) -> dict[str, float]: ...
     def stats(self, *, by_worker: bool = False, flat: bool = False) -> Stats | dict[str, float]:
-        """Give the counts of the dataset, and how long the training loop waited for the batches of this loader.
+        """Return the counts of the dataset, and how long your training loop waited for the batches of this loader.
 
-        Nothing is counted if the dataset is no `StreamingDataset`.
+        It counts nothing if the dataset is not a `StreamingDataset`.
 
         Args:
-            by_worker: Give the counts of each worker, too.
-            flat: Give numbers by dotted name, for loggers, instead of an object with named fields.
+            by_worker: Also return the counts of each worker.
+            flat: Return a dict of numbers by dotted name, for loggers, instead of an object with named fields.
         """
         loop = self._delivered.stats()
         stats = self._streaming.count(loop=loop, by_worker=by_worker) if self._is_streaming else Stats()

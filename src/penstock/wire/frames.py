@@ -54,7 +54,7 @@ def dump_error(error: BaseException) -> Header:
         error = errors.CacheError(f"the fetcher failed: {type(error).__name__}: {error}")
     message = error.message
     cause = error.__cause__
-    is_told = isinstance(error, errors.ObjectNotFoundError)  # the message says all there is to say
+    is_told = isinstance(error, errors.StoreError)  # stores put into words what their clients say
     if cause is not None and not is_told and str(cause) and str(cause) not in message:
         # Some clients tell all they know, over many lines: the first one says it.
         message = f"{message} (cause: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0][:300]})"

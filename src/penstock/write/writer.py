@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
@@ -38,6 +38,9 @@ log = logging.getLogger("penstock.write")
 
 class Writer:
     """Writes samples to shards of one format and, at the end, their index.
+
+        with MDSWriter(out="data/train", columns={"id": "int", "text": "str"}, compression="zstd") as writer:
+            writer.write({"id": 0, "text": "the first sample"})
 
     Readers see the whole dataset or none of it, because the index is written last. If an exception leaves the `with`
     block, no index is published. A few threads compress, hash, write and upload in the background; the bytes and their
@@ -326,8 +329,27 @@ def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
     return f"{num_samples:,} samples, {format_bytes(num_bytes)}, {rate:,.0f} samples/s, {format_bytes(speed)}/s"
 
 
+_Kind = TypeVar("_Kind", bound="type[Writer]")
+
+
+def _with_arguments(kind: _Kind) -> _Kind:
+    """Have `help()` of a writer show the arguments, which are the same for all of them."""
+    if kind.__doc__ and Writer.__doc__:  # python -OO keeps no docstrings
+        heading = "\n\n    Args:\n"
+        words, _, own = kind.__doc__.partition(heading)
+        kind.__doc__ = words.rstrip() + heading + own.rstrip(" ") + Writer.__doc__.partition(heading)[2]
+    return kind
+
+
+@_with_arguments
 class MDSWriter(Writer):
-    """Writes MDS shards: binary rows of any types."""
+    """Writes MDS shards: binary rows with columns of any type.
+
+        with MDSWriter(out="data/train", columns={"id": "int", "tokens": "ndarray:int32"}) as writer:
+            writer.write({"id": 0, "tokens": np.arange(8, dtype=np.int32)})
+
+    The index is written when the `with` block ends; without it, nobody can read the shards.
+    """
 
     format_name = "mds"
 
@@ -341,26 +363,47 @@ class _TextWriter(Writer):
         super().__init__(newline=newline, **options)
 
 
+@_with_arguments
 class JSONWriter(_TextWriter):
-    """Writes JSON shards: one object a line, of `str`, `int` and `float` columns."""
+    """Writes JSON shards: one JSON object per line, with `str`, `int` and `float` columns.
+
+    Args:
+        newline: What ends a line.
+    """
 
     format_name = "json"
 
 
+@_with_arguments
 class CSVWriter(_TextWriter):
-    """Writes CSV shards: values between commas, without quoting."""
+    """Writes CSV shards: values separated by commas, without quoting, so no value may contain a comma.
+
+    Args:
+        newline: What ends a line.
+    """
 
     format_name = "csv"
 
 
+@_with_arguments
 class TSVWriter(_TextWriter):
-    """Writes TSV shards: values between tabs, without quoting."""
+    """Writes TSV shards: values separated by tabs, without quoting, so no value may contain a tab.
+
+    Args:
+        newline: What ends a line.
+    """
 
     format_name = "tsv"
 
 
+@_with_arguments
 class XSVWriter(_TextWriter):
-    """Writes XSV shards: values between separators of your choice, without quoting."""
+    """Writes XSV shards: values with a separator of your choice between them, which no value may contain.
+
+    Args:
+        separator: What stands between the values of a line.
+        newline: What ends a line.
+    """
 
     format_name = "xsv"
     format_arguments = frozenset({"newline", "separator"})
