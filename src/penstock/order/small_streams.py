@@ -18,7 +18,7 @@ from penstock.order.keys import fold, permutation
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.types import Int64Array
 
@@ -143,11 +143,21 @@ def _match_columns(sizes: Int64Array, num_cards: int, key: int) -> Int64Array:
     return columns
 
 
+def group_equals(labels: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Give each label that occurs, lowest first, and where it occurs, in order."""
+    if not len(labels):
+        return
+    order = _sort_stably(labels)
+    counts = np.bincount(labels)
+    ends = np.cumsum(counts).tolist()
+    for label in np.flatnonzero(counts).tolist():
+        end = ends[label]
+        yield label, order[end - int(counts[label]) : end]
+
+
 def rank_among_equals(labels: Int64Array) -> Int64Array:
     """Number the occurrences of each label, in order, from 0."""
-    # Short integers are sorted by radix, several times faster.
-    is_short = len(labels) > 0 and int(labels.max()) < 1 << 16
-    order = np.argsort(labels.astype(np.uint16) if is_short else labels, kind="stable")
+    order = _sort_stably(labels)
     sorted_labels = labels[order]
     is_first = np.ones(len(labels), dtype=bool)
     is_first[1:] = sorted_labels[1:] != sorted_labels[:-1]
@@ -156,3 +166,9 @@ def rank_among_equals(labels: Int64Array) -> Int64Array:
     ranks = np.empty(len(labels), dtype=np.int64)
     ranks[order] = numbers - firsts
     return ranks
+
+
+def _sort_stably(labels: Int64Array) -> Int64Array:
+    # Short integers are sorted by radix, several times faster.
+    is_short = len(labels) > 0 and int(labels.max()) < 1 << 16
+    return np.argsort(labels.astype(np.uint16) if is_short else labels, kind="stable")
