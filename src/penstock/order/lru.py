@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
+
+_weight_of = itemgetter(0)
 
 
 class LRU(Generic[T]):
@@ -39,5 +42,5 @@ class LRU(Generic[T]):
 
     def _make_room(self, weight: int) -> None:
         with contextlib.suppress(KeyError):
-            while sum(kept for kept, _ in list(self._kept.values())) + weight > self._limit:
+            while sum(map(_weight_of, list(self._kept.values()))) + weight > self._limit:
                 self._kept.popitem(last=False)

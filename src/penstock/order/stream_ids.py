@@ -62,20 +62,25 @@ class ScatteredIds:
 
     def ids(self, epoch: int, stream: StreamOrder, numbers: Int64Array, block_size: int) -> Int64Array:
         """Give the ids of any samples of a stream, out of blocks of so many."""
-        size = stream.order.num_samples
-        blocks_per_pass = -(-size // block_size)
-        passes, places = np.divmod(numbers, size)
-        in_pass, offsets = np.divmod(places, block_size)
-        blocks = passes * blocks_per_pass + in_pass
-        ids = np.empty(len(numbers), dtype=np.int64)
-        for begin, end in pairwise([0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(numbers)]):
-            if begin < end:
-                pass_id, number = divmod(int(blocks[begin]), blocks_per_pass)
-                read = self._block(epoch, stream, pass_id, range(number * block_size, size)[:block_size])
-                ids[begin:end] = read[offsets[begin:end]]
-        ids += stream.first_id
-        return ids
+        size, pieces = stream.order.num_samples, []
+        done = 0
+        while done < len(numbers):
+            pass_id, place = divmod(int(numbers[done]), size)
+            first = pass_id * size + place - place % block_size
+            block = range(first, min(first + block_size, (pass_id + 1) * size))
+            num_here = _length_within(numbers[done:], block)
+            read = self._block(epoch, stream, pass_id, range(first - pass_id * size, block.stop - pass_id * size))
+            pieces.append(read[numbers[done : done + num_here] - first])
+            done += num_here
+        return np.concatenate(pieces) + stream.first_id
 
     def _block(self, epoch: int, stream: StreamOrder, pass_id: int, places: range) -> Int64Array:
         key = (epoch, stream.name, pass_id, places)
         return self._blocks(key, lambda: stream.order.ids(epoch, pass_id, places), weight=len(places))
+
+
+def _length_within(numbers: Int64Array, block: range) -> int:
+    """Count the numbers before the first one that is not in a block."""
+    is_outside = (numbers < block.start) | (numbers >= block.stop)
+    end = int(is_outside.argmax())
+    return end if is_outside[end] else len(numbers)
