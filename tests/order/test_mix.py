@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.order.lanes import lane_length
-from penstock.order.mix import Mixer
+from penstock.order.mix import Mixed, Mixer
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight, apportion, count_samples, read_epoch_size
 
@@ -32,10 +32,18 @@ def read_all(mixer: Mixer) -> tuple[Int64Array, Int64Array]:
         row = 0
         while row < lane_length(mixer.size, mixer.num_lanes, lane):
             mixed = mixer.rows(lane, row)
-            stop = row + len(mixed.streams)
-            streams[lane :: mixer.num_lanes][row:stop] = mixed.streams
-            indexes[lane :: mixer.num_lanes][row:stop] = mixed.indexes
+            stop = row + mixed.num_rows
+            streams[lane :: mixer.num_lanes][row:stop], indexes[lane :: mixer.num_lanes][row:stop] = by_row(mixed)
             row = stop
+    return streams, indexes
+
+
+def by_row(mixed: Mixed) -> tuple[Int64Array, Int64Array]:
+    streams, indexes = np.full((2, mixed.num_rows), -1, dtype=np.int64)
+    for stream, rows, numbers in mixed.parts:
+        assert (np.diff(rows) > 0).all()
+        streams[rows], indexes[rows] = stream, numbers
+    assert (streams >= 0).all()
     return streams, indexes
 
 
@@ -85,11 +93,11 @@ def test_mixing_is_exact_and_direct_at_a_trillion() -> None:
     counts = [10**12 - 10**9 - 3, 10**9, 2, 1]
     mixer = Mixer(counts, num_lanes=64, block_rows=4096, key=1)
     by_lane, small = mixer.taken(mixer.num_blocks)
-    tail = np.concatenate([mixer.rows(lane, mixer.num_blocks * 4096).streams for lane in range(64)])
+    tail = np.concatenate([by_row(mixer.rows(lane, mixer.num_blocks * 4096))[0] for lane in range(64)])
     taken = by_lane.sum(axis=1) + small
     assert (taken + np.bincount(tail, minlength=4)).tolist() == counts
-    half = mixer.rows(3, 2**32)
-    share = np.bincount(half.streams, minlength=4)[1] / len(half.streams)
+    half, _ = by_row(mixer.rows(3, 2**32))
+    share = np.bincount(half, minlength=4)[1] / len(half)
     assert share == pytest.approx(0.001, abs=1 / 4096)
 
 

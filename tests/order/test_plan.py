@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.order.cursor import Cursor
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
-from penstock.order.plan import worker_batch
+from penstock.order.plan import worker_batches
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, replicate, seats
@@ -212,9 +212,10 @@ def test_workers_take_turns() -> None:
     plan = plan_mix()
     for worker in range(3):
         seat = Seat(world=WORLD, node=1, local_rank=2, worker=worker)
-        for turn in range(3):
-            mine = worker_batch(plan, Cursor(0, 16), turn, seat, 16)
-            assert (mine == plan.batch(Cursor(0, 16), 3 * turn + worker, seat, 16)).all()
+        mine = worker_batches(plan, Cursor(0, 16), range(3), seat, 16)
+        assert len(mine) == 3
+        for turn, ids in enumerate(mine):
+            assert (ids == plan.batch(Cursor(0, 16), 3 * turn + worker, seat, 16)).all()
 
 
 def test_replicated_ranks_share_their_samples() -> None:

@@ -127,6 +127,10 @@ class MosaicPlan:
             return np.empty(0, np.int64)
         return _without_empty(batches.by_rank(step)[seat.node, seat.local_rank])
 
+    def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
+        """Give the same for several steps at once."""
+        return [self.batch(at, step, seat, global_batch_size) for step in steps]
+
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
     ) -> Int64Array:
