@@ -32,7 +32,7 @@ from penstock.errors import (
 )
 from penstock.index.catalog import parse_index
 from penstock.storage.base import open_store
-from penstock.write.writer import ProgressBar, progress_line
+from penstock.write.progress_bar import ProgressBar, progress_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -183,6 +183,7 @@ class RunState:
 
     def load(self, state: dict[str, Any]) -> None:
         """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
+        choose_order(self._planner.settings, state)  # what is no state, or one of another order, is refused at once
         begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
         if begun not in (None, given) and worker_of()[0] == 0:
             warn_user(

@@ -98,7 +98,8 @@ def _infer(name: str, value: Any) -> str:
         if isinstance(value, kind) or isinstance(plain_number(value), _NUMBERS.get(kind, ())):
             return text
     raise ColumnTypeError(
-        f"column {name!r} holds a {type(value).__name__}: text formats can store {', '.join(ENCODINGS)}", column=name
+        f"column {name!r} holds a value of type {type(value).__name__}: text formats can store {', '.join(ENCODINGS)}",
+        column=name,
     )
 
 

@@ -152,7 +152,7 @@ def _how_to_need_less(
         )
     if plan.options.shuffle and room.holds(_unshuffled(plan, world)):
         return ", or leave out shuffle=True: this limit has room for too few shards to shuffle among"
-    return "; no order of these shards needs less"
+    return "; this limit is too small for these shards in any order"
 
 
 def largest_block_that_fits(plan: StreamPlan, world: World, room: CacheRoom) -> int | None:

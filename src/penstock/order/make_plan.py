@@ -61,7 +61,8 @@ class RunSettings:
         if order == MOSAIC:
             _check_mosaic(self)
         else:
-            orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+            if order not in orders:  # also where nothing is shuffled
+                raise ConfigError(f"unknown order {order!r}: use one of {', '.join([MOSAIC, *orders.names()])}")
             _native_options(order, self, num_ranks=1, global_batch_size=1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.codecs.compress import parse_compression
@@ -15,16 +14,14 @@ from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index, dump_layout
 from penstock.interrupts import WaitingFor, cut_short
-from penstock.status_line import StatusLine
-from penstock.units import format_bytes
 from penstock.write.destination import parse_destination
+from penstock.write.progress_bar import ProgressBar
 from penstock.write.publish import PendingShard, ShardQueue, publish_index
 from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from os import PathLike
-    from typing import TextIO
 
     from typing_extensions import Self
 
@@ -298,35 +295,6 @@ class Writer:
 
 def _describe(layout: ShardLayout) -> str:
     return ", ".join(f"{column.name}: {column.encoding}" for column in layout.columns)
-
-
-class ProgressBar:
-    """Shows how far a writer is."""
-
-    def __init__(self, label: str, stream: TextIO | None = None) -> None:
-        self._label = label
-        self._line = StatusLine(stream)
-        self._started = time.monotonic()
-
-    def update(self, num_samples: int, num_bytes: int) -> None:
-        """Show the state, unless it was shown a moment ago."""
-        if self._line.is_due():
-            self._show(num_samples, num_bytes)
-
-    def close(self, num_samples: int, num_bytes: int) -> None:
-        """Show the final state and end the line."""
-        self._show(num_samples, num_bytes, end="\n")
-
-    def _show(self, num_samples: int, num_bytes: int, end: str = "") -> None:
-        words = progress_line(num_samples, num_bytes, time.monotonic() - self._started)
-        self._line.show(f"{self._label}: {words}", end)
-
-
-def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
-    """Say samples, bytes and rates."""
-    rate = num_samples / elapsed_s if elapsed_s > 0 else 0.0
-    speed = num_bytes / elapsed_s if elapsed_s > 0 else 0.0
-    return f"{num_samples:,} samples, {format_bytes(num_bytes)}, {rate:,.0f} samples/s, {format_bytes(speed)}/s"
 
 
 _Kind = TypeVar("_Kind", bound="type[Writer]")

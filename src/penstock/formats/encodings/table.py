@@ -105,7 +105,7 @@ def _infer(name: str, value: Any) -> str:
             return "jpeg"
         return "png" if value.mode in ("1", "L", "LA", "RGB", "RGBA") else "pil"
     raise ColumnTypeError(
-        f"column {name!r} holds a {type(value).__name__}, and penstock cannot guess an encoding for it: pass"
+        f"column {name!r} holds a value of type {type(value).__name__}, and penstock cannot guess its encoding: pass"
         " columns=...",
         column=name,
     )
