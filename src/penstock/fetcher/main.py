@@ -6,6 +6,7 @@ Its one argument is the descriptor on which it says that it listens.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -28,6 +29,8 @@ _LAST_WORDS_S = 2.0  # to remove files on their way
 def main() -> None:
     """Run until the last client has left."""
     ready = int(sys.argv[1])
+    gc.freeze()
+    gc.enable()
     reach("start.begun")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     address = fetcher_address()
