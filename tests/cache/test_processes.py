@@ -315,7 +315,7 @@ def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
     assert len(set(threading.enumerate()) - threads) == 1  # which listens to the fetcher for all of them
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
-    assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 120
+    assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 40
     for cache in caches:
         cache.close()
     assert num_descriptors() <= before

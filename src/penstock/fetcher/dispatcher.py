@@ -30,10 +30,9 @@ T = TypeVar("T")
 _log = logging.getLogger("penstock.cache")
 # How many items are on their way at once: enough for as many pieces as are read at once, and some that are unpacked.
 _MOST_WORKERS = 10  # for what is expected
-_MOST_URGENT_WORKERS = 12  # when somebody waits …
-_MOST_DIRECTORIES = (
-    64  # … or more: one for each directory for which none works, so that a disk that hangs holds up itself
-)
+_MOST_URGENT_WORKERS = 12  # when somebody waits
+# One more for each directory that none of them works for: a disk that hangs holds up nobody else.
+_MOST_DIRECTORIES = 64
 _FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
 # Most room is announced by whoever makes it. A reader that this fetcher does not know, or a pin that is removed by
 # hand, is not, and the kernel tells nobody that a lock of another process is gone: so it is tried again now and then.
