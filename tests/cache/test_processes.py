@@ -342,6 +342,30 @@ def test_the_environment_of_the_first_client_does_not_matter(tmp_path: Path, run
     first.communicate()
 
 
+STUCK = (
+    "import os; os.fork() and os._exit(0); from penstock.fetcher import main; import time;"
+    " main.Scheduler.close = lambda _: time.sleep(1000); main.main()  # penstock.fetcher.main"
+)
+
+
+def test_a_fetcher_that_cannot_leave_holds_up_nobody(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_dataset(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.cache.starting._PROGRAM", STUCK)
+        with data.cache() as cache:
+            check_shard(cache, 0)
+            (stuck,) = fetcher_pids(runtime)
+    try:
+        wait_until(lambda: not list(runtime.glob("*.sock")))  # it is about to leave
+        with data.cache() as cache:
+            check_shard(cache, 1)
+            assert set(fetcher_pids(runtime)) > {stuck}
+    finally:
+        os.kill(stuck, signal.SIGKILL)
+
+
 # --- A full disk --------------------------------------------------------------------------------------------
 
 

@@ -23,9 +23,12 @@ _KEPT_PREFIXES = ("LANG", "LC_", "LD_", "DYLD_", "PYTHON", "SSL_CERT_", "PENSTOC
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
 # make stays, so the collector need not look through it while somebody waits.
 _PROGRAM = "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
-# obstore would start as many threads as there are processors.
-_NETWORK_THREADS = "TOKIO_WORKER_THREADS"
+# obstore would start as many threads as there are processors, and each thread take memory for itself alone.
 _MOST_NETWORK_THREADS = 4
+_FRUGAL = {
+    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, os.cpu_count() or 1)),
+    "MALLOC_ARENA_MAX": "2",
+}
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 
@@ -137,7 +140,7 @@ def _environment(address: FetcherAddress) -> dict[str, str]:
     }
     paths = [str(package_root()), *filter(None, [kept.get("PYTHONPATH")])]
     return {
-        _NETWORK_THREADS: str(min(_MOST_NETWORK_THREADS, os.cpu_count() or 1)),
+        **_FRUGAL,
         **kept,
         "PYTHONPATH": os.pathsep.join(paths),
         "PENSTOCK_RUNTIME_DIR": str(address.folder),

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LAST_WORDS_S = 2.0  # to remove files on their way
+_ALONE_S = 1.0  # for which a successor waits: a disk that hangs may keep us from leaving for ever
 
 
 def main() -> None:
@@ -50,6 +52,9 @@ def main() -> None:
 
     scheduler = Scheduler()
     asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
+    make_way = threading.Timer(_ALONE_S, leaving[0].close)
+    make_way.daemon = True
+    make_way.start()
     scheduler.close()
     scheduler.join(_LAST_WORDS_S)
     logging.shutdown()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
 DEFAULT_GAP_BYTES = 256 << 10
 # What is read in vain may come again with the whole object: it is little of what lies between the first and the last.
-_MOST_IN_VAIN = 1 / 32
+_MOST_IN_VAIN = 1 / 128
 _SMALLEST_GAP_BYTES = 1 << 10
 
 
