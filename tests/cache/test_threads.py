@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock import MDSWriter
-from penstock.fetcher.threads import ElasticThreads
+from penstock.fetcher.elastic_threads import ElasticThreads
 from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
 from tests.servers.faults import FaultProxy, Faults
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreTimeoutError
-from penstock.fetcher.threads import REST_S
+from penstock.fetcher.elastic_threads import REST_S
 from penstock.storage.pieces import cut_span
 from penstock.types import Span
 

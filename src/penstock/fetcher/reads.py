@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import CacheError
+from penstock.fetcher.elastic_threads import ElasticThreads
 from penstock.fetcher.pieces import MOST_SMALL, PieceOwner, split
-from penstock.fetcher.threads import ElasticThreads
 from penstock.storage.base import check_version
 from penstock.storage.pieces import PIECE_BYTES
 from penstock.storage.ranges import coalesce, cut_out, fitting_gap

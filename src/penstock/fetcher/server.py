@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
+from penstock.fetcher.elastic_threads import ElasticThreads
 from penstock.fetcher.origin import call_store
-from penstock.fetcher.threads import ElasticThreads
 from penstock.wire import messages
 from penstock.wire.address import check_peer
 from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, dump_error, pack_message, unpack_header, unpack_prefix
