@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
+from shutil import copytree
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,3 +105,18 @@ def test_one_sample(data: WebServer) -> None:
     with RoundTrips(data.url) as proxy, StreamingDataset(remote=f"{proxy.url}/trips-tokens-None") as dataset:
         assert dataset[1234]["id"] == 1234
         assert len(proxy.rounds) == 2
+
+
+def test_samples_that_are_not_where_one_expects_them_are_found_by_the_table(data: WebServer) -> None:
+    name = "trips-elsewhere"
+    copytree(data.files / "trips-tokens-None", data.files / name)
+    index = json.loads((data.files / name / "index.json").read_text())
+    for shard in index["shards"]:
+        path = data.files / name / shard["raw_data"]["basename"]
+        path.write_bytes(path.read_bytes() + bytes(20))  # then they do not end with the shard
+        shard["raw_data"]["bytes"] += 20
+        os.utime(path, ns=(HOUR_AGO_NS, HOUR_AGO_NS))
+    (data.files / name / "index.json").write_text(json.dumps(index))
+    with RoundTrips(data.url) as proxy, StreamingDataset(remote=f"{proxy.url}/{name}") as dataset:
+        assert dataset[1234]["id"] == 1234
+        assert len(proxy.rounds) == 3
