@@ -119,6 +119,25 @@ def test_files_of_another_user_are_not_believed(tmp_path: Path, has_digests: boo
             check_shard(cache, shard)
 
 
+@needs_root
+def test_what_others_leave_where_everybody_may_write_is_not_used(tmp_path: Path) -> None:
+    """Not even if it is right: its owner may change it while it is read, and need not change its time."""
+    data = write_dataset(tmp_path)
+    data.local.mkdir()
+    data.local.chmod(0o1777)
+    theirs, mine = (data.local / f"shard.0000{number}.data" for number in (1, 2))
+    for path in (theirs, mine):
+        path.write_bytes((data.remote / path.name).read_bytes())
+    os.chown(theirs, ANOTHER_USER, ANOTHER_USER)
+    with data.cache() as cache:
+        with cache.lease(0, 1) as lease:
+            assert lease.paths[0] != theirs
+        with cache.lease(0, 2) as lease:
+            assert lease.paths[0] == mine
+        check_shard(cache, 1)
+    assert theirs.exists()
+
+
 def test_files_that_lie_there_are_digested_if_that_is_asked_for(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     data.local.mkdir()

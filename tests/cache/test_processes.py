@@ -315,7 +315,7 @@ def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
     assert len(set(threading.enumerate()) - threads) == 1  # which listens to the fetcher for all of them
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
-    assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 120
+    assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 40
     for cache in caches:
         cache.close()
     assert num_descriptors() <= before
@@ -340,6 +340,30 @@ def test_the_environment_of_the_first_client_does_not_matter(tmp_path: Path, run
     assert b"AWS_" not in Path(f"/proc/{pid}/environ").read_bytes()
     first.kill()
     first.communicate()
+
+
+STUCK = (
+    "import os; os.fork() and os._exit(0); from penstock.fetcher import main; import time;"
+    " main.Scheduler.close = lambda _: time.sleep(1000); main.main()  # penstock.fetcher.main"
+)
+
+
+def test_a_fetcher_that_cannot_leave_holds_up_nobody(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_dataset(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.cache.starting._PROGRAM", STUCK)
+        with data.cache() as cache:
+            check_shard(cache, 0)
+            (stuck,) = fetcher_pids(runtime)
+    try:
+        wait_until(lambda: not list(runtime.glob("*.sock")))  # it is about to leave
+        with data.cache() as cache:
+            check_shard(cache, 1)
+            assert set(fetcher_pids(runtime)) > {stuck}
+    finally:
+        os.kill(stuck, signal.SIGKILL)
 
 
 # --- A full disk --------------------------------------------------------------------------------------------

@@ -18,10 +18,17 @@ from penstock.wire.messages import Hello
 
 _START_S = 60.0
 _STARTS = 4  # of a fetcher that dies before it serves anybody
-_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV")
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV", "TOKIO_WORKER_THREADS")
 _KEPT_PREFIXES = ("LANG", "LC_", "LD_", "DYLD_", "PYTHON", "SSL_CERT_", "PENSTOCK_", "MALLOC_", "COV_CORE_")
-# The fork leaves no child for the client to collect. It comes before the imports, which may start threads.
-_PROGRAM = "import os; os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
+# The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
+# make stays, so the collector need not look through it while somebody waits.
+_PROGRAM = "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
+# obstore would start as many threads as there are processors, and each thread take memory for itself alone.
+_MOST_NETWORK_THREADS = 4
+_FRUGAL = {
+    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, os.cpu_count() or 1)),
+    "MALLOC_ARENA_MAX": "2",
+}
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 
@@ -134,4 +141,9 @@ def _environment(address: FetcherAddress) -> dict[str, str]:
         if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES) or name.lower() in _PROXIES
     }
     paths = [str(package_root()), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONPATH": os.pathsep.join(paths), "PENSTOCK_RUNTIME_DIR": str(address.folder)}
+    return {
+        **_FRUGAL,
+        **kept,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PENSTOCK_RUNTIME_DIR": str(address.folder),
+    }

@@ -111,6 +111,14 @@ class RowRanges(Protocol):
         """Give a reader of these rows alone, numbered from 0, of the bytes of their spans."""
         ...
 
+    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:  # noqa: ARG002
+        """Say where the index lets one expect these rows, or None.
+
+        They are read at the same time as what locates them, which saves a round trip where the guess was right. A
+        class that does not inherit from this one may leave it out.
+        """
+        return None
+
 
 class ShardFormat(EntryFormat, Protocol):
     """How shards of one kind are laid out. A format inherits this, and with it how its shards stand in an index."""

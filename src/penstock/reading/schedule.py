@@ -113,12 +113,18 @@ class Prefetcher:
 
     def look_ahead(self, step: int) -> None:
         """Look ahead from a step of the rank, if the last look is not recent."""
-        if step < self._next_step:
-            return
-        self._next_step = step + max(1, self._batches_ahead // 4)
+        if step >= self._next_step:
+            self._next_step = step + max(1, self._batches_ahead // 4)
+            self._expect(step, self._batches_ahead)
+
+    def look_at(self, step: int) -> None:
+        """Ask for the shards of one batch alone: those of later ones would take the network from it."""
+        self._expect(step, 1)
+
+    def _expect(self, step: int, num_batches: int) -> None:
         schedule = self._schedule
         shards, first_steps = schedule.plan.expected_shards(
-            schedule.at, step, self._batches_ahead, schedule.seat, schedule.global_batch_size
+            schedule.at, step, num_batches, schedule.seat, schedule.global_batch_size
         )
         self._source.expect(shards, first_steps)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SMALLEST_CHUNK = 1  # as they come: what waits for more to come with it is lost if its connection breaks
-_LARGE_CHUNK = 1 << 15  # of a large range: each chunk costs time in Python, and is seen only when it is there
+_LARGE_CHUNK = 1 << 16  # of a large range: each chunk costs time in Python, and is seen only when it is there
 _LARGE_SPAN = 1 << 20
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 

@@ -131,11 +131,6 @@ def test_defaults_of_the_releases() -> None:
     assert old.block_size == 1 << 18
     assert MosaicOptions(shuffle_algo="py2s").settle(3).num_canonical_nodes == 192
     assert MosaicOptions(num_canonical_nodes=100).settle(1).block_size == 1 << 18
-    assert MosaicOptions().settle_predownload(1) == 64
-    assert MosaicOptions(predownload=5).settle_predownload(1) == 5
-    assert MosaicOptions(mosaic_version="0.5").settle_batch_size() == 1
-    with pytest.raises(ConfigError, match="depends on batch_size"):
-        MosaicOptions().settle_batch_size()
 
 
 def test_a_state_is_adopted() -> None:

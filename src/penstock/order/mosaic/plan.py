@@ -104,10 +104,6 @@ class MosaicPlan:
         """Count the samples of an epoch, without the repeats that make ranks equal."""
         return sum(stream.share.choose for stream in self.streams)
 
-    def samples_per_rank(self, world: World) -> int:
-        """Return the length that the dataset of one rank has for MosaicML, without repeats."""
-        return -(-self.epoch_size(0) // world.num_ranks)
-
     def num_batches(self, at: Cursor, seat: Seat, global_batch_size: int) -> int:
         """Count the steps that this rank takes from the cursor to the end of the epoch."""
         batches = self.epoch_batches(at, seat.world, global_batch_size)

@@ -70,24 +70,6 @@ class MosaicOptions:
         """Return the `epoch_size` as a number, if it was given."""
         return None if self.epoch_size is None else parse_count(self.epoch_size)
 
-    def settle_batch_size(self) -> int:
-        """Return the number of samples that a rank takes at a time."""
-        if self.batch_size is not None:
-            return self.batch_size
-        if self.is_release_0_5:
-            return 1
-        raise ConfigError("this order depends on batch_size: pass the batch size of your data loader")
-
-    def settle_predownload(self, num_canonical_nodes: int) -> int:
-        """Return how many samples ahead a worker fetches."""
-        if self.predownload is not None:
-            return self.predownload
-        if self.is_release_0_5:
-            if self.batch_size is None:
-                return 512
-            return max(self.batch_size, 256 * self.batch_size // num_canonical_nodes)
-        return 64 if self.batch_size is None else 8 * self.batch_size
-
     def settle(self, num_nodes: int) -> MosaicRules:
         """Work out what was left open, for a run that begins on so many nodes."""
         algorithm = self.shuffle_algo or ("py1s" if self.is_release_0_5 else "py1e")
