@@ -13,6 +13,7 @@ import penstock
 
 ROOT = Path(penstock.__file__).parent
 EVERYWHERE = {
+    "arrays_file",
     "errors",
     "types",
     "registry",
