@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
-    from typing_extensions import Buffer
 
 MAGIC = b"PENSTOCK"
 VERSION = 1
@@ -53,7 +52,7 @@ class ArraysWriter:
         out.write(_HEAD.pack(MAGIC, VERSION, 0))
         self.num_bytes = _HEAD.size
 
-    def add(self, name: str, kind: str, data: Buffer) -> None:
+    def add(self, name: str, kind: str, data: Any) -> None:
         """Write an array of this dtype, given as its bytes."""
         view = memoryview(data).cast("B")
         begin = self._align()
@@ -78,9 +77,9 @@ class ArraysWriter:
 class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
     """The arrays of an open file by name, none of them copied, and what describes them."""
 
-    def __init__(self, data: Buffer, name: str) -> None:
+    def __init__(self, data: Any, name: str) -> None:
         self._bytes = np.frombuffer(data, np.uint8)
-        self._name = name
+        self.name = name
         self.about = self._read_description()
         arrays = self.about.pop("arrays", None)
         if not isinstance(arrays, dict):
@@ -93,6 +92,11 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         kind, count, begin = self._arrays[name]
         dtype = np.dtype(kind)
         return self._bytes[begin : begin + count * dtype.itemsize].view(dtype)
+
+    def begin_of(self, name: str) -> int:
+        """Say from which byte of the file on an array lies."""
+        begin: int = self._arrays[name][2]
+        return begin
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -131,4 +135,4 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         raise self._error("describes arrays that do not lie within it")
 
     def _error(self, reason: str) -> CorruptShardError:
-        return CorruptShardError(f"{self._name} is no file of arrays, or a broken one: it {reason}", shard=self._name)
+        return CorruptShardError(f"{self.name} is no file of arrays, or a broken one: it {reason}", shard=self.name)

@@ -64,6 +64,7 @@ formats: Registry[Callable[[], EntryFormat]] = Registry(
         "csv": "penstock.formats.text:CSVFormat",
         "tsv": "penstock.formats.text:TSVFormat",
         "xsv": "penstock.formats.text:XSVFormat",
+        "parquet": "penstock.formats.columnar.parquet:ParquetFormat",
     },
 )
 
