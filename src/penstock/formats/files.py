@@ -83,9 +83,8 @@ class FileFormat(ShardFormat, Protocol):
 
     suffixes: tuple[str, ...] = ()  # of names, such as (".parquet", ".pq"), without those of compression
     magic: bytes = b""  # its first bytes, if there are any that tell
-    raw_version: str = ""  # part of the name of what `unpack` writes; another one if that changes
     setting_names: tuple[str, ...] = ()  # what users may say of it, besides `columns`: types= of a csv
-    needs_unpacking: bool = False  # whether readers open what `unpack` writes, and not what is stored
+    tail_bytes: int = 0  # how much of the end of a file a scan reads first: it is fetched for many files at once
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
         """Find the shards of a file: small ones joined, huge ones split where the format allows.
@@ -103,7 +102,7 @@ class FileFormat(ShardFormat, Protocol):
         return () if span is None else (Span(span.offset, span.offset + span.num_bytes),)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
-        """Write the file that readers open, of a shard whose `spans` are at hand; if `needs_unpacking`."""
+        """Write the file that readers open, of a shard whose `spans` are at hand; if it has a `raw_version`."""
         raise NotImplementedError
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
