@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias, cast
 
 from penstock.errors import ConfigError
@@ -82,10 +83,10 @@ class FileFormat(ShardFormat, Protocol):
     """
 
     suffixes: tuple[str, ...] = ()  # of names, such as (".parquet", ".pq"), without those of compression
-    magic: bytes = b""  # its first bytes, if there are any that tell
-    raw_version: str = ""  # part of the name of what `unpack` writes; another one if that changes
+    magic: bytes = b""  # bytes near its beginning, if there are any that tell
+    magic_at: int = 0  # where they stand
     setting_names: tuple[str, ...] = ()  # what users may say of it, besides `columns`: types= of a csv
-    needs_unpacking: bool = False  # whether readers open what `unpack` writes, and not what is stored
+    tail_bytes: int = 0  # how much of the end of a file a scan reads first: it is fetched for many files at once
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
         """Find the shards of a file: small ones joined, huge ones split where the format allows.
@@ -103,7 +104,7 @@ class FileFormat(ShardFormat, Protocol):
         return () if span is None else (Span(span.offset, span.offset + span.num_bytes),)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
-        """Write the file that readers open, of a shard whose `spans` are at hand; if `needs_unpacking`."""
+        """Write the file that readers open, of a shard whose `spans` are at hand; if it has a `raw_version`."""
         raise NotImplementedError
 
     def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
@@ -129,6 +130,7 @@ def _read_only(form: object) -> ConfigError:
     return ConfigError(f"{type(form).__name__} is only read: write MDS, or one of the text formats")
 
 
+@cache
 def get_file_format(name: str) -> FileFormat:
     """Find a format of files by its name, or say which there are."""
     form = get_format(name) if name in formats else None
@@ -137,6 +139,7 @@ def get_file_format(name: str) -> FileFormat:
     return cast("FileFormat", form)
 
 
-def file_formats() -> list[str]:
+@cache
+def file_formats() -> tuple[str, ...]:
     """Name all formats of files that other programs write."""
-    return [name for name in formats.names() if hasattr(formats.get(name), "scan")]
+    return tuple(name for name in formats.names() if hasattr(formats.get(name), "scan"))
