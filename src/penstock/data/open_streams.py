@@ -15,9 +15,9 @@ from penstock.cache.cache import Cache, CachedStream
 from penstock.cache.progress import one_wait
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
-from penstock.data.file_streams import files_of
 from penstock.data.getitem import resolve_ids
-from penstock.data.local_files import LocalFiles
+from penstock.data.in_place.local_files import LocalFiles
+from penstock.data.in_place.streams import files_of
 from penstock.data.stats import make_stats
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.files import check_path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.counters import Counters
-    from penstock.data.file_streams import FilesOfStream
+    from penstock.data.in_place.streams import FilesOfStream
     from penstock.data.stats import LoopStats, Stats
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
@@ -124,7 +124,7 @@ def _open_stored(
     numbers: list[int | None] = []
     for name, stream in stored.items():
         files = files_of(stream, options.columns)
-        stream.choose_folder()
+        stream.choose_folder(None if files is None else files.root)
         if files is not None:
             folder: InPlace | None = None if files.folder is None else LocalFiles(files.folder)
             is_cached = True

@@ -148,12 +148,12 @@ class Stream:
         """The local folder, with the split."""
         return None if self.local is None else Path(self.local).expanduser() / (self.split or "")
 
-    def choose_folder(self) -> None:
-        """Say in `local` where the files of the stream are, if the user left that open."""
-        if self.local is None and self.remote is not None:
-            is_here = url_scheme(self.remote) in (None, "file")
-            root = LocalStore.from_url(self.remote).root if is_here else default_directory(self.remote, None)
-            self.local = str(root)
+    def choose_folder(self, root: str | None = None) -> None:
+        """Say in `local` where the files of the stream are, below a root, if the user left that open."""
+        place = root or self.remote
+        if self.local is None and place is not None:
+            is_here = url_scheme(place) in (None, "file")
+            self.local = str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
 
     @property
     def in_place(self) -> Path | None:

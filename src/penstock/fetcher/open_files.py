@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import About, Edition, editions_in
-from penstock.cachedir.layout import control_folder, new_part_path, stripe_of
+from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.versions import edition_of
 from penstock.errors import DataError, EmptyDatasetError, StoreError
 from penstock.fetcher.open_editions import digest_of
@@ -102,14 +102,11 @@ class FilesOpener:
         from penstock.scan.make_index import Scan
 
         known = _known_files(folder.directory, origin, files, objects)
-        scratch = control_folder(folder.directory)
-        make_folders(scratch, 0o700)
         scan = Scan(
             store=origin.store,
             url=origin.url,
             format=files.format,
             settings=files.settings,
-            scratch=scratch,
             on_begin=transfer.begin,
             on_bytes=transfer.add_bytes,
             check_wanted=transfer.check_wanted,

@@ -85,6 +85,7 @@ class FileFormat(ShardFormat, Protocol):
     suffixes: tuple[str, ...] = ()  # of names, such as (".parquet", ".pq"), without those of compression
     magic: bytes = b""  # bytes near its beginning, if there are any that tell
     magic_at: int = 0  # where they stand
+    has_schema: bool = True  # the columns of a file hold for all its rows, so all files of a dataset must agree on them
     setting_names: tuple[str, ...] = ()  # what users may say of it, besides `columns`: types= of a csv
     tail_bytes: int = 0  # how much of the end of a file a scan reads first: it is fetched for many files at once
 

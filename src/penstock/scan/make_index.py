@@ -19,7 +19,6 @@ from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from penstock.formats.files import FileFormat, ScannedFile
     from penstock.storage.base import ObjectInfo, Store
@@ -38,7 +37,6 @@ class Scan:
     url: str
     format: str | None = None  # None: seen from names and first bytes
     settings: Mapping[str, Any] = field(default_factory=dict)
-    scratch: Path | None = None  # where files that must be decompressed may lie meanwhile
     on_begin: Callable[[int], None] = lambda _: None  # hears how many bytes will be read, about
     on_bytes: Callable[[int], None] = lambda _: None
     check_wanted: Callable[[], None] = lambda: None  # raises once nobody wants the index any more
@@ -57,7 +55,8 @@ class Scan:
         self.on_begin(sum(min(info.num_bytes, form.tail_bytes or info.num_bytes) for info, _ in missing))
         scanned = {file.identity: file for file in self._scan_all(missing, form)}
         files = [scanned.get(_identity(info)) or known[_identity(info)] for info in objects]
-        check_alike(files, shown_url(self.url))
+        if form.has_schema:
+            check_alike(files, shown_url(self.url))
         return dump_files(files, self.settings)
 
     def _check_settings(self, form: FileFormat, kinds: Sequence[FileKind]) -> None:
@@ -84,7 +83,7 @@ class Scan:
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         self.check_wanted()
-        file = ScannedObject(self.store, info, kind.compression, self.on_bytes, self.scratch)
+        file = ScannedObject(self.store, info, kind.compression, self.on_bytes)
         if form.tail_bytes and kind.compression is None:
             file.fetch_tail(form.tail_bytes)
         found = form.scan(file, self.settings)

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from penstock.codecs.stream import split_compression
 from penstock.errors import ConfigError
 from penstock.storage.base import shown_url, url_scheme
 
 _MAGIC = re.compile(r"[*?\[{]")
 _WEB_MAGIC = re.compile(r"[*\[{]")  # `?` begins a query there
 _WEB = ("http", "https")
-_COMPRESSED = {".gz": "gz", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".br": "br", ".xz": "xz"}
-_SHORT = {".tgz": (".tar", "gz"), ".tbz2": (".tar", "bz2"), ".txz": (".tar", "xz"), ".tzst": (".tar", "zstd")}
 # What lies beside data, and is none.
 _BESIDE = re.compile(
     r"(?i)(readme|license|licence|changelog|dataset_infos?|dataset_dict|state)(\.[a-z]+)?|.*\.(md|crc|lock)"
@@ -47,14 +46,8 @@ def is_list(given: Given) -> bool:
 
 
 def split_suffix(name: str) -> tuple[str, str | None]:
-    """Give what a name ends in, in lower case, and how its content is compressed if the name says so."""
-    base = name.rpartition("/")[2].lower()
-    stem, dot, last = base.rpartition(".")
-    suffix = f"{dot}{last}" if stem else ""
-    if suffix in _SHORT:
-        return _SHORT[suffix]
-    compression = _COMPRESSED.get(suffix)
-    return (stem if compression else base), compression
+    """Give the last part of a name, in lower case, and how its content is compressed if the name says so."""
+    return split_compression(name.rpartition("/")[2].lower())
 
 
 def find_source(given: Given, suffixes: Sequence[str]) -> Source:
