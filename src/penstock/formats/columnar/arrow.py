@@ -1,4 +1,4 @@
-"""Arrow files and streams, read where they are: a shard is a record batch or some small ones, with their dictionaries."""
+"""Arrow files and streams, read where they are: a shard is a record batch or some small ones, and dictionaries."""
 
 from __future__ import annotations
 

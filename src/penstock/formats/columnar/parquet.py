@@ -18,7 +18,6 @@ from penstock.formats.columnar.footer import (
 )
 from penstock.formats.columnar.format import ColumnarFormat, corrupt, join_spans, read_types, write_shard
 from penstock.formats.columnar.thrift import CompactReader, ThriftError
-from penstock.formats.columnar.types import ColumnType
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
 from penstock.types import Span
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from penstock.formats.columnar.footer import ColumnChunk
+    from penstock.formats.columnar.types import ColumnType
     from penstock.formats.files import SpanBytes, StoredObject
     from penstock.index.model import ShardInfo
 
