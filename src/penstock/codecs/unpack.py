@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.codecs.compress import parse_compression
+from penstock.codecs.compress import reading_codec
 from penstock.errors import CorruptShardError, StoreError
 from penstock.files import appearing, open_file, translated
 from penstock.large_pages import new_memory
@@ -95,7 +95,7 @@ def release(data: mmap.mmap | bytes | memoryview) -> None:
 
 def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str) -> mmap.mmap | bytes:
     """Decompress into anonymous memory of the declared size. Pages that are never written cost nothing."""
-    codec, _ = parse_compression(compression)
+    codec = reading_codec(compression)
     if num_bytes == 0:
         codec.decompress_into(data, bytearray(), where)
         return b""
@@ -115,7 +115,7 @@ def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, w
 
 def unpack_into(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a new file."""
-    codec, _ = parse_compression(compression)
+    codec = reading_codec(compression)
     with translated(path), path.open("x+b") as file:
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)

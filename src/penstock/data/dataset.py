@@ -31,7 +31,6 @@ from penstock.reading.transforms import SampleTransforms, check_transform, make_
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.order.schedule import MixSchedule
     from penstock.reading.pass_reader import MakeSamples
     from penstock.reading.transforms import BatchTransform, SampleTransform
+    from penstock.scan.patterns import Given
     from penstock.types import Columns, Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
@@ -61,9 +61,13 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
 
     Args:
         streams: The streams to mix. For a single stream you can pass its `remote`, `local` and `split` instead.
-        remote: Where the dataset is: a URL or a path.
-        local: The folder in which fetched shards are kept; without a remote, the folder of the dataset.
-        split: A folder below both.
+        remote: Where the dataset is: a URL or a path of a folder, of a file, with `*` for several, or a list of these.
+        local: The folder in which fetched shards are kept; without a remote, where the dataset is.
+        split: A folder below both; of a dataset of the Hugging Face Hub, one of its splits.
+        format: What kind of files these are: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `webdataset`, `text`, or `mds`
+            for a dataset with an index; by default, names and first bytes tell.
+        types: What the columns of csv files hold, such as `{"price": "float", "count": "int"}`; others are text.
+        subset: Of a dataset of the Hugging Face Hub, one of its subsets (also called configurations).
         download_retry: How often in a row a request is tried again after a temporary failure; 0 means a single try.
         download_timeout: Seconds without a single byte. penstock gives up when these and all tries are used up.
         validate_hash: Name of the digest to check on each fetched file, and on files that are already there. Without
@@ -114,9 +118,12 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self,
         *,
         streams: Sequence[Stream] | None = None,
-        remote: str | os.PathLike[str] | None = None,
-        local: str | os.PathLike[str] | None = None,
+        remote: Given | None = None,
+        local: Given | None = None,
         split: str | None = None,
+        format: str | None = None,  # noqa: A002  what users call it
+        types: Mapping[str, str] | None = None,
+        subset: str | None = None,
         download_retry: int = 2,
         download_timeout: float = 60.0,
         validate_hash: str | None = None,

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.cache.once import keep_in_files
+from penstock.cachedir.once import keep_in_files
 from penstock.data.passes import NO_WORKER, SharedPasses
 from penstock.data.seat import is_worker, worker_of
 from penstock.errors import ResumeError

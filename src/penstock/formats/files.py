@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias, cast
 
 from penstock.errors import ConfigError
@@ -82,7 +83,9 @@ class FileFormat(ShardFormat, Protocol):
     """
 
     suffixes: tuple[str, ...] = ()  # of names, such as (".parquet", ".pq"), without those of compression
-    magic: bytes = b""  # its first bytes, if there are any that tell
+    magic: bytes = b""  # bytes near its beginning, if there are any that tell
+    magic_at: int = 0  # where they stand
+    has_schema: bool = True  # the columns of a file hold for all its rows, so all files of a dataset must agree on them
     setting_names: tuple[str, ...] = ()  # what users may say of it, besides `columns`: types= of a csv
     tail_bytes: int = 0  # how much of the end of a file a scan reads first: it is fetched for many files at once
 
@@ -128,6 +131,7 @@ def _read_only(form: object) -> ConfigError:
     return ConfigError(f"{type(form).__name__} is only read: write MDS, or one of the text formats")
 
 
+@cache
 def get_file_format(name: str) -> FileFormat:
     """Find a format of files by its name, or say which there are."""
     form = get_format(name) if name in formats else None
@@ -136,6 +140,7 @@ def get_file_format(name: str) -> FileFormat:
     return cast("FileFormat", form)
 
 
-def file_formats() -> list[str]:
+@cache
+def file_formats() -> tuple[str, ...]:
     """Name all formats of files that other programs write."""
-    return [name for name in formats.names() if hasattr(formats.get(name), "scan")]
+    return tuple(name for name in formats.names() if hasattr(formats.get(name), "scan"))

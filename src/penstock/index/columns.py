@@ -6,14 +6,15 @@ and can be written to a file and mapped again, which takes no time at all.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from penstock.arrays_file import ArraysFile, ArraysWriter
 from penstock.index.shards import Column, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-_ALIGNED_TO = 64
 _NO_DIGESTS: Mapping[str, str] = {}
 
 
@@ -178,38 +178,19 @@ class ShardColumns(Sequence[ShardInfo]):
     # --- As bytes -------------------------------------------------------------------------------------------
 
     def dump(self) -> npt.NDArray[np.uint8]:
-        """Give everything as one run of bytes: the length of a description, the description, the arrays."""
-        end = 0
-        where: dict[str, tuple[str, int, int]] = {}
+        """Give everything as the bytes of one file."""
+        out = BytesIO()
+        writer = ArraysWriter(out)
         for name, array in self._arrays.items():
-            where[name] = array.dtype.str, len(array), end
-            end = _aligned(end + array.nbytes)
-        about = {"layouts": list(map(asdict, self.layouts)), "digests": self._digest_kinds, "arrays": where}
-        text = json.dumps(about).encode()
-        first = _aligned(8 + len(text))
-        data = np.zeros(first + end, np.uint8)
-        data[:8] = np.array([len(text)], "<u8").view(np.uint8)
-        data[8 : 8 + len(text)] = np.frombuffer(text, np.uint8)
-        for name, (_, _, offset) in where.items():
-            stored = self._arrays[name].view(np.uint8)
-            data[first + offset : first + offset + len(stored)] = stored
-        return data
+            writer.add(name, array.dtype.str, array.view(np.uint8))
+        writer.finish({"layouts": list(map(asdict, self.layouts)), "digests": self._digest_kinds})
+        return np.frombuffer(out.getbuffer(), np.uint8)
 
     @classmethod
     def load(cls, data: npt.NDArray[np.uint8]) -> ShardColumns:
         """Take what `dump` gave, maybe mapped from a file, without reading more of it than the description."""
-        size = int(data[:8].view("<u8")[0])
-        about = json.loads(data[8 : 8 + size].tobytes())
-        first = _aligned(8 + size)
-        arrays = {
-            name: data[first + offset :][: count * np.dtype(kind).itemsize].view(kind)
-            for name, (kind, count, offset) in about["arrays"].items()
-        }
-        return cls(list(map(_layout, about["layouts"])), list(map(tuple, about["digests"])), arrays)
-
-
-def _aligned(position: int) -> int:
-    return -(-position // _ALIGNED_TO) * _ALIGNED_TO
+        file = ArraysFile(data, "a kept index")
+        return cls(list(map(_layout, file.about["layouts"])), list(map(tuple, file.about["digests"])), dict(file))
 
 
 def _layout(fields: dict[str, Any]) -> ShardLayout:

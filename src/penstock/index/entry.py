@@ -67,6 +67,7 @@ formats: Registry[Callable[[], EntryFormat]] = Registry(
         "csv": "penstock.formats.text:CSVFormat",
         "tsv": "penstock.formats.text:TSVFormat",
         "xsv": "penstock.formats.text:XSVFormat",
+        "parquet": "penstock.formats.columnar.parquet:ParquetFormat",
         "jsonl": "penstock.formats.lines.jsonl:JSONLinesFormat",
         "csv_file": "penstock.formats.lines.csv:CSVFileFormat",
         "tsv_file": "penstock.formats.lines.csv:TSVFileFormat",

@@ -33,6 +33,7 @@ class JSONLinesFormat(FileFormat):
     """Scans and opens files of JSON lines."""
 
     suffixes = (".jsonl", ".ndjson", ".jsonlines")
+    has_schema = False
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Count the lines, and look at the first ones for their keys."""
