@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
-_AT_ONCE = 64
+_AT_ONCE = 128
 
 
 def find_in_repository(store: Store, subset: str | None, split: str | None) -> list[ObjectInfo]:
