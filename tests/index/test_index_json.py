@@ -301,7 +301,7 @@ def test_an_entry_is_an_object(entry: Any) -> None:
         parse_entry(entry)
 
 
-@pytest.mark.parametrize("kind", ["", "MDS", "parquet", None, 3, ["mds"], {"mds": 1}])
+@pytest.mark.parametrize("kind", ["", "MDS", "orc", None, 3, ["mds"], {"mds": 1}])
 def test_unknown_formats_list_the_known_ones(kind: Any) -> None:
     with pytest.raises(BadIndexError, match=r"^Index file at here: shard 0 ") as caught:
         parse_entry(good_entry("csv") | {"format": kind, "column_sizes": [None, None], "columns": {}})

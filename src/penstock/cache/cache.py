@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.kept_index import keep_index
 from penstock.cache.lease import Lease, Paths, try_lease
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.editions import Edition, OpenEdition
-from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, settled
+from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, settled
+from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
@@ -79,7 +79,8 @@ class Cache:
             raise ConfigError(f"cache_limit is {limit_bytes} bytes, too small for any shard: raise it")
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
-        self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self.indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self.revisions: list[str | None] = [None] * len(self.streams)  # the commits that were opened
         self._counts = counts or CacheCounts([str(number) for number in range(len(streams))])
         self._process = PerProcess(partial(_ProcessState, self.streams))
 
@@ -90,7 +91,7 @@ class Cache:
 
         If the store is away, the edition that was opened last serves, with a warning.
         """
-        settings, item = self.streams[stream], item_of_index()
+        settings, item = self.streams[stream], item_of_index(self.streams[stream].files)
         where = f"{shown_url(settings.store.url).rstrip('/')}/{item.name}"
         for _ in range(_MOST_TRIES):
             answer = self._fetch(stream, item, is_urgent=True)
@@ -108,7 +109,7 @@ class Cache:
             if answer.away is not None:
                 text = f"cannot read {where}, so penstock uses the copy that it fetched last, in {settings.directory}"
                 warnings.warn(f"{text}. The error was: {answer.away}", stacklevel=7)
-            self._indexes[stream] = edition.name, index
+            self.indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
             self._process.get().opened[stream] = opened, index
             return index
         raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was being opened: try again later")
@@ -119,7 +120,7 @@ class Cache:
         found = state.opened[stream]
         if found is not None:
             return found
-        known = self._indexes[stream]
+        known = self.indexes[stream]
         if known is None:
             self.open_index(stream)
             return self._opened(stream)
@@ -159,9 +160,8 @@ class Cache:
         entry = opened.entry(shard)
         if entry is None:
             return False
-        first = index.shards[shard].parts[0].raw
-        path = state.paths[stream](opened.edition.name_of(first.basename, entry))
-        return entry.is_first_at(path, first.num_bytes)
+        name, num_bytes = raw_files(index.shards[shard], self.streams[stream])[0]
+        return entry.is_first_at(state.paths[stream](opened.edition.name_of(name, entry)), num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
         """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
@@ -216,7 +216,7 @@ class Cache:
     def _pins(self, stream: int, shards: Sequence[int]) -> Iterator[tuple[str, Path]]:
         index, directory = self._opened(stream)[1], self.streams[stream].directory
         for shard in shards:
-            name = index.shards[shard].name
+            name = raw_files(index.shards[shard], self.streams[stream])[0][0]
             yield name, pin_path(directory, name)
 
     # --- Other objects --------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "_indexes", "_counts")}
+        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "indexes", "revisions", "_counts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -311,7 +311,7 @@ class Cache:
 
     def _item(self, stream: int, shard: int) -> Item:
         opened, index = self._opened(stream)
-        return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream].validate_hash)
+        return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream])
 
     def _try_lease(self, stream: int, shard: int) -> Lease | None:
         state = self._process.get()
@@ -319,10 +319,10 @@ class Cache:
         entry = opened.entry(shard)
         if entry is None:
             return None
-        raw = [part.raw for part in index.shards[shard].parts]
+        raw = raw_files(index.shards[shard], self.streams[stream])
         path_of, name_of = state.paths[stream], opened.edition.name_of
-        paths = [path_of(name_of(file.basename, entry)) for file in raw]
-        return try_lease(paths, [file.num_bytes for file in raw], entry, self._released)
+        paths = [path_of(name_of(name, entry)) for name, _ in raw]
+        return try_lease(paths, [num_bytes for _, num_bytes in raw], entry, self._released)
 
     def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
         for _ in range(_MOST_TRIES):

@@ -72,7 +72,7 @@ class Paths:
 
 
 def try_lease(
-    paths: Sequence[str], sizes: Sequence[int], stamp: ShardStamp, on_close: Callable[[], None]
+    paths: Sequence[str], sizes: Sequence[int | None], stamp: ShardStamp, on_close: Callable[[], None]
 ) -> Lease | None:
     """Lease a shard by its files, or give None if they are not those that the table of the edition says."""
     first = paths[0]

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.files import add_files_options, look_at
 from penstock.printable import printable
 from penstock.units import format_bytes
 
@@ -19,6 +20,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "dataset", help="the folder or URL of the dataset; files in a store are downloaded again, without any cache"
     )
+    add_files_options(parser)
     parser.add_argument("--values", action="store_true", help="also decode every value, with all pixels of images")
     parser.add_argument(
         "--allow-unsafe-types", action="store_true", help="with --values: also unpickle pkl columns, which can run code"
@@ -29,9 +31,15 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check, and give 1 if something is wrong."""
-    from penstock.data.verify import verify_dataset
+    from penstock.data.verify import verify_dataset, verify_files
 
-    report = verify_dataset(options.dataset, read_values=options.values, allow_unsafe_types=options.allow_unsafe_types)
+    with look_at(options, is_fresh=True) as files:
+        if files is not None:
+            report = verify_files(files, read_values=options.values)
+        else:
+            report = verify_dataset(
+                options.dataset, read_values=options.values, allow_unsafe_types=options.allow_unsafe_types
+            )
     if options.json:
         print(json.dumps(asdict(report)))
     else:

@@ -70,6 +70,15 @@ _CODECS = {
 }
 
 
+# What other programs compress with; nothing is written so here.
+_ONLY_READ = {codec.name: codec for codec in (Codec("xz", "xz"),)}
+
+
+def reading_codec(text: str) -> Codec:
+    """Give the codec of `"zstd"` or `"zstd:7"`, for reading."""
+    return _ONLY_READ.get(text) or parse_compression(text)[0]
+
+
 def most_compressed_bytes(num_bytes: int) -> int:
     """Give a size that no codec exceeds: snappy asks for a sixth more than it is given."""
     return num_bytes + num_bytes // 6 + 4096

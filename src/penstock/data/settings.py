@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What streams take from their dataset where they leave it out.
-STREAM_DEFAULTS = ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+STREAM_DEFAULTS = (
+    "split",
+    "format",
+    "types",
+    "subset",
+    "download_retry",
+    "download_timeout",
+    "validate_hash",
+    "keep_zip",
+    "storage_options",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class EditionOpener:
         )
         edition.create(index, about)
         _publish_index(folder, edition, origin, info)
-        self._remove_old(folder, edition, about, evict)
+        self.remove_old(folder, edition, about, evict)
         return edition
 
     def _edition(self, directory: Path, source: str, index_digest: str, info: ObjectInfo | None) -> Edition:
@@ -92,7 +92,7 @@ class EditionOpener:
             self._unproven[known] = edition_of(source, index_digest, info, os.urandom(8).hex())
             return Edition(directory, self._unproven[known])
 
-    def _remove_old(self, folder: Folder, current: Edition, about: About, evict: Callable[[str], bool]) -> None:
+    def remove_old(self, folder: Folder, current: Edition, about: About, evict: Callable[[str], bool]) -> None:
         """Remove earlier editions of the same place that nobody reads, and the copies that only they had."""
         for edition in editions_in(folder.directory):
             if edition.name == current.name or edition.is_open():
@@ -205,13 +205,13 @@ class EditionWatch:
         return self._of(directory, edition).tags.get(key)
 
     def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], origin: Origin) -> None:
-        """Raise if the objects of a shard are not of its edition; what fitted its digest is, whatever else changed."""
+        """Raise if the objects of a shard are not of its edition; what fitted its digest or version surely is."""
         if item.number is None:
             return
         watched, edition = self._of(directory, item.edition), Edition(directory, item.edition)
         version = fingerprint(map(tag_of, infos))
         seen = edition.seen(item.number)
-        if not all(part.stored.digest for part in item.parts):
+        if not all(part.stored.is_pinned for part in item.parts):
             if seen not in (0, version):
                 raise self._changed(origin, infos[0].key, "it is not the object that was read before")
             for info in infos:
@@ -255,7 +255,7 @@ class EditionWatch:
 
     def _check_index(self, watched: _Watched, origin: Origin, key: str) -> None:
         watched.asked_at = time.monotonic()
-        if watched.about is None:
+        if watched.about is None or watched.about.listing is not None:
             return
         try:
             info = origin.store.stat(INDEX_NAME)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from penstock.index.model import Column, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample, Span
 
-# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`.
+# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`. Files that
+# other programs wrote may be mapped in part: see `formats.files`.
 ShardBytes: TypeAlias = mmap.mmap | bytes
 Rows: TypeAlias = "Sequence[int] | Int64Array"
 

@@ -137,10 +137,10 @@ def _has_size(path: Path, info: FileInfo) -> bool:
 
 
 def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardBytes:
-    """Map a stored file whose size, and digest if asked for, are those of the index."""
+    """Map a stored file whose size, if it is known, and digest, if asked for, are those of the index."""
     data = map_file(path)
     try:
-        if len(data) != info.num_bytes:
+        if info.is_exact and len(data) != info.num_bytes:
             raise CorruptShardError(
                 f"{path} has {len(data)} bytes, but the index says {info.num_bytes}: download or write it again",
                 path=str(path),

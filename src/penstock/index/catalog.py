@@ -32,7 +32,12 @@ class Catalog(Protocol):
 
 
 catalogs: Registry[Callable[[], Catalog]] = Registry(
-    "catalog", group="penstock.catalogs", builtin={"mosaic": "penstock.index.mosaic_json:MosaicCatalog"}
+    "catalog",
+    group="penstock.catalogs",
+    builtin={
+        "mosaic": "penstock.index.mosaic_json:MosaicCatalog",
+        "files": "penstock.index.files_json:FilesCatalog",
+    },
 )
 
 
