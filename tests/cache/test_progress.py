@@ -55,7 +55,7 @@ def test_a_terminal_shows_it_after_a_moment_and_is_clean_afterwards(clock: Simpl
     wait.show("shard 13/99", Progress())  # the fetcher is alive, and has no more to say
     assert not terminal.getvalue()
     wait.show("shard 13/99", REPORT)
-    assert "downloading shard 13/99 (1 MB of 4 MB), 9 files in the queue" in terminal.getvalue()
+    assert "downloading shard 13/99 (1 MB of 4 MB; 9 files queued)" in terminal.getvalue()
     wait.end()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
@@ -70,8 +70,7 @@ def test_elsewhere_it_is_a_line_in_the_log_every_few_seconds(
             clock.now += 1
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 4
     assert caplog.messages[0] == (
-        "penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB), 9 files in the queue, 0 B/s"
-        " in total"
+        "penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB; 9 files queued), 0 B/s"
     )
     assert caplog.messages[-1].startswith("penstock has waited 18 s")
 
@@ -95,7 +94,7 @@ def test_in_a_notebook_it_is_whole_lines_without_control_characters(
             show(REPORT)
             clock.now += 1
     first, second = stream.getvalue().splitlines(keepends=True)
-    assert first.startswith("penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB)")
+    assert first.startswith("penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB; ")
     assert second.startswith("penstock has waited 8 s")
     assert second.endswith("\n")
     assert not {"\r", "\x1b"} & set(stream.getvalue())

@@ -112,5 +112,4 @@ def describe(progress: Progress, what: str | None = None) -> str:
         return f"reading {name} ({size}), {rate}"
     if progress.num_wanted <= 1:
         return f"downloading {name} ({size}), {rate}"
-    # The rate is that of all downloads of this machine.
-    return f"downloading {name} ({size}), {progress.num_wanted} files in the queue, {rate} in total"
+    return f"downloading {name} ({size}; {progress.num_wanted} files queued), {rate}"
