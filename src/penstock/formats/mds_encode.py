@@ -89,7 +89,7 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         pieces.append(f"p{i}")
     end_run()
     body = "".join(f"        {statement}\n" for statement in statements)
-    joined = pieces[0] if len(pieces) == 1 else f"join(({', '.join(pieces)}))"
+    joined = " + ".join(pieces) if len(pieces) <= 2 else f"join(({', '.join(pieces)}))"
     return (
         "def encode(sample):\n"
         "    try:\n"
