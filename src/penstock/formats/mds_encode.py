@@ -81,7 +81,10 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
             values[f"s{i}"] = encoding.check_stored
             is_checked = type(encoding).check_stored is not Encoding.check_stored
             stored = f"s{i}(v{i})" if is_checked else f"v{i}"
-            statements.append(f"p{i} = {stored} if isinstance(v{i}, bytes) else e{i}(v{i})")
+            encoded = f"{stored} if isinstance(v{i}, bytes) else e{i}(v{i})"
+            if isinstance(encoding, StrEncoding):  # which is nearly all that comes, and the shortest way
+                encoded = f"v{i}.encode() if v{i}.__class__ is str else {encoded}"
+            statements.append(f"p{i} = {encoded}")
             if column.num_bytes is not None:
                 statements.append(
                     f"if p{i}.__class__ is not bytes or len(p{i}) != {column.num_bytes}: return careful(sample)"
