@@ -26,10 +26,10 @@ class MemoryFile:
     data: bytes
     chunk_bytes: int = 1 << 22
     is_compressed: bool = False
+    num_bytes: int = 0
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self.data)
+    def __post_init__(self) -> None:
+        self.num_bytes = len(self.data)
 
     def read(self, begin: int, end: int) -> bytes:
         assert 0 <= begin <= end <= len(self.data)

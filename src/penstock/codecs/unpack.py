@@ -51,6 +51,15 @@ def map_span(path: Path, begin: int, num_bytes: int) -> memoryview | bytes:
     return memoryview(mapped)[before:]
 
 
+def sliceable(data: mmap.mmap | bytes | memoryview) -> tuple[mmap.mmap | bytes, int]:
+    """Give what slices to `bytes` in one step, and where in it the data begins: a view takes two steps."""
+    if not isinstance(data, memoryview):
+        return data, 0
+    if isinstance(data.obj, MappedFile):  # a mapping that `map_span` made ends where the span does
+        return data.obj, len(data.obj) - len(data)
+    return bytes(data), 0
+
+
 def _mapping(data: mmap.mmap | bytes | memoryview) -> object:
     """Give what bytes are a part of."""
     return data.obj if isinstance(data, memoryview) else data

@@ -25,7 +25,6 @@ from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
-from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole
@@ -188,15 +187,16 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.counters = open_counters(len(self.streams))
         self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit, self.counters)
         source, first_ids = self._opened.source, self._opened.first_ids
-        named = zip(name_streams(self.streams), self._opened.lengths, self.streams, strict=True)
-        shards = [StreamShards(name=name, lengths=lengths, weight=stream.weight) for name, lengths, stream in named]
+        names = name_streams(self.streams)
+        shards = self._opened.describe(names, self.streams)
         self.epoch_size = fill_weights(self.streams, shards, settings.order)
         advise_on = partial(advise, source, reading.cache_limit)
         planner = Planner(shards, settings.order, allow_mix_change=allow_mix_change, advise=advise_on)
         of_streams = [stream.sample_transform for stream in self.streams]
         transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
         self._transforms = transforms if transforms.are_any else None
-        self.run = RunState(planner, settings.seat, batch_size)
+        places = [stream.described_place for stream in self.streams]
+        self.run = RunState(planner, settings.seat, batch_size, places, self._opened.versions(names))
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError,
 from penstock.files import check_path
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
+from penstock.order.options import StreamShards
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
@@ -55,6 +56,18 @@ class OpenedStreams:
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
     files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
 
+    def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
+        """Say of each stream what the order sees of it."""
+        return [
+            StreamShards(name=name, lengths=lengths, weight=stream.weight, **_counted(files))
+            for name, lengths, stream, files in zip(names, self.lengths, streams, self.files, strict=True)
+        ]
+
+    def versions(self, names: Sequence[str]) -> dict[str, str]:
+        """Name the versions of the files of each stream that has no index of its own."""
+        found = {name: files.index.columns.versions for name, files in zip(names, self.files, strict=True) if files}
+        return {name: version for name, version in found.items() if version}
+
     @property
     def first_ids(self) -> Int64Array:
         """The first id of each stream, and the end of the last."""
@@ -77,6 +90,14 @@ class OpenedStreams:
             _, shards = self.source.numbers_in(self.table, shards)
         for stream, numbers in self.table.cached_shards(shards):
             yield self.table.cache, stream, numbers
+
+
+def _counted(files: StreamFiles | None) -> dict[str, Any]:
+    """Give what counts besides the lengths of shards, if these are files of other programs."""
+    columns = None if files is None else files.index.columns
+    if columns is None or not columns.content:
+        return {}
+    return {"sizes": columns.raw_sizes, "content": columns.content}
 
 
 def open_streams(

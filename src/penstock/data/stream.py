@@ -156,6 +156,12 @@ class Stream:
             self.local = str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
 
     @property
+    def described_place(self) -> str:
+        """Where the data are, in words that are the same on all nodes: folders of a node may have other names there."""
+        is_here = self.url is None or url_scheme(self.url) in (None, "file")
+        return f"folders of each node{f', {self.split}' if self.split else ''}" if is_here else shown_url(str(self.url))
+
+    @property
     def in_place(self) -> Path | None:
         """Where the dataset can be read as it lies: without a remote, or with one of this machine and no local."""
         if self.remote is None:

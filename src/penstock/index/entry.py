@@ -73,6 +73,7 @@ formats: Registry[Callable[[], EntryFormat]] = Registry(
         "csv_file": "penstock.formats.lines.csv:CSVFileFormat",
         "tsv_file": "penstock.formats.lines.csv:TSVFileFormat",
         "text": "penstock.formats.lines.text:TextFileFormat",
+        "webdataset": "penstock.formats.webdataset.format:WebDatasetFormat",
     },
 )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, release, rest
+from penstock.codecs.unpack import check_whole, release, rest, sliceable
 from penstock.errors import CorruptShardError
 from penstock.formats.lines.scan import find_rows, load_details
 from penstock.formats.rows import check_rows
@@ -62,7 +61,7 @@ class LineReader:
                 " again, or fetch the file again",
                 shard=info.name,
             )
-        self._slices, self._shift = _sliceable(data)
+        self._slices, self._shift = sliceable(data)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -117,12 +116,3 @@ class LineReader:
     def _line_of(self, row: int) -> int:
         before: npt.NDArray[Any] = np.frombuffer(self._data, np.uint8)[self._skip : int(self._bounds[row])]
         return self._first_line + int(np.count_nonzero(before == ord("\n")))
-
-
-def _sliceable(data: FileBytes) -> tuple[mmap.mmap | bytes, int]:
-    """Give what slices to `bytes` in one step, and where in it the data begins: a view of a mapping takes two."""
-    if not isinstance(data, memoryview):
-        return data, 0
-    if isinstance(data.obj, mmap.mmap):  # `map_span` maps whole pages, to where the span ends
-        return data.obj, len(data.obj) - len(data)
-    return bytes(data), 0
