@@ -16,6 +16,7 @@ from penstock.cache.progress import one_wait
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
+from penstock.data.in_place.identity import DataIdentity
 from penstock.data.in_place.local_files import LocalFiles
 from penstock.data.in_place.streams import files_of
 from penstock.data.stats import make_stats
@@ -63,10 +64,17 @@ class OpenedStreams:
             for name, lengths, stream, files in zip(names, self.lengths, streams, self.files, strict=True)
         ]
 
-    def versions(self, names: Sequence[str]) -> dict[str, str]:
-        """Name the versions of the files of each stream that has no index of its own."""
-        found = {name: files.index.columns.versions for name, files in zip(names, self.files, strict=True) if files}
-        return {name: version for name, version in found.items() if version}
+    def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
+        """Say which data these are, besides what the order sees of them."""
+        identity = DataIdentity(tuple(stream.described_place for stream in streams))
+        for name, files in zip(names, self.files, strict=True):
+            if files is None or self.table is None:
+                continue
+            if versions := files.index.columns.versions:
+                identity.versions[name] = versions
+            if files.cached is not None and (revision := self.table.cache.revisions[files.cached]):
+                identity.revisions[name] = revision
+        return identity
 
     @property
     def first_ids(self) -> Int64Array:

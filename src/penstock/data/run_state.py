@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cachedir.once import keep_in_files
+from penstock.data.in_place.identity import DataIdentity
 from penstock.data.passes import NO_WORKER, SharedPasses
 from penstock.data.ranks.agreement import Agreement
 from penstock.data.seat import find_seat, is_worker, worker_of
@@ -117,16 +118,15 @@ class RunState:
         planner: Planner,
         seat: SeatSettings,
         batch_size: int | None,
-        places: Sequence[str] = (),
-        versions: Mapping[str, str] | None = None,
+        identity: DataIdentity = DataIdentity(),  # noqa: B008  frozen
     ) -> None:
         self.batch_size = batch_size
         self.passes = SharedPasses()
-        self._versions = versions or {}  # of streams of files, which a state carries
+        self.identity = identity
         self._planner, self._seat = planner, seat
         self._parents_seat: Seat | None = None
         found = [stream.fingerprint for stream in planner.streams]
-        self._agreement = Agreement(places, json.dumps([found, self._versions], sort_keys=True))
+        self._agreement = Agreement(identity.places, json.dumps([found, identity.state()], sort_keys=True))
         self.compare_with_ranks(waits=False)
 
     def compare_with_ranks(self, *, waits: bool) -> None:
@@ -207,18 +207,9 @@ class RunState:
                 f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run"
                 f" goes on with {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
             )
-        self._compare_versions(state.get("versions"))
+        if worker_of()[0] == 0:
+            self.identity.compare(state)
         self.passes.load(state)
-
-    def _compare_versions(self, saved: Any) -> None:
-        """Say so if files have other versions than when a state was saved, though the same names and sizes."""
-        before = saved if isinstance(saved, dict) else {}
-        changed = [name for name, version in self._versions.items() if before.get(name, version) != version]
-        if changed and worker_of()[0] == 0:
-            warn_user(
-                f"the files of stream {changed[0]!r} are other versions than when the state was saved, or a copy of"
-                " them: their names, sizes and numbers of rows are the same, so the run goes on with them"
-            )
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
         """Describe where the job stands, by what was delivered to all ranks or, failing that, by what this one yielded.
@@ -267,7 +258,7 @@ class RunState:
     def _describe(self, now: _Now, passes: PassState, at: Cursor) -> dict[str, Any]:
         began_on = (passes.state or {}).get("initial_physical_nodes") or now.seat.world.num_nodes
         described = with_mosaic_keys(now.run.plan.state_dict(at), began_on)
-        return {**described, "versions": dict(self._versions)} if self._versions else described
+        return {**described, **self.identity.state()}
 
     def describe_order(self) -> dict[str, Any]:
         """Say what decides the order of this run, by the names of a state."""

@@ -14,6 +14,7 @@ from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.scan.patterns import find_source, is_list
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.units import check_seconds, check_whole
 
@@ -137,6 +138,16 @@ class Stream:
         self.choose = count
         self.repeat = count / num_samples if num_samples else 0.0
         self.proportion = count / epoch_size if epoch_size else 0.0
+
+    def adopt_revision(self, commit: str) -> bool:
+        """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
+        if self.remote is None or url_scheme(self.remote) != "hf":
+            return False
+        named = parse_hub_url(self.remote)[2] or (self.storage_options or {}).get("revision")
+        if is_commit(named) or (self.storage_options or {}).get("revision"):
+            return False
+        self.remote = at_revision(self.remote, commit)
+        return True
 
     @property
     def url(self) -> str | None:
