@@ -145,7 +145,7 @@ def _bytes_of(block: npt.NDArray[Any] | None) -> tuple[memoryview, int] | None:
     """Give the bytes of elements that lie there as an array would, and how many each takes: quicker cut than arrays."""
     if block is None:
         return None
-    return memoryview(block.reshape(-1).view(np.uint8)), block.itemsize * math.prod(block.shape[1:])
+    return block.reshape(-1).view(np.uint8).data, block.itemsize * math.prod(block.shape[1:])
 
 
 def to_arrays(kind: ColumnType, values: list[Any]) -> list[Any]:
