@@ -35,6 +35,7 @@ class WebDatasetFormat(FileFormat):
     suffixes = (".tar",)
     magic = b"ustar"
     magic_at = 257
+    has_schema = False  # samples may lack some kinds of members
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Walk along the headers, and cut where a sample begins."""
