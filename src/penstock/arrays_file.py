@@ -111,8 +111,8 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         size = len(self._bytes)
         if size < _HEAD.size + _TAIL.size:
             raise self._error(f"has only {size} bytes")
-        magic, version, _ = _HEAD.unpack(self._bytes[: _HEAD.size])
-        length, end = _TAIL.unpack(self._bytes[-_TAIL.size :])
+        magic, version, _ = _HEAD.unpack(self._bytes[: _HEAD.size].tobytes())
+        length, end = _TAIL.unpack(self._bytes[-_TAIL.size :].tobytes())
         if magic != MAGIC or end != MAGIC:
             raise self._error("does not begin and end as such a file does")
         if version != VERSION:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import CorruptShardError
 from penstock.formats.base import ReadOptions, ShardReader
 from penstock.formats.files import ScannedFile, get_file_format
 from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
@@ -13,7 +15,7 @@ from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo, ShardLay
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.types import Columns, Sample
+    from penstock.types import Columns, Sample, Span
 
 
 @dataclass
@@ -40,6 +42,27 @@ class MemoryFile:
 
 
 @dataclass
+class _Fetched:
+    """Some spans of a file; any other byte was not fetched."""
+
+    file: MemoryFile
+    spans: tuple[Span, ...]
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def num_bytes(self) -> int:
+        return self.file.num_bytes
+
+    def read(self, begin: int, end: int) -> memoryview:
+        if not any(span.begin <= begin <= end <= span.end for span in self.spans):
+            raise CorruptShardError(f"bytes {begin} to {end} of {self.name} were not fetched")
+        return memoryview(self.file.data)[begin:end]
+
+
+@dataclass
 class InPlace:
     """A scanned file and its shards."""
 
@@ -59,18 +82,31 @@ class InPlace:
         infos = []
         for shard in self.scanned.shards:
             num_bytes = len(shard.span)
-            assert num_bytes == shard.raw_bytes
-            span = ObjectSpan(self.file.name, shard.span.begin, num_bytes)
-            part = Part(FileInfo(f"{self.file.name}@{shard.span.begin}", num_bytes), span=span)
+            span = ObjectSpan(self.file.name, shard.span.begin, num_bytes, self.file.num_bytes)
+            name = f"{self.file.name}@{shard.span.begin}"
+            if self.form.raw_version:
+                raw = FileInfo(f"{name}.raw", shard.raw_bytes, is_exact=shard.is_exact)
+                part = Part(raw, FileInfo(name, num_bytes), span)
+            else:
+                assert num_bytes == shard.raw_bytes
+                part = Part(FileInfo(name, num_bytes), span=span)
             infos.append(ShardInfo(self.layout, shard.num_samples, (part,), shard.details))
         return infos
 
+    def raw(self, info: ShardInfo, columns: tuple[str, ...] | None = None) -> bytes:
+        """Give what readers open, unpacked from no other bytes than the format asks for."""
+        span = info.parts[0].span
+        assert span is not None
+        if not self.form.raw_version:
+            return self.file.data[span.offset : span.offset + span.num_bytes]
+        out = BytesIO()
+        self.form.unpack(info, columns, _Fetched(self.file, self.form.spans(info, columns)), out)
+        return out.getvalue()
+
     @contextmanager
     def opened(self, **options: Any) -> Iterator[list[ShardReader]]:
-        readers = [
-            self.form.open([self.file.data[shard.span.begin : shard.span.end]], info, ReadOptions(**options))
-            for shard, info in zip(self.scanned.shards, self.infos, strict=True)
-        ]
+        wanted = ReadOptions(**options)
+        readers = [self.form.open([self.raw(info, wanted.columns)], info, wanted) for info in self.infos]
         yield readers
         for reader in readers:
             reader.close()

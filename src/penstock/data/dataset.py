@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from penstock.cache.progress import leave_lines_to_others
 from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
+from penstock.data.in_place.identity import adopt_revisions
 from penstock.data.mosaic_names import MosaicNames
 from penstock.data.open_streams import open_streams
 from penstock.data.orphans import end_with_parent
@@ -25,7 +26,6 @@ from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
-from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole
@@ -168,19 +168,13 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.columnar = columnar
         check_transform(batch_transform, "batch_transform")
         self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)
-        self._open(settings, batch_size, sample_transform, allow_mix_change=allow_mix_change)
+        self._sample_transform, self._allow_mix_change = sample_transform, allow_mix_change
+        self._open(settings, batch_size)
         if columnar:
             self.check_columnar()
 
     @cuts_interrupts_short
-    def _open(
-        self,
-        settings: DatasetSettings,
-        batch_size: int | None,
-        sample_transform: SampleTransform | None,
-        *,
-        allow_mix_change: bool,
-    ) -> None:
+    def _open(self, settings: DatasetSettings, batch_size: int | None) -> None:
         """Read the indexes of all streams, and make of them what this class answers from."""
         reading = settings.reading
         self.predownload, self.cache_limit, self.on_error = reading.predownload, reading.cache_limit, reading.on_error
@@ -188,15 +182,15 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.counters = open_counters(len(self.streams))
         self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit, self.counters)
         source, first_ids = self._opened.source, self._opened.first_ids
-        named = zip(name_streams(self.streams), self._opened.lengths, self.streams, strict=True)
-        shards = [StreamShards(name=name, lengths=lengths, weight=stream.weight) for name, lengths, stream in named]
+        names = name_streams(self.streams)
+        shards = self._opened.describe(names, self.streams)
         self.epoch_size = fill_weights(self.streams, shards, settings.order)
         advise_on = partial(advise, source, reading.cache_limit)
-        planner = Planner(shards, settings.order, allow_mix_change=allow_mix_change, advise=advise_on)
+        planner = Planner(shards, settings.order, allow_mix_change=self._allow_mix_change, advise=advise_on)
         of_streams = [stream.sample_transform for stream in self.streams]
-        transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
+        transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)
         self._transforms = transforms if transforms.are_any else None
-        self.run = RunState(planner, settings.seat, batch_size)
+        self.run = RunState(planner, settings.seat, batch_size, self._opened.identity(names, self.streams))
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 
     def __repr__(self) -> str:
@@ -381,6 +375,9 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
                 return  # another worker of this loader was here first
         if not isinstance(state, dict) or "epoch" not in state:
             raise ResumeError(f"a state is a dict with an epoch, not {type(state).__name__}: load one as it was saved")
+        if adopt_revisions(self.streams, self.run.identity, state):
+            self._opened.source.close()
+            self._open(self._settings, self.batch_size)
         self.run.load(dict(state))
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from penstock.cache.progress import one_wait
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
+from penstock.data.in_place.identity import DataIdentity
 from penstock.data.in_place.local_files import LocalFiles
 from penstock.data.in_place.streams import files_of
 from penstock.data.stats import make_stats
@@ -23,6 +24,7 @@ from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError,
 from penstock.files import check_path
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
+from penstock.order.options import StreamShards
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
@@ -55,6 +57,25 @@ class OpenedStreams:
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
     files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
 
+    def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
+        """Say of each stream what the order sees of it."""
+        return [
+            StreamShards(name=name, lengths=lengths, weight=stream.weight, **_counted(files))
+            for name, lengths, stream, files in zip(names, self.lengths, streams, self.files, strict=True)
+        ]
+
+    def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
+        """Say which data these are, besides what the order sees of them."""
+        identity = DataIdentity(tuple(stream.described_place for stream in streams))
+        for name, files in zip(names, self.files, strict=True):
+            if files is None or self.table is None:
+                continue
+            if versions := files.index.columns.versions:
+                identity.versions[name] = versions
+            if files.cached is not None and (revision := self.table.cache.revisions[files.cached]):
+                identity.revisions[name] = revision
+        return identity
+
     @property
     def first_ids(self) -> Int64Array:
         """The first id of each stream, and the end of the last."""
@@ -77,6 +98,14 @@ class OpenedStreams:
             _, shards = self.source.numbers_in(self.table, shards)
         for stream, numbers in self.table.cached_shards(shards):
             yield self.table.cache, stream, numbers
+
+
+def _counted(files: StreamFiles | None) -> dict[str, Any]:
+    """Give what counts besides the lengths of shards, if these are files of other programs."""
+    columns = None if files is None else files.index.columns
+    if columns is None or not columns.content:
+        return {}
+    return {"sizes": columns.raw_sizes, "content": columns.content}
 
 
 def open_streams(

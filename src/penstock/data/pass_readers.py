@@ -54,6 +54,7 @@ class PassReaders:
     @contextmanager
     def announced(self, num_workers: int) -> Iterator[Pass]:
         """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
+        self._run.compare_with_ranks(waits=True)
         begun = self._run.passes.announce(num_workers, self._run.start_of)
         self._announced = begun.number
         try:
@@ -76,6 +77,8 @@ class PassReaders:
 
     def _join(self, number: int | None, **makes: Any) -> PassReader:
         worker, num_workers = worker_of()
+        if number is None:
+            self._run.compare_with_ranks(waits=True)
         begun = self._run.passes.join(worker if is_worker() else NO_WORKER, pass_key(), self._run.start_of, number)
         return self._reader(begun, worker, num_workers, self.here.main, **makes)
 

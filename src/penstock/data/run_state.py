@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cachedir.once import keep_in_files
+from penstock.data.in_place.identity import DataIdentity
 from penstock.data.passes import NO_WORKER, SharedPasses
-from penstock.data.seat import is_worker, worker_of
+from penstock.data.ranks.agreement import Agreement
+from penstock.data.seat import find_seat, is_worker, worker_of
 from penstock.errors import ResumeError
 from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
@@ -68,7 +70,7 @@ class Planner:
         allow_mix_change: bool,
         advise: Callable[[StreamPlan, World, bool], None],
     ) -> None:
-        self._streams, self.settings = streams, settings
+        self.streams, self.settings = streams, settings
         self._allow_mix_change, self._advise = allow_mix_change, advise
         self._last: tuple[Any, PlannedRun] | None = None
 
@@ -78,7 +80,7 @@ class Planner:
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         plan, at = make_plan(
-            self._streams,
+            self.streams,
             self.settings,
             world=world,
             global_batch_size=global_batch_size,
@@ -111,11 +113,27 @@ class _Now(NamedTuple):
 class RunState:
     """Answers for the dataset who this rank is, what it gets, and what a state says."""
 
-    def __init__(self, planner: Planner, seat: SeatSettings, batch_size: int | None) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        seat: SeatSettings,
+        batch_size: int | None,
+        identity: DataIdentity = DataIdentity(),  # noqa: B008  frozen
+    ) -> None:
         self.batch_size = batch_size
         self.passes = SharedPasses()
+        self.identity = identity
         self._planner, self._seat = planner, seat
         self._parents_seat: Seat | None = None
+        found = [stream.fingerprint for stream in planner.streams]
+        self._agreement = Agreement(identity.places, json.dumps([found, identity.state()], sort_keys=True))
+        self.compare_with_ranks(waits=False)
+
+    def compare_with_ranks(self, *, waits: bool) -> None:
+        """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
+        if self._seat.rank is None and not is_worker():  # else the user says who this is, whatever others are
+            num_ranks = find_seat(num_nodes=1).world.num_ranks
+            (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------
 
@@ -189,6 +207,8 @@ class RunState:
                 f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run"
                 f" goes on with {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
             )
+        if worker_of()[0] == 0:
+            self.identity.compare(state)
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
@@ -237,7 +257,8 @@ class RunState:
 
     def _describe(self, now: _Now, passes: PassState, at: Cursor) -> dict[str, Any]:
         began_on = (passes.state or {}).get("initial_physical_nodes") or now.seat.world.num_nodes
-        return with_mosaic_keys(now.run.plan.state_dict(at), began_on)
+        described = with_mosaic_keys(now.run.plan.state_dict(at), began_on)
+        return {**described, **self.identity.state()}
 
     def describe_order(self) -> dict[str, Any]:
         """Say what decides the order of this run, by the names of a state."""

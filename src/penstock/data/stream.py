@@ -14,6 +14,7 @@ from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.scan.patterns import find_source, is_list
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.units import check_seconds, check_whole
 
@@ -138,6 +139,16 @@ class Stream:
         self.repeat = count / num_samples if num_samples else 0.0
         self.proportion = count / epoch_size if epoch_size else 0.0
 
+    def adopt_revision(self, commit: str) -> bool:
+        """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
+        if self.remote is None or url_scheme(self.remote) != "hf":
+            return False
+        named = parse_hub_url(self.remote)[2] or (self.storage_options or {}).get("revision")
+        if is_commit(named) or (self.storage_options or {}).get("revision"):
+            return False
+        self.remote = at_revision(self.remote, commit)
+        return True
+
     @property
     def url(self) -> str | None:
         """The remote, with the split."""
@@ -154,6 +165,12 @@ class Stream:
         if self.local is None and place is not None:
             is_here = url_scheme(place) in (None, "file")
             self.local = str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
+
+    @property
+    def described_place(self) -> str:
+        """Where the data are, in words that are the same on all nodes: folders of a node may have other names there."""
+        is_here = self.url is None or url_scheme(self.url) in (None, "file")
+        return f"folders of each node{f', {self.split}' if self.split else ''}" if is_here else shown_url(str(self.url))
 
     @property
     def in_place(self) -> Path | None:

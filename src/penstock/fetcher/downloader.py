@@ -243,7 +243,7 @@ class Downloader:
                 raise
             last.reopen()
             return Fetched(edition=last.name, away=str(error))
-        return Fetched(edition=edition.name)
+        return Fetched(edition=edition.name, revision=origin.revision())
 
     def _open_fetched(self, transfer: Transfer) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
@@ -274,7 +274,7 @@ class Downloader:
             if last is None:
                 raise
             return Fetched(edition=last.name, away=str(error))
-        return Fetched(edition=edition.name)
+        return Fetched(edition=edition.name, revision=origin.revision())
 
     def _last(self, transfer: Transfer, folder: Folder, origin: Origin) -> Edition | None:
         """Give the edition that was opened last, or one of the index that somebody else laid there."""

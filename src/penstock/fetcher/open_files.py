@@ -59,9 +59,12 @@ class FilesOpener:
 
     def find(self, folder: Folder, origin: Origin, files: FilesRequest, transfer: Transfer) -> MadeIndex:
         """List the files and give their index, from an earlier edition if nothing has changed."""
-        from penstock.scan.listing import Lister, listing_digest  # with NumPy, which most fetchers never need
+        from penstock.scan.listing import Lister, find_in_repository, listing_digest  # with NumPy, seldom needed here
 
-        objects = Lister(origin.store, origin.url).find(files.patterns, files.format)
+        if files.is_repository:
+            objects = find_in_repository(origin.store, files.subset, files.split)
+        else:
+            objects = Lister(origin.store, origin.url).find(files.patterns, files.format)
         if not objects:
             raise EmptyDatasetError(f"no files: {origin.where(files.patterns[0])}")
         transfer.check_wanted()

@@ -34,6 +34,11 @@ class Origin:
         """Name an object in messages."""
         return f"{shown_url(self.url).rstrip('/')}/{key}"
 
+    def revision(self) -> str | None:
+        """Give the commit that is read, if the store keeps commits."""
+        commit = getattr(self.store, "commit", None)
+        return None if commit is None else str(commit())
+
 
 def is_near(origin: Origin) -> bool:
     """Tell whether a store answers a question at once: nothing is gained by asking it less."""

@@ -6,6 +6,7 @@ and can be written to a file and mapped again, which takes no time at all.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import BytesIO
@@ -116,6 +117,22 @@ class ShardColumns(Sequence[ShardInfo]):
         return self._sums(self._has_packed)
 
     @property
+    def content(self) -> str:
+        """Name the objects that shards are parts of, by their names and sizes; empty if the index says no sizes."""
+        if not self._has_objects:
+            return ""
+        return _digest(self._arrays["object"], self._arrays["object_end"], self._arrays["object_bytes"])
+
+    @property
+    def versions(self) -> str:
+        """Name the versions of these objects."""
+        return _digest(self._arrays["version"], self._arrays["version_end"]) if self._has_objects else ""
+
+    @property
+    def _has_objects(self) -> bool:
+        return bool((self._arrays["object_bytes"] >= 0).any())
+
+    @property
     def _has_packed(self) -> npt.NDArray[np.bool_]:
         """Whether the packed form of a file comes after it."""
         return np.append(self._arrays["is_packed"][1:], False)
@@ -191,6 +208,13 @@ class ShardColumns(Sequence[ShardInfo]):
         """Take what `dump` gave, maybe mapped from a file, without reading more of it than the description."""
         file = ArraysFile(data, "a kept index")
         return cls(list(map(_layout, file.about["layouts"])), list(map(tuple, file.about["digests"])), dict(file))
+
+
+def _digest(*arrays: npt.NDArray[Any]) -> str:
+    hasher = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        hasher.update(array.tobytes())
+    return hasher.hexdigest()
 
 
 def _layout(fields: dict[str, Any]) -> ShardLayout:

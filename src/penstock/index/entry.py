@@ -67,6 +67,7 @@ formats: Registry[Callable[[], EntryFormat]] = Registry(
         "csv": "penstock.formats.text:CSVFormat",
         "tsv": "penstock.formats.text:TSVFormat",
         "xsv": "penstock.formats.text:XSVFormat",
+        "arrow": "penstock.formats.columnar.arrow:ArrowFormat",
         "parquet": "penstock.formats.columnar.parquet:ParquetFormat",
         "jsonl": "penstock.formats.lines.jsonl:JSONLinesFormat",
         "csv_file": "penstock.formats.lines.csv:CSVFileFormat",

@@ -47,8 +47,8 @@ class StreamPlan:
     @classmethod
     def make(cls, streams: Sequence[StreamShards], options: OrderOptions) -> StreamPlan:
         """Plan a run: what the options leave open follows from the shard lengths."""
-        lengths = [stream.lengths for stream in streams]
-        lanes = options.num_canonical_nodes or (default_lanes(lengths) if options.shuffle else 1)
+        lengths, sizes = [stream.lengths for stream in streams], [stream.sizes for stream in streams]
+        lanes = options.num_canonical_nodes or (default_lanes(lengths, sizes) if options.shuffle else 1)
         return cls(
             streams=tuple(streams),
             options=options,
@@ -270,4 +270,4 @@ def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, n
     """Fix how many shards of a stream each lane keeps open."""
     if options.shuffle_block_size is not None:
         return window_of_block(stream.lengths, options.shuffle_block_size)
-    return default_window(stream.lengths, num_lanes, num_streams)
+    return default_window(stream.lengths, num_lanes, num_streams, stream.sizes)

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamShards:
-    """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight."""
+    """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight.
+
+    Files of other programs have shards of any size, so these count, too, and names and sizes of the files tell one
+    dataset from another. Of a dataset with an index of its own, both are left out: its order is promised for ever.
+    """
 
     name: str
     lengths: Int64Array
     weight: StreamWeight = field(default_factory=StreamWeight)
+    sizes: Int64Array | None = None  # bytes of each shard as it is read
+    content: str = ""  # names the files
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", np.asarray(self.lengths, dtype=np.int64))
@@ -36,8 +42,9 @@ class StreamShards:
 
     @property
     def fingerprint(self) -> str:
-        """Name the shard lengths: other lengths are other data."""
-        return hashlib.blake2b(self.lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        """Name the shard lengths, and the files if they count: others are other data."""
+        named = self.lengths.astype("<i8").tobytes() + self.content.encode()
+        return hashlib.blake2b(named, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

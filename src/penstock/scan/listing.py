@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
+from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
 from penstock.scan.patterns import fits, has_magic, is_beside, is_hidden, literal_prefix
 from penstock.storage.base import shown_url, url_scheme
+from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
 
 _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
 _AT_ONCE = 64
+
+
+def find_in_repository(store: Store, subset: str | None, split: str | None) -> list[ObjectInfo]:
+    """Give the files of a split of a repository of the Hub, by what it says of itself and by their names."""
+    objects = {info.key: info for info in store.list()}
+    texts = []
+    for name in (README, OWN_SETTINGS):
+        info = objects.get(name)
+        text = None if info is None else store.read(name, Span(0, min(info.num_bytes, MAX_HEAD_BYTES)))
+        texts.append(None if text is None else text.decode("utf-8", "replace"))
+    return [objects[name] for name in choose_files(list(objects), read_subsets(*texts), subset, split)]
 
 
 class Lister:

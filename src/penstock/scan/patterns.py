@@ -15,6 +15,7 @@ from functools import cache
 from penstock.codecs.stream import split_compression
 from penstock.errors import ConfigError
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.hub_location import parse_hub_url
 
 _MAGIC = re.compile(r"[*?\[{]")
 _WEB_MAGIC = re.compile(r"[*\[{]")  # `?` begins a query there
@@ -88,10 +89,9 @@ def _parts(url: str) -> tuple[str, list[str]]:
     else:
         host, _, path = url.partition("://")[2].partition("/")
         head = f"{url.partition('://')[0]}://{host}/"
-        if scheme == "hf" and host in ("datasets", "models", "spaces"):
-            # The name of a repository is two parts, and cannot be cut.
-            parts = path.split("/")
-            head, path = head + "/".join(parts[:2]) + "/", "/".join(parts[2:])
+        if scheme == "hf":  # what names a repository and its revision cannot be cut
+            path = parse_hub_url(url)[3]
+            head = url.rstrip("/").removesuffix(path)
     parts = [part for part in path.split("/") if part]
     if not parts:
         raise ConfigError(f"{shown_url(url)!r} names no file or folder")

@@ -24,6 +24,11 @@ _SPECIAL_REVISION = re.compile(r"refs/(convert/[\w.-]+|pr/\d+)(?=/|$)")  # the o
 _OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint", "revision": "revision"}
 
 
+def is_commit(revision: str | None) -> bool:
+    """Tell whether a revision is a commit, and not a branch."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubLocation:
     """A folder of a repository of the Hub, or of a bucket, which has no revisions."""
@@ -43,7 +48,7 @@ class HubLocation:
     @property
     def is_commit(self) -> bool:
         """Tell whether the revision is a commit, which never changes."""
-        return _COMMIT.fullmatch(self.revision) is not None
+        return is_commit(self.revision)
 
     def path(self, key: str) -> str:
         """Give the path of a key within the repository."""
@@ -101,6 +106,13 @@ def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
     if revision and kind == "bucket":
         raise ConfigError(f"{shown_url(url)} names a revision, and buckets have none")
     return kind or "model", repo, revision, root
+
+
+def at_revision(url: str, revision: str) -> str:
+    """Give a URL that names a revision, instead of the branch that it names or leaves open."""
+    kind, repo, _, root = parse_hub_url(url)
+    shown = next(name for name, value in _KINDS.items() if value == kind)
+    return "/".join(filter(None, (f"hf://{shown}", f"{repo}@{quote(revision, safe='')}", root)))
 
 
 def resolve_hub(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Fetched:
     num_downloaded: int = 0  # bytes; 0: it was there already
     edition: str = ""  # that an index opened
     away: str | None = None  # why the store cannot be read: then the edition is the one that was opened last
+    revision: str | None = None  # the commit that was opened, if the store has such
     warnings: tuple[str, ...] = ()
 
 

@@ -22,11 +22,14 @@ class FilesRequest:
     settings: dict[str, Any] = field(default_factory=dict, hash=False)  # what the user said of the format
     columns: tuple[str, ...] | None = None  # those that are read; None: all
     may_have_index: bool = False  # the root may be the folder of a dataset with an index.json, which comes first
+    is_repository: bool = False  # the root is a repository of the Hub, whose own rules say which files are meant
+    subset: str | None = None
+    split: str | None = None
 
     @property
     def question(self) -> str:
         """What decides which shards there are, as text."""
-        return json.dumps([self.patterns, self.format, self.settings], sort_keys=True)
+        return json.dumps([self.patterns, self.format, self.settings, self.subset, self.split], sort_keys=True)
 
     @property
     def digest(self) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.cache.proxied import open_proxied
+from penstock.errors import ConfigError, ObjectNotFoundError
 from penstock.index.catalog import INDEX_NAME
 from penstock.scan.detect import format_of, known_suffixes
 from penstock.scan.patterns import Source, find_source, has_magic, is_file_name
 from penstock.storage.base import url_scheme
+from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.wire.settings import FilesRequest
 
@@ -44,15 +47,26 @@ def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream |
     if source is None:
         _refuse_settings(stream)
         return None
-    may_have_index = source.patterns == ("",) and name is None and not _is_here(source.root)
     request = FilesRequest(
         patterns=source.patterns,
         format=name,
         settings=_settings(stream),
         columns=columns,
-        may_have_index=may_have_index,
+        may_have_index=source.patterns == ("",) and name is None and not _is_here(source.root),
     )
+    if _is_repository(source.root) and source.patterns == ("",):
+        request = replace(request, is_repository=True, subset=stream.subset, split=stream.split or None)
+    elif stream.subset is not None:
+        raise ConfigError("subset= is for whole repositories of the Hugging Face Hub: name the files by a glob instead")
     return FilesOfStream(source.root, request)
+
+
+def _is_repository(url: str) -> bool:
+    """Tell whether a URL names a dataset of the Hub, and nothing in it."""
+    if url_scheme(url) != "hf":
+        return False
+    kind, _, _, path = parse_hub_url(url)
+    return kind == "dataset" and not path
 
 
 def _source(stream: Stream, *, is_said: bool) -> Source | None:
@@ -60,6 +74,8 @@ def _source(stream: Stream, *, is_said: bool) -> Source | None:
         if stream.split:
             raise ConfigError("split= is a folder below remote, and a list of files has none: leave it out")
         return Source(str(stream.remote or stream.local), stream.patterns)
+    if stream.remote is not None and _is_repository(stream.remote):
+        return _of_repository(stream, stream.remote)
     url = stream.url or str(stream.folder)
     if url.endswith(("/", os.sep)) or not _is_here(url):
         return find_source(url, known_suffixes())
@@ -70,6 +86,15 @@ def _source(stream: Stream, *, is_said: bool) -> Source | None:
     if path.is_file():
         return Source(str(path.parent), (path.name,))
     return find_source(url, known_suffixes()) if has_magic(url) or is_file_name(url, known_suffixes()) else None
+
+
+def _of_repository(stream: Stream, url: str) -> Source | None:
+    """Take a repository as a whole, unless its split is a folder with an index."""
+    if stream.split and stream.format is None:
+        with suppress(ObjectNotFoundError):
+            open_proxied(url, stream.storage_options).stat(f"{stream.split.strip('/')}/{INDEX_NAME}")
+            return None
+    return Source(url, ("",))
 
 
 def _settings(stream: Stream) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, CorruptShardError, PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import describe_schema, pyarrow
 from penstock.formats.columnar.footer import (
@@ -16,50 +16,27 @@ from penstock.formats.columnar.footer import (
     read_row_groups,
     write_row_groups,
 )
-from penstock.formats.columnar.reader import ColumnsReader
+from penstock.formats.columnar.format import ColumnarFormat, corrupt, join_spans, read_types, write_shard
 from penstock.formats.columnar.thrift import CompactReader, ThriftError
-from penstock.formats.columnar.types import ColumnType, parse_type
-from penstock.formats.columnar.write import write_columns
-from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
-from penstock.formats.rows import check_projection
+from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import BinaryIO
 
-    from penstock.formats.base import ReadOptions, ShardReader
     from penstock.formats.columnar.footer import ColumnChunk
-    from penstock.formats.files import FileBytes, SpanBytes, StoredObject
-    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.formats.columnar.types import ColumnType
+    from penstock.formats.files import SpanBytes, StoredObject
+    from penstock.index.model import ShardInfo
 
 _TAIL_BYTES = 16 << 10  # what is asked for first: most footers are shorter
 _LONGEST_FOOTER = 1 << 30
 _SMALLEST_SHARD = 1 << 20  # unpacked; row groups that are smaller are joined
-# Fetching bytes between two columns that nobody asked for is cheaper than asking twice.
-_LARGEST_GAP = 16 << 10
 _DECODED_BYTES = 16 << 20  # at a time: what sizes in a footer say may be several times too little
 _MOST_ROWS = 1 << 40
 _ENCRYPTED_MAGIC = b"PARE"
-
-
-class ColumnarFormat(FileFormat):
-    """What formats share whose shards are unpacked into files of columns."""
-
-    raw_version = "columns1"
-    needs_unpacking = True
-
-    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
-        """Refuse columns that are not there."""
-        check_projection(layout, options)
-
-    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
-        """Open the file of columns."""
-        self.check(info.layout, options)
-        [data] = parts
-        assert not isinstance(data, memoryview)  # noqa: S101  it is a file of its own
-        return ColumnsReader(data, info, options)
 
 
 class ParquetFormat(ColumnarFormat):
@@ -67,6 +44,7 @@ class ParquetFormat(ColumnarFormat):
 
     suffixes = (".parquet", ".pq", ".parq")
     magic = MAGIC
+    tail_bytes = _TAIL_BYTES
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Read the footer."""
@@ -75,7 +53,7 @@ class ParquetFormat(ColumnarFormat):
             head, row_groups = parse_footer(footer)
             columns = _describe(head, file.name)
         except ThriftError as error:
-            raise _corrupt(file.name, f"has a footer that cannot be read: {error}") from error
+            raise corrupt(file.name, f"has a footer that cannot be read: {error}") from error
         for group in row_groups:
             _check_row_group(group, footer_begin, file.name)
         shards = tuple(map(_to_shard, _join_small([group for group in row_groups if group.num_rows])))
@@ -91,7 +69,7 @@ class ParquetFormat(ColumnarFormat):
         chunks = [chunk for group in _row_groups(info) for chunk in group.chunks if _is_wanted(chunk, columns)]
         span = info.parts[0].span
         end = span.object_bytes if span is not None and span.object_bytes is not None else None
-        return _join_spans([(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks], end)
+        return join_spans([(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks], end)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""
@@ -117,47 +95,6 @@ class ParquetFormat(ColumnarFormat):
         write_shard(batches(), types, info, out)
 
 
-def write_shard(
-    batches: Iterator[Any], types: Sequence[tuple[str, ColumnType]], info: ShardInfo, out: BinaryIO
-) -> None:
-    """Write what pyarrow makes of a shard; that it cannot is an error that names the file."""
-    write_columns(
-        _translated(batches, info.name),
-        types,
-        out,
-        name=info.name,
-        num_rows=info.num_samples,
-        max_bytes=(1 << 30) + 1000 * info.parts[0].stored.num_bytes,
-    )
-    # It keeps what it had in use at most, in case that it needs as much again.
-    pyarrow().default_memory_pool().release_unused()
-
-
-def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except PenstockError:
-            raise
-        except MemoryError as error:
-            raise _corrupt(name, f"cannot be decoded within the memory there is: {error}") from error
-        except Exception as error:  # pyarrow's errors are of many classes
-            raise _corrupt(name, f"cannot be decoded: {error}") from error
-        yield batch
-
-
-def read_types(layout: ShardLayout, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
-    """Give the types of the columns that are asked for, in their order in the file."""
-    types = layout.settings["types"]
-    return [(name, parse_type(kind, layout.format)) for name, kind in types if columns is None or name in columns]
-
-
-def _corrupt(name: str, reason: str) -> CorruptShardError:
-    return CorruptShardError(f"{name} {reason}", shard=name)
-
-
 # --- Footers --------------------------------------------------------------------------------------------------
 
 
@@ -165,17 +102,17 @@ def _read_footer(file: StoredObject) -> tuple[bytes, int]:
     """Give the footer and where it begins: mostly by one request, else by two."""
     size = file.num_bytes
     if size < 12:
-        raise _corrupt(file.name, f"is no Parquet file: it has only {size} bytes")
+        raise corrupt(file.name, f"is no Parquet file: it has only {size} bytes")
     begin = max(0, size - _TAIL_BYTES)
     tail = file.read(begin, size)
     if tail[-4:] == _ENCRYPTED_MAGIC:
-        raise _corrupt(file.name, "is encrypted, which penstock does not read")
+        raise corrupt(file.name, "is encrypted, which penstock does not read")
     if tail[-4:] != MAGIC:
-        raise _corrupt(file.name, "is no Parquet file, or was cut: it does not end as one")
+        raise corrupt(file.name, "is no Parquet file, or was cut: it does not end as one")
     length = int.from_bytes(tail[-8:-4], "little")
     footer_begin = size - 8 - length
     if footer_begin < len(MAGIC) or length > _LONGEST_FOOTER:
-        raise _corrupt(file.name, f"has a footer of {length} bytes, which is longer than the file, or than is sane")
+        raise corrupt(file.name, f"has a footer of {length} bytes, which is longer than the file, or than is sane")
     if footer_begin < begin:
         tail = file.read(footer_begin, begin) + tail
         begin = footer_begin
@@ -190,7 +127,7 @@ def _describe(head: FileHead, name: str) -> tuple[tuple[str, ColumnType], ...]:
     except PenstockError:
         raise
     except Exception as error:  # pyarrow's errors are of many classes
-        raise _corrupt(name, f"has a schema that cannot be read: {error}") from error
+        raise corrupt(name, f"has a schema that cannot be read: {error}") from error
 
 
 @lru_cache(maxsize=64)
@@ -202,10 +139,10 @@ def _describe_once(head: FileHead) -> tuple[tuple[str, ColumnType], ...]:
 
 def _check_row_group(group: RowGroup, end: int, name: str) -> None:
     if group.num_rows > _MOST_ROWS or group.raw_bytes > 1 << 50:
-        raise _corrupt(name, f"has a row group of {group.num_rows} rows, which cannot be")
+        raise corrupt(name, f"has a row group of {group.num_rows} rows, which cannot be")
     begin, group_end = group.bounds
     if begin < len(MAGIC) or group_end > end:
-        raise _corrupt(name, "has a row group that does not lie within the file")
+        raise corrupt(name, "has a row group that does not lie within the file")
 
 
 def _join_small(groups: list[RowGroup]) -> Iterator[list[RowGroup]]:
@@ -235,7 +172,7 @@ def _row_groups(info: ShardInfo) -> list[RowGroup]:
     try:
         return read_row_groups(CompactReader(info.details), ())
     except ThriftError as error:
-        raise _corrupt(info.name, f"has an entry in the index that cannot be read: {error}") from error
+        raise corrupt(info.name, f"has an entry in the index that cannot be read: {error}") from error
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------
@@ -247,17 +184,6 @@ def _is_wanted(chunk: ColumnChunk, columns: tuple[str, ...] | None) -> bool:
         return True
     path = ".".join(chunk.path)
     return any(path == name or path.startswith(f"{name}.") for name in columns)
-
-
-def _join_spans(bounds: Iterable[tuple[int, int]], end: int | None) -> tuple[Span, ...]:
-    joined: list[tuple[int, int]] = []
-    for begin, stop in sorted(bounds):
-        stop = stop if end is None else min(stop, end)
-        if joined and begin <= joined[-1][1] + _LARGEST_GAP:
-            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
-        else:
-            joined.append((begin, stop))
-    return tuple(Span(begin, stop) for begin, stop in joined)
 
 
 class _SpansFile:
