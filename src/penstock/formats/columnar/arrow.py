@@ -9,7 +9,14 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.formats.columnar.arrow_types import describe_schema, pyarrow
-from penstock.formats.columnar.format import ColumnarFormat, corrupt, join_spans, read_types, write_shard
+from penstock.formats.columnar.format import (
+    ColumnarFormat,
+    corrupt,
+    join_spans,
+    read_types,
+    reading_entry,
+    write_shard,
+)
 from penstock.formats.columnar.ipc import (
     DICTIONARY_BATCH,
     END_OF_STREAM,
@@ -77,7 +84,8 @@ class ArrowFormat(ColumnarFormat):
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Read the batches as a stream of their own."""
         pa = pyarrow()
-        pieces = [memoryview(b64decode(info.layout.settings["schema"]))]
+        with reading_entry(info):
+            pieces = [memoryview(b64decode(info.layout.settings["schema"]))]
         pieces += [stored.read(begin, end) for begin, end in _bounds(info).tolist()]
 
         def batches() -> Iterator[Any]:
@@ -88,7 +96,7 @@ class ArrowFormat(ColumnarFormat):
                     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
                     yield from (batch.slice(begin, rows) for begin in range(0, batch.num_rows, rows))
 
-        write_shard(batches(), read_types(info.layout, columns), info, out)
+        write_shard(batches(), read_types(info, columns), info, out)
 
 
 def _describe(schema: bytes, name: str) -> Any:
@@ -139,11 +147,10 @@ def _raw_bytes(message: Message) -> int:
 
 def _bounds(info: ShardInfo) -> Int64Array:
     """Give where the messages of a shard begin and end."""
-    if not info.details or len(info.details) % 16:
-        raise corrupt(info.name, "has an entry in the index that cannot be read")
-    bounds: Int64Array = np.frombuffer(info.details, "<i8").reshape(-1, 2)
-    if (bounds[:, 0] < 0).any() or (bounds[:, 0] > bounds[:, 1]).any():
-        raise corrupt(info.name, "has an entry in the index that cannot be read")
+    with reading_entry(info):
+        bounds: Int64Array = np.frombuffer(info.details, "<i8").reshape(-1, 2)
+        if (bounds[:, 0] < 0).any() or (bounds[:, 0] > bounds[:, 1]).any():
+            raise ValueError("its messages begin nowhere")
     return bounds
 
 

@@ -88,7 +88,8 @@ class FileHead:
         """Take what `to_json` gave."""
         metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in fields["arrow_schema"])
         schema, created_by = b64decode(fields["schema"]), fields["created_by"].encode("latin-1")
-        return cls(fields["version"], schema, metadata, created_by)
+        _read_schema(CompactReader(schema))
+        return cls(int(fields["version"]), schema, metadata, created_by)
 
     @property
     def hidden_bytes(self) -> int:

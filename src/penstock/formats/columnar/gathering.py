@@ -164,7 +164,7 @@ class _ListColumn(_ValueColumn):
             return values
         sizes = list(map(len, arrays))
         flat = np.concatenate(arrays)
-        if len(set(sizes)) == 1 and sizes[0]:
+        if len(set(sizes)) == 1:
             block = flat.reshape(len(sizes), *arrays[0].shape)
             if not self._by_sample and len(arrays) == len(values):
                 return block

@@ -16,7 +16,14 @@ from penstock.formats.columnar.footer import (
     read_row_groups,
     write_row_groups,
 )
-from penstock.formats.columnar.format import ColumnarFormat, corrupt, join_spans, read_types, write_shard
+from penstock.formats.columnar.format import (
+    ColumnarFormat,
+    corrupt,
+    join_spans,
+    read_types,
+    reading_entry,
+    write_shard,
+)
 from penstock.formats.columnar.thrift import CompactReader, ThriftError
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
@@ -65,19 +72,19 @@ class ParquetFormat(ColumnarFormat):
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
         """Give where the wanted columns of all row groups lie, near ones together."""
-        head = FileHead.from_json(info.layout.settings["head"])
-        chunks = [chunk for group in _row_groups(info) for chunk in group.chunks if _is_wanted(chunk, columns)]
+        head, groups = _read_entry(info)
+        chunks = [chunk for group in groups for chunk in group.chunks if _is_wanted(chunk, columns)]
         span = info.parts[0].span
         end = span.object_bytes if span is not None and span.object_bytes is not None else None
         return join_spans([(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks], end)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""
-        head = FileHead.from_json(info.layout.settings["head"])
-        types = read_types(info.layout, columns)
-        groups = _row_groups(info)
+        head, groups = _read_entry(info)
+        types = read_types(info, columns)
         raw_bytes = sum(chunk.raw_bytes for group in groups for chunk in group.chunks if _is_wanted(chunk, columns))
-        batch_rows = max(1, info.num_samples * _DECODED_BYTES // max(raw_bytes, 1))
+        batch_rows = max(1, min(info.num_samples, info.num_samples * _DECODED_BYTES // max(raw_bytes, 1)))
+        names = [name for name, _ in types]
         pq = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = MAGIC + head.footer(info.num_samples, info.details)
 
@@ -85,12 +92,8 @@ class ParquetFormat(ColumnarFormat):
             metadata = pq.read_metadata(pyarrow().BufferReader(footer))
             # It would hold on to the compressed bytes of the last group.
             with pq.ParquetFile(_SpansFile(stored), metadata=metadata, pre_buffer=False) as file:
-                yield from file.iter_batches(
-                    batch_size=min(batch_rows, info.num_samples),
-                    row_groups=list(range(len(groups))),
-                    columns=[name for name, _ in types],
-                    use_threads=False,
-                )
+                for group in range(len(groups)):  # one by one: dictionaries within lists cannot be joined
+                    yield from file.iter_batches(batch_rows, [group], names, use_threads=False)
 
         write_shard(batches(), types, info, out)
 
@@ -168,11 +171,10 @@ def _to_shard(groups: list[RowGroup]) -> ScannedShard:
     )
 
 
-def _row_groups(info: ShardInfo) -> list[RowGroup]:
-    try:
-        return read_row_groups(CompactReader(info.details), ())
-    except ThriftError as error:
-        raise corrupt(info.name, f"has an entry in the index that cannot be read: {error}") from error
+def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
+    """Give what the index says of a shard."""
+    with reading_entry(info):
+        return FileHead.from_json(info.layout.settings["head"]), read_row_groups(CompactReader(info.details), ())
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------
