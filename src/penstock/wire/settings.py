@@ -1,5 +1,5 @@
 """What a cache is told: which directories, fed by which stores, how patiently."""
-# ruff: noqa: TC001, TC003  the types of fields are looked at when messages are read
+# ruff: noqa: TC003  the types of fields are looked at when messages are read
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreSettings
+from penstock.storage.base import StoreSettings, url_scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,11 @@ class CachedStream:
     timeout_s: float = 60.0  # the longest without a single byte; both are used up before a store is given up
     is_private: bool = False  # nobody else may read the files: they lie below the user's own cache
     files: FilesRequest | None = None  # what to look for in the store; None: an index.json
+
+    @property
+    def copies_local_files(self) -> bool:
+        """Whether the directory holds unpacked copies of files of this machine: more of them than fit may be wanted."""
+        return self.files is not None and url_scheme(self.store.url) in (None, "file")
 
     def __post_init__(self) -> None:
         if self.retry < 0:
