@@ -48,13 +48,8 @@ class _Fetched:
     file: MemoryFile
     spans: tuple[Span, ...]
 
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def num_bytes(self) -> int:
-        return self.file.num_bytes
+    def __post_init__(self) -> None:
+        self.name, self.num_bytes = self.file.name, self.file.num_bytes
 
     def read(self, begin: int, end: int) -> memoryview:
         if not any(span.begin <= begin <= end <= span.end for span in self.spans):

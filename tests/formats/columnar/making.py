@@ -47,7 +47,8 @@ def _leaves(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[Any]]:
         unit = draw(st.sampled_from(sorted(_UNITS)))
         seconds = 4 * 10**9  # to the year 2096, which a day of nanoseconds reaches
         return pa.timestamp(unit, draw(_ZONES)), st.integers(-seconds * _UNITS[unit], seconds * _UNITS[unit])
-    return draw(st.sampled_from(_LEAVES))
+    found: tuple[Any, st.SearchStrategy[Any]] = draw(st.sampled_from(_LEAVES))
+    return found
 
 
 def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

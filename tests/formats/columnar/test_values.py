@@ -86,11 +86,15 @@ def test_parquet(table: Any, settings: dict[str, Any], sizes: dict[str, int], da
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowIndexError):
         # Old versions of the format lack nanoseconds and the like; a null struct of an empty dictionary is not written.
         reject()
+    try:
+        expected = pq.ParquetFile(BytesIO(stored)).read()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # some nested dictionaries it writes and cannot read
+        reject()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_SMALLEST_SHARD", sizes["_SMALLEST_SHARD"])
         patch.setattr(parquet, "_DECODED_BYTES", sizes["_DECODED_BYTES"])
         patch.setattr(write, "CHUNK_BYTES", sizes["CHUNK_BYTES"])
-        check(stored, "parquet", pq.read_table(BytesIO(stored), partitioning=None), data.draw)
+        check(stored, "parquet", expected, data.draw)
 
 
 @given(

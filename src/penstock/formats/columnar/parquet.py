@@ -24,6 +24,7 @@ from penstock.formats.columnar.format import (
     reading_entry,
     write_shard,
 )
+from penstock.formats.columnar.inputs import SpansInput
 from penstock.formats.columnar.thrift import CompactReader, ThriftError
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
@@ -91,7 +92,7 @@ class ParquetFormat(ColumnarFormat):
         def batches() -> Iterator[Any]:
             metadata = pq.read_metadata(pyarrow().BufferReader(footer))
             # It would hold on to the compressed bytes of the last group.
-            with pq.ParquetFile(_SpansFile(stored), metadata=metadata, pre_buffer=False) as file:
+            with pq.ParquetFile(SpansInput(stored), metadata=metadata, pre_buffer=False) as file:
                 for group in range(len(groups)):  # one by one: dictionaries within lists cannot be joined
                     yield from file.iter_batches(batch_rows, [group], names, use_threads=False)
 
@@ -186,45 +187,3 @@ def _is_wanted(chunk: ColumnChunk, columns: tuple[str, ...] | None) -> bool:
         return True
     path = ".".join(chunk.path)
     return any(path == name or path.startswith(f"{name}.") for name in columns)
-
-
-class _SpansFile:
-    """What was fetched, as pyarrow reads files: at the places that it has in the whole one, and without copies."""
-
-    closed = False
-
-    def __init__(self, stored: SpanBytes) -> None:
-        self._stored, self._position = stored, 0
-
-    def read(self, size: int = -1) -> bytes:
-        return bytes(self._take(size))
-
-    def read_buffer(self, size: int = -1) -> Any:
-        return pyarrow().py_buffer(self._take(size))
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._position, self._stored.num_bytes)[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def _take(self, size: int) -> memoryview:
-        rest = max(self._stored.num_bytes - self._position, 0)
-        end = self._position + (rest if size < 0 else min(size, rest))
-        data = self._stored.read(self._position, end)
-        self._position = end
-        return data
