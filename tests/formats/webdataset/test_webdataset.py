@@ -177,13 +177,14 @@ class CountedFile(MemoryFile):
             yield chunk
 
 
-def test_tars_of_large_members_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webdataset, "_LARGE_MEMBER_BYTES", 10_000)
-    monkeypatch.setattr(webdataset, "_FIRST_LOOK_BYTES", 50_000)
-    file = CountedFile("a.tar", tar_of({f"{row}.bin": bytes([row]) * 30_000 for row in range(50)}), 4096)
+def test_tars_of_large_members_are_not_read_whole() -> None:
+    sizes = [90_000] * 50 + [10] * 200 + [90_000] * 50
+    tar = tar_of({f"{row}.bin": row.to_bytes(2, "big") * (size // 2) for row, size in enumerate(sizes)})
+    file = CountedFile("a.tar", tar, 4096, seek_bytes=10_000)
     found = InPlace("webdataset", file)
-    assert [sample["bin"][:1] for sample in found.samples()] == [bytes([row]) for row in range(50)]
-    assert file.num_read < 200_000
+    num_read = file.num_read
+    assert [int.from_bytes(sample["bin"][:2], "big") for sample in found.samples()] == list(range(len(sizes)))
+    assert num_read < len(tar) // 3
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,15 @@ def test_tars_that_make_no_sense_are_refused_by_name(tar: bytes, reason: str) ->
     for compressed in (False, True) if tar else (False,):
         with pytest.raises(CorruptShardError, match=rf"d/a\.tar .*{reason}"):
             InPlace("webdataset", MemoryFile("d/a.tar", tar, is_compressed=compressed))
+
+
+def test_a_tar_may_end_where_its_last_member_does() -> None:
+    tar = tar_of({"a.txt": b"x" * 600, "b.txt": b"y" * 600})
+    cut = tar[: 512 + 1024 + 512 + 600]
+    for compressed in (False, True):
+        found = InPlace("webdataset", MemoryFile("a.tar", cut, 500, is_compressed=compressed))
+        assert found.scanned.shards[-1].span.end == len(cut)
+        assert [sample["txt"] for sample in found.samples()] == ["x" * 600, "y" * 600]
 
 
 def test_a_tar_without_members_has_no_shards() -> None:
