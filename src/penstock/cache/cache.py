@@ -79,7 +79,7 @@ class Cache:
             raise ConfigError(f"a cache limit of {limit_bytes} bytes holds nothing")
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
-        self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self.indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
         self.revisions: list[str | None] = [None] * len(self.streams)  # the commits that were opened
         self._counts = counts or CacheCounts([str(number) for number in range(len(streams))])
         self._process = PerProcess(partial(_ProcessState, self.streams))
@@ -109,7 +109,7 @@ class Cache:
             if answer.away is not None:
                 text = f"{where} cannot be read, so its last copy in {settings.directory} is used: {answer.away}"
                 warnings.warn(text, stacklevel=7)
-            self._indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
+            self.indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
             self._process.get().opened[stream] = opened, index
             return index
         raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was opened: wait until it is written")
@@ -120,7 +120,7 @@ class Cache:
         found = state.opened[stream]
         if found is not None:
             return found
-        known = self._indexes[stream]
+        known = self.indexes[stream]
         if known is None:
             self.open_index(stream)
             return self._opened(stream)
@@ -301,7 +301,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "_indexes", "revisions", "_counts")}
+        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "indexes", "revisions", "_counts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -163,7 +163,7 @@ def _open_stored(
         folders.append(folder)
         numbers.append(len(cached) if is_cached else None)
         if is_cached:
-            cached.append(_cached_stream(stream, files))
+            cached.append(cached_stream(stream, files))
             names.append(str(name))
     counts = None if counters is None else CacheCounts(names, counters.row)
     cache = Cache(cached, limit_bytes=limit_bytes, counts=counts)
@@ -207,11 +207,13 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     return alone
 
 
-def _cached_stream(stream: Stream, files: FilesOfStream | None = None) -> CachedStream:
+def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
+    """Say what a cache is told of a stream; its files are kept in a directory of its own, unless another is given."""
     in_place = stream.in_place if files is None else files.folder
     url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
     settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
-    directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+    if directory is None:
+        directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
     check_path(directory)
     return CachedStream(
         directory=directory.absolute(),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.formats.files import FileFormat, ScannedFile
     from penstock.storage.base import ObjectInfo, Store
 
-_TAILS_AT_ONCE = 96  # each waits for its store, and does little else
+_TAILS_AT_ONCE = 128  # each waits for its store, and does little else
 _FILES_AT_ONCE = 8  # each is read as a whole
 
 Identity = tuple[str, int, str | None]
