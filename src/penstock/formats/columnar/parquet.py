@@ -62,9 +62,10 @@ class ParquetFormat(ColumnarFormat):
             columns = _describe(head, file.name)
         except ThriftError as error:
             raise corrupt(file.name, f"has a footer that cannot be read: {error}") from error
-        for group in row_groups:
+        filled = [group for group in row_groups if group.num_rows]
+        for group in filled:
             _check_row_group(group, footer_begin, file.name)
-        shards = tuple(map(_to_shard, _join_small([group for group in row_groups if group.num_rows])))
+        shards = tuple(map(_to_shard, _join_small(filled)))
         return ScannedFile(
             tuple(Column(name, str(kind)) for name, kind in columns),
             shards,
