@@ -20,9 +20,9 @@ _MOST_SHARDS = 20
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser("inspect", help="show the columns, sizes and shards of a dataset")
-    parser.add_argument("dataset", help="its folder or URL, or files by a glob; only the index is read, or made")
+    parser.add_argument("dataset", help="the folder or URL of the dataset, or a glob of files; only its index is read")
     add_files_options(parser)
-    parser.add_argument("--json", action="store_true", help="print for machines, with all shards")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all shards")
     parser.set_defaults(run=run)
 
 

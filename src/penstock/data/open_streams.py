@@ -180,7 +180,7 @@ def _open_stored(
         elif isinstance(folder, LocalFolder):
             index = folder.index
         else:
-            raise ConfigError(f"{stream!r} has neither a folder nor a store")
+            raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
         check_layouts(index, options)
         where = shown_url(stream.url or str(stream.folder))
         validates = stream.validate_hash is not None
@@ -199,7 +199,8 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     if not all(folder.has(info) for info in folder.index.shards):
         raise error
     warnings.warn(
-        f"{shown_url(str(stream.url))} cannot be read, so the complete copy in {stream.folder} is used: {error}",
+        f"cannot read {shown_url(str(stream.url))}, so penstock uses the complete copy in {stream.folder}. The"
+        f" error was: {error}",
         stacklevel=2,
     )
     alone = copy(stream)
@@ -241,7 +242,7 @@ def fetch_object(
         if files.in_place is not None and files.cached is None:
             path = resolve_inside(files.in_place.path, key)
             if not path.is_file():
-                raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path))
+                raise ObjectNotFoundError(f"{path} is missing, or is not a file", path=str(path))
             return path
         if files.cached is not None and opened.table is not None:
             cache = opened.table.cache
@@ -249,7 +250,7 @@ def fetch_object(
                 return _fetch_ahead(cache, files.cached, key, local)
             return cache.fetch_object(files.cached, key, local)
     raise ConfigError(
-        f"{shown_url(url)} is not below the remote of any stream: give the key of an object beside the shards"
+        f"{shown_url(url)} is not below the remote of any stream: pass a name relative to the remote, or a URL below it"
     )
 
 
@@ -258,7 +259,7 @@ def _fetch_ahead(cache: Cache, stream: int, key: str, local: str | None) -> Path
         try:
             cache.fetch_object(stream, key, local)
         except PenstockError as error:  # whoever comes for it is told again
-            log.warning("fetching %s ahead failed: %s", key, error)
+            log.warning("prefetching %s failed: %s", key, error)
 
     threading.Thread(target=fetch, name="penstock-ahead", daemon=True).start()
     return resolve_inside(cache.streams[stream].directory, local or key)

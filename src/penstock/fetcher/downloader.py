@@ -150,7 +150,9 @@ class Downloader:
                 below = f"{transfer.directory}{os.sep}"
                 if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
                     raise  # it is an object of the store that is missing, not one of our own files
-                _log.info("%s was deleted while %s was on its way: again", transfer.directory, transfer.item.name)
+                _log.info(
+                    "%s was deleted while %s was being fetched, trying again", transfer.directory, transfer.item.name
+                )
         with translated(transfer.directory):
             return bring()
 
@@ -257,8 +259,8 @@ class Downloader:
             num_bytes = item.parts[0].stored.num_bytes or 0
             if num_bytes > MAX_INDEX_BYTES:
                 raise BadIndexError(
-                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
-                    f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
+                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and penstock reads indexes of at"
+                    f" most {format_bytes(MAX_INDEX_BYTES)}: merge small shards into larger ones",
                     num_bytes=num_bytes,
                 )
             transfer.begin(num_bytes)

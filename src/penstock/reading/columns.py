@@ -360,7 +360,8 @@ def join_batches(batches: Sequence[tuple[Int64Array, Columns]], num_rows: int) -
         all_names = set().union(*(columns for _, columns in batches))
         common = sorted(all_names.intersection(*(columns for _, columns in batches)))
         raise ConfigError(
-            f"the shards have different columns: read those that all of them have with columns={common}, or by sample"
+            f"the shards have different columns: read the ones that all of them have, with columns={common}, or"
+            " read samples instead of columns"
         )
     return {name: _join([(places, columns[name]) for places, columns in batches], num_rows) for name in names}
 

@@ -51,6 +51,11 @@ class CachedStream:
     files: FilesRequest | None = None  # what to look for in the store; None: an index.json
 
     @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that shards are unpacked for, where that is done for some of them; None: all."""
+        return None if self.files is None else self.files.columns
+
+    @property
     def copies_local_files(self) -> bool:
         """Whether the directory holds unpacked copies of files of this machine: more of them than fit may be wanted."""
         return self.files is not None and url_scheme(self.store.url) in (None, "file")
@@ -59,4 +64,4 @@ class CachedStream:
         if self.retry < 0:
             raise ConfigError(f"download_retry={self.retry} is negative: use 0 for a single attempt")
         if not self.timeout_s > 0:
-            raise ConfigError(f"download_timeout={self.timeout_s} leaves no time at all")
+            raise ConfigError(f"download_timeout={self.timeout_s} is too small: use a number of seconds above 0")
