@@ -27,6 +27,7 @@ class MemoryFile:
     chunk_bytes: int = 1 << 22
     is_compressed: bool = False
     num_bytes: int = 0
+    seek_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         self.num_bytes = len(self.data)

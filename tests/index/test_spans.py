@@ -47,7 +47,7 @@ def test_a_dataset_within_one_file(tmp_path: Path, compression: str | None) -> N
     moved = merge_indexes({"a/b": dataset.index})
     assert {part.span.basename for shard in moved.shards for part in shard.parts if part.span} == {"a/b/all.bin"}
     (tmp_path / "all.bin").write_bytes((tmp_path / "all.bin").read_bytes()[:-1])
-    with pytest.raises(CorruptShardError, match=r"all.bin ends before byte .* fetch or write it again"):
+    with pytest.raises(CorruptShardError, match=r"all.bin ends before byte .* download or write it again"):
         list(LocalDataset(tmp_path))
 
 

@@ -76,10 +76,10 @@ class Cache:
         self, streams: Sequence[CachedStream], *, limit_bytes: int | None = None, counts: CacheCounts | None = None
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
-            raise ConfigError(f"a cache limit of {limit_bytes} bytes holds nothing")
+            raise ConfigError(f"cache_limit is {limit_bytes} bytes, too small for any shard: raise it")
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
-        self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self.indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
         self.revisions: list[str | None] = [None] * len(self.streams)  # the commits that were opened
         self._counts = counts or CacheCounts([str(number) for number in range(len(streams))])
         self._process = PerProcess(partial(_ProcessState, self.streams))
@@ -107,12 +107,12 @@ class Cache:
                 opened.close()
                 continue
             if answer.away is not None:
-                text = f"{where} cannot be read, so its last copy in {settings.directory} is used: {answer.away}"
-                warnings.warn(text, stacklevel=7)
-            self._indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
+                text = f"cannot read {where}, so penstock uses the copy that it fetched last, in {settings.directory}"
+                warnings.warn(f"{text}. The error was: {answer.away}", stacklevel=7)
+            self.indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
             self._process.get().opened[stream] = opened, index
             return index
-        raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was opened: wait until it is written")
+        raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was being opened: try again later")
 
     def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
         """Give the edition that is read and its index, opening it if nobody has."""
@@ -120,7 +120,7 @@ class Cache:
         found = state.opened[stream]
         if found is not None:
             return found
-        known = self._indexes[stream]
+        known = self.indexes[stream]
         if known is None:
             self.open_index(stream)
             return self._opened(stream)
@@ -188,8 +188,8 @@ class Cache:
         needed = sum(part.raw.num_bytes for shard in shards for part in index.shards[shard].parts)
         if self.limit_bytes is not None and needed > self.limit_bytes:
             raise CacheTooSmallError(
-                f"{len(shards)} shards of {format_bytes(needed)} do not fit in the cache limit of"
-                f" {format_bytes(self.limit_bytes)}: raise cache_limit, or warm fewer",
+                f"{len(shards)} shards take {format_bytes(needed)}, more than the cache limit of"
+                f" {format_bytes(self.limit_bytes)}: raise cache_limit, or warm fewer shards",
                 needed=needed,
                 limit=self.limit_bytes,
             )
@@ -230,7 +230,7 @@ class Cache:
         """
         name = key if name is None else name
         if not is_shard_name(name):
-            raise ConfigError(f"{name!r} is not a name that a file of a dataset may have: give another as `local`")
+            raise ConfigError(f"{name!r} cannot be the name of a file in a dataset: pass another one as `local`")
         edition = self._opened(stream)[0].edition.name
         item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
         answer = self._fetch(stream, item, is_urgent=True)
@@ -301,7 +301,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "_indexes", "revisions", "_counts")}
+        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "indexes", "revisions", "_counts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -335,8 +335,8 @@ class Cache:
                 self._backend(stream).taken(stream, item.identity)
                 return lease
         raise CacheError(
-            f"{item.name} vanished from {self.streams[stream].directory} {_MOST_TRIES} times as soon as it had come:"
-            " see what else deletes files there",
+            f"{item.name} was deleted from {self.streams[stream].directory} as soon as it was fetched,"
+            f" {_MOST_TRIES} times: find out what else deletes files there",
             name=item.name,
         )
 
@@ -354,7 +354,7 @@ class Cache:
         try:
             self._backend(stream).listen()
         except (FetcherError, ConfigError) as error:
-            _log.warning("shards are not kept open between uses, because there is no fetcher: %s", error)
+            _log.warning("there is no fetcher, so shards are closed after each use, which is slower: %s", error)
             state.alone_until = time.monotonic() + _ALONE_S
             state.listeners.tell("fetcher", UNHEARD)
 

@@ -67,7 +67,7 @@ class Paths:
             if path.parent.is_dir():
                 self._checked.add(folder)
         if not is_plain_name(name):
-            raise BadIndexError(f"{name!r} is not a plain path below the dataset's folder", basename=name)
+            raise BadIndexError(f"{name!r} is not a plain path inside the folder of the dataset", basename=name)
         return self._prefix + name
 
 

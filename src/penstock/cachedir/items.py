@@ -118,7 +118,7 @@ def _file(info: FileInfo, validate_hash: str | None) -> StoredFile:
         name = quickest_hash(info.digests)
     elif name not in info.digests:
         raise ConfigError(
-            f"{info.basename} has no {name} digest to check: recorded are {', '.join(info.digests) or 'none'}",
+            f"{info.basename} has no {name} digest to check: the index has {', '.join(info.digests) or 'none'}",
             where=info.basename,
         )
     digest = None if name is None else f"{name}:{info.digests[name]}"

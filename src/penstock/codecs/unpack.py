@@ -70,8 +70,8 @@ def check_whole(data: mmap.mmap | bytes | memoryview, name: str) -> None:
     mapped = _mapping(data)
     if isinstance(mapped, MappedFile) and mapped.size() < mapped.begin + len(mapped):
         raise CorruptShardError(
-            f"{name} was cut from {mapped.begin + len(mapped)} to {mapped.size()} bytes while it was being read: fetch"
-            " or write it again",
+            f"{name} was cut from {mapped.begin + len(mapped)} to {mapped.size()} bytes while it was being read:"
+            " download or write it again",
             shard=name,
         )
 
@@ -102,7 +102,7 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
     try:
         out = new_memory(num_bytes)
     except OSError as error:
-        raise StoreError(f"no memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
+        raise StoreError(f"not enough memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
     codec.decompress_into(data, out, where)
     return out
 

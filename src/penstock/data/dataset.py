@@ -55,6 +55,9 @@ _STREAMS_SHOWN = 3
 class StreamingDataset(MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
+        dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
+        loader = StreamingDataLoader(dataset, batch_size=32, num_workers=8)
+
     Pass it to a `StreamingDataLoader`, or to a torch `DataLoader` with any number of workers, or iterate over it. Each
     pass is the next epoch. The order is the same on any number of ranks and workers, and you can load a state on any
     number of them. Opening a dataset fetches only the indexes.
@@ -244,7 +247,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         if sample is None:
             if not 0 <= sample_id < self.num_samples:
                 raise SampleIndexError(
-                    f"sample {sample_id} is out of range: the dataset has {self.num_samples}", sample=sample_id
+                    f"sample {sample_id} is out of range: the dataset has {self.num_samples} samples", sample=sample_id
                 )
             sample = readers.main.batches.read_one(sample_id)
         return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
@@ -266,8 +269,8 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         refuse_resharding(self.run.seat().world.num_ranks)
         if is_worker() and self.batch_size is None and worker_of()[0] == 0:
             warnings.warn(
-                "a loader with workers cannot tell this dataset its batch size: pass batch_size= to the dataset, or use"
-                " penstock's StreamingDataLoader; until then no state can be taken",
+                "this dataset has no batch_size, so it cannot save its state when a loader with workers reads it:"
+                " pass batch_size= to the dataset, or use penstock's StreamingDataLoader",
                 stacklevel=2,
             )
         number = self.readers.take_announced()
@@ -302,18 +305,18 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         if self.columnar:
             return iter([self.readers.columns(number, self.make_columns)])
         if self.make_columns is not None:
-            raise ConfigError("batch_transform= takes columns: set columnar=True, or give sample_transform= instead")
+            raise ConfigError("batch_transform= works on columns: set columnar=True, or pass sample_transform= instead")
         return self.readers.samples(number, self._make_samples())
 
     def check_columnar(self) -> None:
-        """Raise if samples are made by functions of the user's, which whole columns would pass by."""
+        """Raise if you make samples with functions of your own, because whole columns would not be passed to them."""
         if self._is_overridden:
             raise ConfigError(
-                "columnar=True reads whole columns and would not call your get_item: leave one of the two out"
+                "columnar=True reads whole columns and would not call your get_item: leave out one of the two"
             )
         if self._transforms is not None:
             raise ConfigError(
-                "columnar=True reads whole columns and would not call your sample_transform: give batch_transform="
+                "columnar=True reads whole columns and would not call your sample_transform: pass batch_transform="
             )
 
     # --- Samples of the user's making -------------------------------------------------------------------------
@@ -374,7 +377,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
             if self.run.passes.read().state == state:
                 return  # another worker of this loader was here first
         if not isinstance(state, dict) or "epoch" not in state:
-            raise ResumeError(f"a state is a dict with an epoch, not {type(state).__name__}: load one as it was saved")
+            raise ResumeError(f"a state must be a dict with an epoch, got {type(state).__name__}: load it as saved")
         if adopt_revisions(self.streams, self.run.identity, state):
             self._opened.source.close()
             self._open(self._settings, self.batch_size)

@@ -163,7 +163,7 @@ def _open_stored(
         folders.append(folder)
         numbers.append(len(cached) if is_cached else None)
         if is_cached:
-            cached.append(_cached_stream(stream, files))
+            cached.append(cached_stream(stream, files))
             names.append(str(name))
     counts = None if counters is None else CacheCounts(names, counters.row)
     cache = Cache(cached, limit_bytes=limit_bytes, counts=counts)
@@ -180,7 +180,7 @@ def _open_stored(
         elif isinstance(folder, LocalFolder):
             index = folder.index
         else:
-            raise ConfigError(f"{stream!r} has neither a folder nor a store")
+            raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
         check_layouts(index, options)
         where = shown_url(stream.url or str(stream.folder))
         validates = stream.validate_hash is not None
@@ -199,7 +199,8 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     if not all(folder.has(info) for info in folder.index.shards):
         raise error
     warnings.warn(
-        f"{shown_url(str(stream.url))} cannot be read, so the complete copy in {stream.folder} is used: {error}",
+        f"cannot read {shown_url(str(stream.url))}, so penstock uses the complete copy in {stream.folder}. The"
+        f" error was: {error}",
         stacklevel=2,
     )
     alone = copy(stream)
@@ -207,11 +208,13 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     return alone
 
 
-def _cached_stream(stream: Stream, files: FilesOfStream | None = None) -> CachedStream:
+def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
+    """Say what a cache is told of a stream; its files are kept in a directory of its own, unless another is given."""
     in_place = stream.in_place if files is None else files.folder
     url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
     settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
-    directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+    if directory is None:
+        directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
     check_path(directory)
     return CachedStream(
         directory=directory.absolute(),
@@ -239,7 +242,7 @@ def fetch_object(
         if files.in_place is not None and files.cached is None:
             path = resolve_inside(files.in_place.path, key)
             if not path.is_file():
-                raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path))
+                raise ObjectNotFoundError(f"{path} is missing, or is not a file", path=str(path))
             return path
         if files.cached is not None and opened.table is not None:
             cache = opened.table.cache
@@ -247,7 +250,7 @@ def fetch_object(
                 return _fetch_ahead(cache, files.cached, key, local)
             return cache.fetch_object(files.cached, key, local)
     raise ConfigError(
-        f"{shown_url(url)} is not below the remote of any stream: give the key of an object beside the shards"
+        f"{shown_url(url)} is not below the remote of any stream: pass a name relative to the remote, or a URL below it"
     )
 
 
@@ -256,7 +259,7 @@ def _fetch_ahead(cache: Cache, stream: int, key: str, local: str | None) -> Path
         try:
             cache.fetch_object(stream, key, local)
         except PenstockError as error:  # whoever comes for it is told again
-            log.warning("fetching %s ahead failed: %s", key, error)
+            log.warning("prefetching %s failed: %s", key, error)
 
     threading.Thread(target=fetch, name="penstock-ahead", daemon=True).start()
     return resolve_inside(cache.streams[stream].directory, local or key)

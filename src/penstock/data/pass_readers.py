@@ -116,7 +116,7 @@ class PassReaders:
         """Describe how far this worker has come."""
         under_way = self.here.under_way
         if under_way is None:
-            raise ResumeError("this worker has not begun a pass: there is no state to take")
+            raise ResumeError("this worker has not started a pass yet, so it has no state to save")
         worker, num_workers = worker_of()
         return {
             "kind": _WORKER_STATE,
@@ -131,9 +131,9 @@ class PassReaders:
         worker, num_workers = worker_of()
         if (state["worker"], state["num_workers"]) != (worker, num_workers):
             raise ResumeError(
-                f"this is the state of worker {state['worker']} of {state['num_workers']}, and here is worker {worker}"
-                f" of {num_workers}: resume with num_workers={state['num_workers']}, or use penstock's"
-                " StreamingDataLoader, whose state serves any number"
+                f"this is the state of worker {state['worker']} of {state['num_workers']}, but this is worker"
+                f" {worker} of {num_workers}: resume with num_workers={state['num_workers']}, or use penstock's"
+                " StreamingDataLoader, whose state works with any number of workers"
             )
         self._num_yielded_before = state["yielded"]
         begun: dict[str, Any] = state["begun"]

@@ -201,14 +201,16 @@ class RunState:
 
     def load(self, state: dict[str, Any]) -> None:
         """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
+        choose_order(self._planner.settings, state)  # what is no state, or one of another order, is refused at once
         begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
         if begun not in (None, given) and worker_of()[0] == 0:
             warn_user(
-                f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run"
-                f" goes on with {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
+                f"the state was saved with shuffle_seed={begun}, but this dataset has shuffle_seed={given}: the"
+                f" run continues with {begun}. Set shuffle_seed={begun} to get rid of this warning, or start"
+                " without the state to get another order"
             )
         if worker_of()[0] == 0:
-            self.identity.compare(state)
+            self.identity.compare(state, {stream.name: stream.fingerprint for stream in self._planner.streams})
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
@@ -222,15 +224,15 @@ class RunState:
             at = self.start_of(passes)
             if num_samples not in (None, 0, at.position if from_beginning else 0):
                 raise ResumeError(
-                    f"no pass has begun, so num_samples={num_samples} cannot have been delivered: begin to iterate"
-                    " first, or leave num_samples out for a state at which the next pass begins"
+                    f"num_samples={num_samples} cannot be right, because no pass has started:"
+                    " start iterating first, or leave out num_samples to save the beginning of the next pass"
                 )
             return self._describe(now, passes, at)
         begun = passes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
             raise ResumeError(
-                "this dataset was iterated by workers without knowing their batch size, so no state would be right:"
-                " pass batch_size= to it, or use penstock's StreamingDataLoader"
+                "workers iterated over this dataset without knowing the batch size, so its state cannot be known:"
+                " pass batch_size= to the dataset, or use penstock's StreamingDataLoader"
             )
         if num_samples is not None:
             position = num_samples if from_beginning else begun.position + num_samples
@@ -238,8 +240,9 @@ class RunState:
             position = begun.position + yielded * now.seat.world.num_ranks
         else:
             raise ResumeError(
-                "the workers of a loader read ahead of what it delivered: pass num_samples=, counted over all ranks, or"
-                " take the state of penstock's StreamingDataLoader"
+                "the workers of a loader read ahead of what it has delivered, so the dataset does not know its"
+                " own position: pass num_samples=, counted over all ranks, or save the state of penstock's"
+                " StreamingDataLoader instead"
             )
         return self._describe(now, passes, Cursor(begun.epoch, position))
 

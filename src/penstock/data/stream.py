@@ -35,6 +35,9 @@ stream_classes: Registry[Any] = Registry(
 class Stream:
     """A dataset in a store, on this machine, or both, and how much of it an epoch takes.
 
+        StreamingDataset(streams=[Stream(remote="s3://bucket/web", proportion=0.9), Stream(remote="s3://bucket/books",
+            proportion=0.1)])
+
     Settings that you do not give a stream are taken from its `StreamingDataset`. Once the dataset is made,
     `proportion`, `repeat` and `choose` are all filled in: each says how much of the stream an epoch takes.
 
@@ -168,9 +171,9 @@ class Stream:
 
     @property
     def described_place(self) -> str:
-        """Where the data are, in words that are the same on all nodes: folders of a node may have other names there."""
-        is_here = self.url is None or url_scheme(self.url) in (None, "file")
-        return f"folders of each node{f', {self.split}' if self.split else ''}" if is_here else shown_url(str(self.url))
+        """Where the data are, in words that are the same on all nodes: each may have its own folder for the same."""
+        place = self.url or str(self.folder)
+        return Path(place).name if url_scheme(place) in (None, "file") else shown_url(place)
 
     @property
     def in_place(self) -> Path | None:
@@ -203,7 +206,7 @@ def name_streams(given: list[Stream]) -> list[str]:
     names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two streams are called {name!r}: give each a name of its own")
+            raise ConfigError(f"two streams are called {name!r}: give each stream its own name")
     return names
 
 
@@ -230,5 +233,5 @@ def gather_streams(
         make = stream_classes.get(stream_name)
         return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
     if remote is not None or local is not None:
-        raise ConfigError("streams name their own remote and local: give either streams, or remote and local")
+        raise ConfigError("streams= and remote= or local= exclude each other: each stream has its own remote and local")
     return list(streams)

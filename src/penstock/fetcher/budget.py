@@ -248,14 +248,14 @@ class DiskBudget:
             for limit in self._binding(directory):
                 used = self._folders.stays(limit.directories)
                 count = sum(len(self._folders[name].eviction_order) for name in limit.directories)
-                parts.append(f"of {format_bytes(limit.num_bytes)}, {count} shards take {format_bytes(used)}")
+                parts.append(f"{count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
                 for name in limit.directories:
                     folder = self._folders[name]
                     sizes |= {folder.directory / file: size for file, size in folder.eviction_order.sizes().items()}
         from penstock.cachedir.holders import who_holds  # needed only to explain an error
 
         who = who_holds(sizes)
-        return f"{'; '.join(parts)}, all of it in use or pinned{f' ({who})' if who else ''}"
+        return f"{'; '.join(parts)}, all in use or pinned{f' ({who})' if who else ''}"
 
     def usage(self) -> dict[str, int]:
         """Give the bytes known in each directory, those on their way included."""
@@ -391,9 +391,9 @@ class DiskBudget:
         if is_new:
             left = format_bytes(self._reserve.of(disk.total_bytes))
             text = (
-                f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free): what nobody needs now"
-                f" is removed from the caches on it, to leave {left} to others. Set a cache_limit that leaves room, or"
-                f" {RESERVE_VARIABLE} to leave more or less"
+                f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free), so penstock"
+                f" removes shards that are not in use from the caches on it, to leave {left} for others. Set a"
+                f" cache_limit that leaves enough room, or set {RESERVE_VARIABLE} to leave more or less"
             )
             _log.warning("%s", text)
             with self._books:

@@ -168,8 +168,8 @@ class Download:
             if attempt < self.origin.retry:
                 self.on_retry()
         raise CorruptShardError(
-            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, in"
-            f" {self.origin.retry + 1} attempts: the object is damaged, write it again",
+            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, after"
+            f" {self.origin.retry + 1} attempts: the object is damaged, so write it again",
             key=file.key,
             digest=file.digest,
         )
@@ -193,8 +193,8 @@ class Download:
             path.unlink()
             self.on_retry()
         raise StoreError(
-            f"{self.origin.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
-            " what it carries",
+            f"{self.origin.where(file.key)} arrived with different bytes in each of {len(came)} attempts:"
+            " something in the network damages data",
             key=file.key,
         )
 
@@ -273,7 +273,8 @@ class Download:
             data, info = self.origin.store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
-                    f"{self.origin.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+                    f"{self.origin.where(file.key)}: the store sent another number of bytes than the {len(span)}"
+                    " that were requested"
                 )
             out.write(data, place)
         self.check_wanted()
@@ -287,7 +288,7 @@ class Download:
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise self._no_space(error) from error
-            raise CacheError(f"{out.path} cannot be written: {error.strerror}", path=str(out.path)) from error
+            raise CacheError(f"cannot write {out.path}: {error.strerror}", path=str(out.path)) from error
 
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
         return self.pool.submit(self.owner, num_bytes, self.origin, key, action)
@@ -307,8 +308,8 @@ class Download:
         if expected not in (None, info.num_bytes):
             self.explain(file.key)
             raise ObjectChangedError(
-                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}:"
-                " it was changed or cut after the index was written",
+                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
+                " was changed or cut after the index was written",
                 key=file.key,
                 num_bytes=info.num_bytes,
                 expected=expected,
@@ -379,8 +380,8 @@ class Download:
     def _no_space(self, error: OSError) -> CacheError:
         needed = self.item.raw_bytes + self.item.packed_bytes
         return CacheError(
-            f"no space in {self.directory} for the {format_bytes(needed)} of {self.item.name} ({error.strerror}): free"
-            " some, or set a cache_limit that leaves room",
+            f"not enough disk space in {self.directory} for {self.item.name}, which needs {format_bytes(needed)}"
+            f" ({error.strerror}): free some space, or set a cache_limit that leaves room",
             path=str(self.directory),
             num_bytes=needed,
         )

@@ -20,6 +20,7 @@ from penstock.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     PenstockError,
+    RequestRefusedError,
     StoreError,
 )
 from penstock.fetcher.copies import Copies, Copy
@@ -149,7 +150,9 @@ class Downloader:
                 below = f"{transfer.directory}{os.sep}"
                 if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
                     raise  # it is an object of the store that is missing, not one of our own files
-                _log.info("%s was deleted while %s was on its way: again", transfer.directory, transfer.item.name)
+                _log.info(
+                    "%s was deleted while %s was being fetched, trying again", transfer.directory, transfer.item.name
+                )
         with translated(transfer.directory):
             return bring()
 
@@ -220,10 +223,14 @@ class Downloader:
         files = transfer.stream.files
         if files is None:
             return self._open_fetched(transfer)
-        if files.may_have_index:
-            with suppress(ObjectNotFoundError):
-                return self._open_fetched(transfer)
-        return self._open_made(transfer, files)
+        if not files.may_have_index:
+            return self._open_made(transfer, files)
+        try:
+            return self._open_fetched(transfer)
+        except ObjectNotFoundError as error:
+            with suppress(ObjectNotFoundError, RequestRefusedError, AccessDeniedError):
+                return self._open_made(transfer, files)
+            raise error from None  # there are no other files either, or nobody may see them
 
     def _open_made(self, transfer: Transfer, files: FilesRequest) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
@@ -235,7 +242,7 @@ class Downloader:
                 self._copies.begin(edition)
         except CancelledError as error:
             raise NoLongerWanted from error
-        except (ObjectNotFoundError, AccessDeniedError, ObjectChangedError):
+        except (ObjectNotFoundError, AccessDeniedError, ObjectChangedError, RequestRefusedError):
             raise
         except StoreError as error:
             last = last_edition(transfer.directory, source_of(origin, files), digest_of)
@@ -252,8 +259,8 @@ class Downloader:
             num_bytes = item.parts[0].stored.num_bytes or 0
             if num_bytes > MAX_INDEX_BYTES:
                 raise BadIndexError(
-                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
-                    f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
+                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and penstock reads indexes of at"
+                    f" most {format_bytes(MAX_INDEX_BYTES)}: merge small shards into larger ones",
                     num_bytes=num_bytes,
                 )
             transfer.begin(num_bytes)

@@ -248,7 +248,7 @@ class EditionWatch:
                     self._check_not_put_back(watched, origin, info.key)
                 return
             if modified_ns > watched.opened_ns + _CLOCKS_DIFFER_NS:
-                raise self._changed(origin, info.key, "it was written after this job had opened the dataset")
+                raise self._changed(origin, info.key, "it was written after this job opened the dataset")
             self._check_index(watched, origin, info.key)
             if not is_young(info, time.time_ns()):
                 watched.mark_ns = modified_ns
@@ -262,17 +262,18 @@ class EditionWatch:
         except ObjectNotFoundError as error:
             raise self._changed(origin, key, f"{INDEX_NAME} is gone") from error
         if not watched.about.is_version(info):
-            raise self._changed(origin, key, f"{INDEX_NAME} is another one by now")
+            raise self._changed(origin, key, f"{INDEX_NAME} was replaced")
 
     def _check_not_put_back(self, watched: _Watched, origin: Origin, key: str) -> None:
         watched.asked_at = time.monotonic()
         with suppress(ObjectNotFoundError):  # it is being written again: shards will tell
             if watched.about is not None and watched.about.is_after(origin.store.stat(INDEX_NAME)):
-                raise self._changed(origin, key, f"{INDEX_NAME} is an older one by now")
+                raise self._changed(origin, key, f"{INDEX_NAME} was replaced by an older one")
 
     def _changed(self, origin: Origin, key: str, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"{origin.where(key)} was written again while this job reads it ({reason}): a job reads one version of its"
-            " data from beginning to end. Start it again to read the new one, or write new data to a new place",
+            f"{origin.where(key)} was rewritten while this job was reading it ({reason}): a job reads the same"
+            " version of its data from beginning to end. Restart the job to read the new version, or write new"
+            " data to a new place",
             key=key,
         )

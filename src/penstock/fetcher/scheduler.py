@@ -275,7 +275,7 @@ class Scheduler:
             try:
                 return self._groups[group][stream]
             except (KeyError, IndexError) as error:
-                raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
+                raise CacheError("a client asked the fetcher about a stream that it had not announced") from error
 
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
         key = str(settings.directory), want.item.identity

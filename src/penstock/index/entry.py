@@ -45,7 +45,7 @@ class EntryFormat(Protocol):
         names, encodings = fields["column_names"], fields["column_encodings"]
         sizes = fields["column_sizes"] if "column_sizes" in self.column_fields else [None] * len(names)
         if not len(names) == len(encodings) == len(sizes):
-            raise IndexFieldError("has column names, encodings and sizes of different number")
+            raise IndexFieldError("has different numbers of column names, encodings and sizes")
         return tuple(map(Column, names, encodings, sizes))
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002

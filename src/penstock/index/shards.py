@@ -64,7 +64,7 @@ class Part:
         if span is not None and not (span.offset >= 0 and span.num_bytes == self.stored.num_bytes):
             raise BadIndexError(
                 f"{self.stored.basename} of {self.stored.num_bytes} bytes cannot be the {span.num_bytes} bytes of"
-                f" {span.basename} from {span.offset} on",
+                f" {span.basename} that begin at {span.offset}",
                 basename=self.stored.basename,
             )
 

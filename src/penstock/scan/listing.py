@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
-_AT_ONCE = 64
+_AT_ONCE = 128
 
 
 def find_in_repository(store: Store, subset: str | None, split: str | None) -> list[ObjectInfo]:
@@ -122,8 +122,8 @@ class Lister:
                 raise self._cannot_list(prefix) from error
         return self._found[prefix]
 
-    def _cannot_list(self, pattern: str) -> ConfigError:
-        return ConfigError(
+    def _cannot_list(self, pattern: str) -> RequestRefusedError:
+        return RequestRefusedError(
             f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
             " files"
         )

@@ -75,7 +75,7 @@ def location_of(url: str, options: Mapping[str, Any]) -> HubLocation:
     """Understand a URL, with what `resolve_hub` said."""
     kind, repo, revision, root = parse_hub_url(url)
     if revision is not None and options.get("revision") not in (None, revision):
-        raise ConfigError(f"{shown_url(url)} names one revision, and the option another: {options['revision']}")
+        raise ConfigError(f"{shown_url(url)} names one revision, and storage_options another: {options['revision']}")
     return HubLocation(
         kind=kind,
         repo=repo,
@@ -102,9 +102,11 @@ def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
         root = tail[len(revision) :].strip("/")
         revision = unquote(revision)
     if repo.count("/") != 1 or not all(repo.split("/")) or revision == "":
-        raise ConfigError(f"{shown_url(url)} is no place on the Hub: write hf://datasets/org/name[@revision]/path")
+        raise ConfigError(
+            f"{shown_url(url)} is not a valid place on the Hub: write hf://datasets/org/name[@revision]/path"
+        )
     if revision and kind == "bucket":
-        raise ConfigError(f"{shown_url(url)} names a revision, and buckets have none")
+        raise ConfigError(f"{shown_url(url)} names a revision, but buckets have no revisions")
     return kind or "model", repo, revision, root
 
 

@@ -251,7 +251,7 @@ def load_message(header: Header) -> tuple[Message[Any], int | None]:
     if kind is None:
         raise FetcherError(f"a client asked for {name!r}, which does not exist")
     if type(number) not in (int, type(None)):
-        raise FetcherError(f"a client numbered a request {number!r}, which is no number")
+        raise FetcherError(f"a client sent the request number {number!r}, which is not a number")
     return load(kind, header.get("is")), number
 
 

@@ -59,4 +59,4 @@ class CachedStream:
         if self.retry < 0:
             raise ConfigError(f"download_retry={self.retry} is negative: use 0 for a single attempt")
         if not self.timeout_s > 0:
-            raise ConfigError(f"download_timeout={self.timeout_s} leaves no time at all")
+            raise ConfigError(f"download_timeout={self.timeout_s} is too small: use a number of seconds above 0")
