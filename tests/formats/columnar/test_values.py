@@ -33,9 +33,7 @@ writer_settings = st.fixed_dictionaries(
     }
 )
 # Bytes at which shards, chunks and batches end: so few that there are several of each, or as they are.
-bounds = st.fixed_dictionaries(
-    {name: st.sampled_from([1, 300, 1 << 20]) for name in ("_SMALLEST_SHARD", "_DECODED_BYTES", "CHUNK_BYTES")}
-)
+bounds = st.fixed_dictionaries({name: st.sampled_from([1, 300, 1 << 20]) for name in ("shard", "decoded", "written")})
 
 
 def write_parquet(table: Any, **settings: Any) -> bytes:
@@ -91,9 +89,9 @@ def test_parquet(table: Any, settings: dict[str, Any], sizes: dict[str, int], da
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # some nested dictionaries it writes and cannot read
         reject()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "_SMALLEST_SHARD", sizes["_SMALLEST_SHARD"])
-        patch.setattr(parquet, "_DECODED_BYTES", sizes["_DECODED_BYTES"])
-        patch.setattr(write, "CHUNK_BYTES", sizes["CHUNK_BYTES"])
+        patch.setattr(parquet, "_SMALLEST_SHARD", sizes["shard"])
+        patch.setattr(parquet, "CHUNK_BYTES", sizes["decoded"])
+        patch.setattr(write, "CHUNK_BYTES", sizes["written"])
         check(stored, "parquet", expected, data.draw)
 
 
@@ -110,6 +108,7 @@ def test_arrow(
 ) -> None:
     stored = write_ipc(table, rows, is_file=is_file, compression=compression)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow, "_SMALLEST_SHARD", sizes["_SMALLEST_SHARD"])
-        patch.setattr(write, "CHUNK_BYTES", sizes["CHUNK_BYTES"])
+        patch.setattr(arrow, "_SMALLEST_SHARD", sizes["shard"])
+        patch.setattr(arrow, "CHUNK_BYTES", sizes["decoded"])
+        patch.setattr(write, "CHUNK_BYTES", sizes["written"])
         check(stored, "arrow", table, data.draw)

@@ -9,7 +9,7 @@ from penstock.errors import CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
 from penstock.formats.columnar.types import ColumnType, parse_type
-from penstock.formats.columnar.write import write_columns
+from penstock.formats.columnar.write import CHUNK_BYTES, write_columns
 from penstock.formats.files import FileFormat
 from penstock.formats.rows import check_projection
 from penstock.types import Span
@@ -58,8 +58,9 @@ def write_shard(
         num_rows=info.num_samples,
         max_bytes=_MOST_UNPACKED_BYTES + _MOST_TIMES_UNPACKED * info.parts[0].stored.num_bytes,
     )
-    # It keeps what it had in use at most, in case that it needs as much again.
-    pyarrow().default_memory_pool().release_unused()
+    if info.parts[0].raw.num_bytes > CHUNK_BYTES:
+        # It keeps what it had in use at most, in case that it needs as much again.
+        pyarrow().default_memory_pool().release_unused()
 
 
 def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:

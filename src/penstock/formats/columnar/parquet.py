@@ -26,6 +26,7 @@ from penstock.formats.columnar.format import (
 )
 from penstock.formats.columnar.inputs import SpansInput
 from penstock.formats.columnar.thrift import CompactReader, ThriftError
+from penstock.formats.columnar.write import CHUNK_BYTES
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
 from penstock.types import Span
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 16 << 10  # what is asked for first: most footers are shorter
 _LONGEST_FOOTER = 1 << 30
 _SMALLEST_SHARD = 1 << 20  # unpacked; row groups that are smaller are joined
-_DECODED_BYTES = 16 << 20  # at a time: what sizes in a footer say may be several times too little
 _MOST_ROWS = 1 << 40
 _ENCRYPTED_MAGIC = b"PARE"
 
@@ -84,8 +84,8 @@ class ParquetFormat(ColumnarFormat):
         """Decode some rows at a time and write their buffers."""
         head, groups = _read_entry(info)
         types = read_types(info, columns)
-        raw_bytes = sum(chunk.raw_bytes for group in groups for chunk in group.chunks if _is_wanted(chunk, columns))
-        batch_rows = max(1, min(info.num_samples, info.num_samples * _DECODED_BYTES // max(raw_bytes, 1)))
+        raw_bytes = info.parts[0].raw.num_bytes  # of all columns; batches of few of them are joined
+        batch_rows = max(1, min(info.num_samples, info.num_samples * CHUNK_BYTES // max(raw_bytes, 1)))
         names = [name for name, _ in types]
         pq = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = MAGIC + head.footer(info.num_samples, info.details)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.columnar.types import ColumnType
 
-CHUNK_BYTES = 64 << 20  # of a shard that is in memory at a time
+CHUNK_BYTES = 32 << 20  # of a shard, about, that are in memory at a time
 
 
 def write_columns(
@@ -59,7 +59,7 @@ def _joined(batches: Iterable[Any]) -> Iterator[Any]:
     waiting: list[Any] = []
     for batch in batches:
         waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= CHUNK_BYTES:
+        if sum(each.nbytes for each in waiting) >= CHUNK_BYTES // 2:
             yield from _combined(pa, waiting)
             waiting = []
     if waiting:
