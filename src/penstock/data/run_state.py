@@ -212,7 +212,7 @@ class RunState:
                 " without the state to get another order"
             )
         if worker_of()[0] == 0:
-            self.identity.compare(state)
+            self.identity.compare(state, {stream.name: stream.fingerprint for stream in self._planner.streams})
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:

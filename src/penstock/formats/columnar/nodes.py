@@ -70,7 +70,11 @@ class Node:
         raise NotImplementedError
 
     def arrays(self, rows: Int64Array) -> list[Any]:
-        """Give the lists of a column of lists of an `array_dtype`; they may point into the file. None as above."""
+        """Give the lists of a column of lists of an `array_dtype`, None as above.
+
+        Each is an array, or a view of the bytes of one in the file, or a list of values if one of them is null that no
+        array can hold.
+        """
         raise NotImplementedError
 
     def _array(self, file: BufferFile, path: str, buffer: str, kinds: tuple[str, ...]) -> npt.NDArray[Any]:
