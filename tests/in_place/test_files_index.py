@@ -65,7 +65,7 @@ def test_names_and_sizes_tell_data_apart_and_versions_do_not() -> None:
 
 def damaged(**changes: Any) -> bytes:
     file = {"name": "a", "bytes": 100, "version": None, "layout": 0, "shards": [[5, 0, 50, 50]]}
-    layout = {"format": "jsonl", "columns": [["a", "json", None]], "compression": None, "settings": {}}
+    layout: dict[str, Any] = {"format": "jsonl", "columns": [["a", "json", None]], "compression": None, "settings": {}}
     document = {"catalog": "files", "version": 1, "settings": {}, "layouts": [layout], "files": [file]}
     for path, value in changes.items():
         *outer, last = path.split("__")
