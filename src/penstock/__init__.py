@@ -45,6 +45,9 @@ if TYPE_CHECKING:
         SelectFields,
     )
     from penstock.sources.memory import MemoryShardedSource
+    from penstock.sources.packed import PackedShardedSource
+    from penstock.sources.packed_rows import join_cu_seqlens
+    from penstock.sources.packer import PackStats
     from penstock.sources.transforms import (
         BatchTransform,
         ChainedTransform,
@@ -89,6 +92,8 @@ _HOMES = {
     "MemoryShardedSource": "penstock.sources.memory",
     "MixSchedule": "penstock.order.schedule",
     "OpenShard": "penstock.reading.source",
+    "PackStats": "penstock.sources.packer",
+    "PackedShardedSource": "penstock.sources.packed",
     "PenstockError": "penstock.errors",
     "RenameFields": "penstock.sources.fields",
     "SelectFields": "penstock.sources.fields",
@@ -106,6 +111,7 @@ _HOMES = {
     "XSVWriter": "penstock.write.writer",
     "clear_cache": "penstock.cache.cleanup",
     "encodings": "penstock.formats.encodings.table",
+    "join_cu_seqlens": "penstock.sources.packed_rows",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
     "prune_cache": "penstock.cache.cleanup",
@@ -143,6 +149,8 @@ __all__ = [
     "MemoryShardedSource",
     "MixSchedule",
     "OpenShard",
+    "PackStats",
+    "PackedShardedSource",
     "PenstockError",
     "RenameFields",
     "SelectFields",
@@ -161,6 +169,7 @@ __all__ = [
     "__version__",
     "clear_cache",
     "encodings",
+    "join_cu_seqlens",
     "list_cache",
     "merge_index",
     "prune_cache",
