@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         SelectFields,
     )
     from penstock.sources.memory import MemoryShardedSource
+    from penstock.sources.mixed import MixedShardedSource
     from penstock.sources.packed import PackedShardedSource
     from penstock.sources.packed_rows import join_cu_seqlens
     from penstock.sources.packer import PackStats
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         MapTransform,
         Transform,
     )
+    from penstock.sources.weights import WeightSchedulePoint, WeightScheduler
     from penstock.write.merge_index import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
@@ -91,6 +93,7 @@ _HOMES = {
     "MaybeApplyChatTemplate": "penstock.sources.chat",
     "MemoryShardedSource": "penstock.sources.memory",
     "MixSchedule": "penstock.order.schedule",
+    "MixedShardedSource": "penstock.sources.mixed",
     "OpenShard": "penstock.reading.source",
     "PackStats": "penstock.sources.packer",
     "PackedShardedSource": "penstock.sources.packed",
@@ -108,6 +111,8 @@ _HOMES = {
     "Transform": "penstock.sources.transforms",
     "TransformError": "penstock.errors",
     "TransformedShardedSource": "penstock.sources.base",
+    "WeightSchedulePoint": "penstock.sources.weights",
+    "WeightScheduler": "penstock.sources.weights",
     "XSVWriter": "penstock.write.writer",
     "clear_cache": "penstock.cache.cleanup",
     "encodings": "penstock.formats.encodings.table",
@@ -148,6 +153,7 @@ __all__ = [
     "MaybeApplyChatTemplate",
     "MemoryShardedSource",
     "MixSchedule",
+    "MixedShardedSource",
     "OpenShard",
     "PackStats",
     "PackedShardedSource",
@@ -165,6 +171,8 @@ __all__ = [
     "Transform",
     "TransformError",
     "TransformedShardedSource",
+    "WeightSchedulePoint",
+    "WeightScheduler",
     "XSVWriter",
     "__version__",
     "clear_cache",

@@ -267,8 +267,8 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], text: 
 )
 def test_pieces_cover_all_tokens_once(lengths: list[int], seq_length: int, kind: str) -> None:
     bounds = np.cumsum([0, *lengths])
-    make = {"cut": cut_into_rows, "fit": best_fit, "pool": lambda b, s: pool(b, s, 3)}[kind]
-    pieces: Pieces = make(bounds, seq_length)
+    make: dict[str, Any] = {"cut": cut_into_rows, "fit": best_fit, "pool": lambda b, s: pool(b, s, 3)}
+    pieces: Pieces = make[kind](bounds, seq_length)
     covered = np.concatenate([np.arange(s, s + n) for s, n in zip(pieces.starts, pieces.lengths, strict=True)])
     assert sorted(covered) == list(range(bounds[-1]))
     assert (pieces.filled() <= seq_length).all()
