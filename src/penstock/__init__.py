@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError, TransformError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
+    from penstock.loaders.async_loader import AsyncDataLoader
+    from penstock.loaders.collate import PadCollator, batch_iterator, collate_batch
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.order.schedule import MixSchedule
     from penstock.reading.source import FunctionReader, OpenShard, Source
@@ -45,10 +47,11 @@ if TYPE_CHECKING:
         SelectFields,
     )
     from penstock.sources.memory import MemoryShardedSource
-    from penstock.sources.mixed import MixedShardedSource
-    from penstock.sources.packed import PackedShardedSource
-    from penstock.sources.packed_rows import join_cu_seqlens
-    from penstock.sources.packer import PackStats
+    from penstock.sources.mix.source import MixedShardedSource
+    from penstock.sources.mix.weights import WeightSchedulePoint, WeightScheduler
+    from penstock.sources.pack.packer import PackStats
+    from penstock.sources.pack.rows import join_cu_seqlens
+    from penstock.sources.pack.source import PackedShardedSource
     from penstock.sources.transforms import (
         BatchTransform,
         ChainedTransform,
@@ -59,12 +62,12 @@ if TYPE_CHECKING:
         MapTransform,
         Transform,
     )
-    from penstock.sources.weights import WeightSchedulePoint, WeightScheduler
     from penstock.write.merge_index import merge_index
     from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
     "AddField": "penstock.sources.fields",
+    "AsyncDataLoader": "penstock.loaders.async_loader",
     "BatchTransform": "penstock.sources.transforms",
     "CSVWriter": "penstock.write.writer",
     "ChainedTransform": "penstock.sources.transforms",
@@ -93,10 +96,11 @@ _HOMES = {
     "MaybeApplyChatTemplate": "penstock.sources.chat",
     "MemoryShardedSource": "penstock.sources.memory",
     "MixSchedule": "penstock.order.schedule",
-    "MixedShardedSource": "penstock.sources.mixed",
+    "MixedShardedSource": "penstock.sources.mix.source",
     "OpenShard": "penstock.reading.source",
-    "PackStats": "penstock.sources.packer",
-    "PackedShardedSource": "penstock.sources.packed",
+    "PackStats": "penstock.sources.pack.packer",
+    "PackedShardedSource": "penstock.sources.pack.source",
+    "PadCollator": "penstock.loaders.collate",
     "PenstockError": "penstock.errors",
     "RenameFields": "penstock.sources.fields",
     "SelectFields": "penstock.sources.fields",
@@ -111,12 +115,14 @@ _HOMES = {
     "Transform": "penstock.sources.transforms",
     "TransformError": "penstock.errors",
     "TransformedShardedSource": "penstock.sources.base",
-    "WeightSchedulePoint": "penstock.sources.weights",
-    "WeightScheduler": "penstock.sources.weights",
+    "WeightSchedulePoint": "penstock.sources.mix.weights",
+    "WeightScheduler": "penstock.sources.mix.weights",
     "XSVWriter": "penstock.write.writer",
+    "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
+    "collate_batch": "penstock.loaders.collate",
     "encodings": "penstock.formats.encodings.table",
-    "join_cu_seqlens": "penstock.sources.packed_rows",
+    "join_cu_seqlens": "penstock.sources.pack.rows",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
     "prune_cache": "penstock.cache.cleanup",
@@ -125,6 +131,7 @@ _HOMES = {
 
 __all__ = [
     "AddField",
+    "AsyncDataLoader",
     "BatchTransform",
     "CSVWriter",
     "ChainedTransform",
@@ -157,6 +164,7 @@ __all__ = [
     "OpenShard",
     "PackStats",
     "PackedShardedSource",
+    "PadCollator",
     "PenstockError",
     "RenameFields",
     "SelectFields",
@@ -175,7 +183,9 @@ __all__ = [
     "WeightScheduler",
     "XSVWriter",
     "__version__",
+    "batch_iterator",
     "clear_cache",
+    "collate_batch",
     "encodings",
     "join_cu_seqlens",
     "list_cache",

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, SampleIndexError
+from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, check_row, in_chunks
@@ -23,6 +23,7 @@ from penstock.sources.transforms import (
     MapBatchTransform,
     MapTransform,
     Transform,
+    apply_all,
 )
 from penstock.units import check_whole
 
@@ -109,6 +110,15 @@ class ShardedSource(ABC):
         infos = [self.get_shard_info(name) for name in self.shard_names]
         lengths = [info.num_rows for info in infos if info is not None and info.num_rows is not None]
         return lengths if len(lengths) == len(infos) else None
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether `read_rows` can be called."""
+        return False
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:  # noqa: ARG002
+        """Give the samples at these rows of a shard, in this order; only of a source that `has_random_rows`."""
+        raise ConfigError(f"{type(self).__name__} reads its rows in order only")
 
     @property
     def fingerprint(self) -> str | None:
@@ -264,8 +274,28 @@ class TransformedShardedSource(ShardedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Give what is known of the stored shard; how many rows it has is known if transforms keep the number."""
         info = self._source.get_shard_info(shard_name)
-        keeps_rows = not any(each.is_filter or each.is_expand or each.is_batched for each in self._transforms)
-        return info if info is None or keeps_rows else replace(info, num_rows=None)
+        return info if info is None or self._keeps_rows else replace(info, num_rows=None)
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether any row can be read: the source can, and each row becomes one sample."""
+        return self._source.has_random_rows and self._keeps_rows
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Give what becomes of these rows of a shard, in this order."""
+        made: list[Sample] = []
+        for row, sample in zip(rows, self._source.read_rows(shard_name, rows), strict=True):
+            try:
+                made += apply_all(self._transforms, sample)
+            except Exception as error:
+                raise TransformError(
+                    f"a transform failed on row {row} of {shard_name}: {type(error).__name__}: {error}"
+                ) from error
+        return made
+
+    @property
+    def _keeps_rows(self) -> bool:
+        return not any(each.is_filter or each.is_expand or each.is_batched for each in self._transforms)
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a shard at a row of the stored data."""

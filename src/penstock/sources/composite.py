@@ -52,6 +52,16 @@ class CompositeShardedSource(ShardedSource):
         number = self.shard_number(shard_name)
         return ShardInfo(number, shard_name, info.num_rows, info.byte_size, info.url, info.checksum)
 
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether all sources read any rows."""
+        return all(source.has_random_rows for source in self._sources)
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Give the samples at these rows of a shard."""
+        source, name = self._find(shard_name)
+        return source.read_rows(name, rows)
+
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a shard of the source that it belongs to."""
         source, name = self._find(shard_name)
@@ -114,7 +124,7 @@ class LimitedShardedSource(ShardedSource):
         number = self._source.shard_number(shard_name)
         if self._source.shard_lengths() is None:
             samples = _LimitedIterator(self._source.open_shard(shard_name), self._left_unknown(number))
-            skipped = len(samples.take(row))
+            skipped = samples.skip(row)
             check_row(shard_name, row, row if skipped == row else skipped)
             return samples
         lengths = self._source.shard_lengths() or []

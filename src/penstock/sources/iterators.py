@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Any]
 
-_CHUNK = 256
+_CHUNK = 32  # samples may be large
 
 
 class SampleIterator(ABC):
@@ -50,13 +50,28 @@ class SampleIterator(ABC):
         return sample
 
     def take(self, count: int) -> list[Sample]:
-        """Give so many samples; fewer only where the samples end."""
+        """Give so many samples; fewer only where the samples end, or before an error, which the next call raises."""
         samples: list[Sample] = []
-        while len(samples) < count and (self._given < len(self._chunk) or self._next_chunk()):
+        while len(samples) < count:
+            if self._given == len(self._chunk):
+                try:
+                    if not self._next_chunk():
+                        break
+                except Exception:
+                    if not samples:
+                        raise
+                    break
             part = self._chunk[self._given : self._given + count - len(samples)]
             samples += part
             self._given += len(part)
         return samples
+
+    def skip(self, count: int) -> int:
+        """Pass over so many samples; gives how many there were, fewer only where the samples end."""
+        skipped = len(self.take(count))
+        if skipped < count and self._failure is not None:
+            raise self._failure
+        return skipped
 
     def read(self) -> list[Sample]:
         """Give the samples that are at hand, or the next chunk; nothing where the samples end."""
@@ -78,7 +93,7 @@ class SampleIterator(ABC):
         given = _count(position.pop("given", 0))
         self._chunk, self._given, self._chunk_start, self._failure = (), 0, None, None
         self._seek(position)
-        if given and len(self.take(given)) < given:
+        if given and self.skip(given) < given:
             raise ResumeError(f"the state is {given} samples past {position}, where the samples end: the data changed")
 
     def close(self) -> None:  # noqa: B027

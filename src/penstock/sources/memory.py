@@ -51,6 +51,11 @@ class MemoryShardedSource(ShardedSource):
         number = self.shard_number(shard_name)
         return ShardInfo(number, shard_name, self._bounds[number + 1] - self._bounds[number])
 
+    @property
+    def has_random_rows(self) -> bool:
+        """They are all here."""
+        return True
+
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
         """Give the samples at these rows of a shard, in this order."""
         first = self._bounds[self.shard_number(shard_name)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.errors import TransformError
 from penstock.sources.iterators import SampleIterator, State
 from penstock.sources.transforms import BatchTransform, apply_all
+from penstock.sources.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,7 +146,7 @@ class _Pool:
     def _start(self) -> Executor:
         if self._kind == "process":  # started afresh: a forked child would have our locks, and none of our threads
             return ProcessPoolExecutor(self._num_workers, mp_context=get_context("spawn"))
-        return ThreadPoolExecutor(self._num_workers, thread_name_prefix="penstock-transform")
+        return WorkerThreads(self._num_workers, "penstock-transform")
 
 
 def _end(executor: Executor) -> None:

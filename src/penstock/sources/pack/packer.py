@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from penstock.order.keys import fold, permutation
-from penstock.sources.documents import Document, LongDocuments, join_documents, prepare_document
 from penstock.sources.iterators import SampleIterator, State
-from penstock.sources.packed_rows import RowOptions, make_rows
-from penstock.sources.packing import Pieces, best_fit, cut_into_rows, pool
+from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
+from penstock.sources.pack.pieces import Pieces, best_fit, cut_into_rows, pool
+from penstock.sources.pack.rows import RowOptions, make_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from penstock.errors import ConfigError
 from penstock.order.keys import fold
 from penstock.sources.base import ShardedSource
-from penstock.sources.documents import LongDocuments
 from penstock.sources.iterators import check_row
-from penstock.sources.packed_rows import RowOptions
-from penstock.sources.packer import PackedIterator, PackOptions, PackStats, PackStrategy
+from penstock.sources.pack.documents import LongDocuments
+from penstock.sources.pack.packer import PackedIterator, PackOptions, PackStats, PackStrategy
+from penstock.sources.pack.rows import RowOptions
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class PackedShardedSource(ShardedSource):
         """Open the rows at one of them; to get there, all rows before it are packed. A state needs none of them."""
         self.shard_number(shard_name)
         rows = PackedIterator(self._source.iter_shards(), self._options)
-        skipped = len(rows.take(row))
+        skipped = rows.skip(row)
         check_row(shard_name, row, row if skipped == row else skipped)
         self._opened = rows
         return rows

@@ -10,14 +10,14 @@ from penstock.errors import ConfigError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource
-from penstock.sources.feeds import Feed
 from penstock.sources.iterators import SampleIterator, State, check_row
-from penstock.sources.mix_plan import find_end, first_phase, make_phase, phase_without
+from penstock.sources.mix.feeds import Feed
+from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    from penstock.sources.mix_plan import Phase, Segments
-    from penstock.sources.weights import WeightScheduler
+    from penstock.sources.mix.plan import Phase, Segments
+    from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Sample
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
@@ -116,7 +116,7 @@ class MixedShardedSource(ShardedSource):
         self.shard_number(shard_name)
         samples = self._open()
         if row and not samples.seek(row):
-            skipped = len(samples.take(row))
+            skipped = samples.skip(row)
             check_row(shard_name, row, row if skipped == row else skipped)
         check_row(shard_name, row, None)
         return samples

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.sources.packing import Pieces
+    from penstock.sources.pack.pieces import Pieces
     from penstock.types import Int64Array, Sample
 
 IGNORED = -100  # what loss functions leave out
