@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from penstock.sources.pack.packer import PackStats
     from penstock.sources.pack.rows import join_cu_seqlens
     from penstock.sources.pack.source import PackedShardedSource
+    from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
+    from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager, tokenizer_hash
     from penstock.sources.transforms import (
         BatchTransform,
         ChainedTransform,
@@ -112,6 +114,10 @@ _HOMES = {
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "TSVWriter": "penstock.write.writer",
+    "TokenizeTransform": "penstock.sources.tokens.source",
+    "TokenizedShardedSource": "penstock.sources.tokens.source",
+    "TokenizerConfig": "penstock.sources.tokens.tokenizers",
+    "TokenizerManager": "penstock.sources.tokens.tokenizers",
     "Transform": "penstock.sources.transforms",
     "TransformError": "penstock.errors",
     "TransformedShardedSource": "penstock.sources.base",
@@ -126,6 +132,7 @@ _HOMES = {
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
     "prune_cache": "penstock.cache.cleanup",
+    "tokenizer_hash": "penstock.sources.tokens.tokenizers",
     "warm_cache": "penstock.data.warm",
 }
 
@@ -176,6 +183,10 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "TSVWriter",
+    "TokenizeTransform",
+    "TokenizedShardedSource",
+    "TokenizerConfig",
+    "TokenizerManager",
     "Transform",
     "TransformError",
     "TransformedShardedSource",
@@ -191,6 +202,7 @@ __all__ = [
     "list_cache",
     "merge_index",
     "prune_cache",
+    "tokenizer_hash",
     "warm_cache",
 ]
 

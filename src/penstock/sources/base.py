@@ -279,7 +279,9 @@ class TransformedShardedSource(ShardedSource):
     @property
     def has_random_rows(self) -> bool:
         """Whether any row can be read: the source can, and each row becomes one sample."""
-        return self._source.has_random_rows and self._keeps_rows
+        return (
+            self._source.has_random_rows and self._keeps_rows and not any(each.is_batched for each in self._transforms)
+        )
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
         """Give what becomes of these rows of a shard, in this order."""
@@ -295,7 +297,10 @@ class TransformedShardedSource(ShardedSource):
 
     @property
     def _keeps_rows(self) -> bool:
-        return not any(each.is_filter or each.is_expand or each.is_batched for each in self._transforms)
+        return not any(
+            each.is_filter or each.is_expand or (isinstance(each, BatchTransform) and not each.keeps_number)
+            for each in self._transforms
+        )
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a shard at a row of the stored data."""

@@ -61,6 +61,7 @@ class BatchTransform(_Composes, ABC):
     """Makes samples of some samples in a row, as many as it likes. `batch_size` says how many it is given at once."""
 
     is_batched = True
+    keeps_number = False  # whether each sample becomes exactly one
     batch_size = 1000
 
     @abstractmethod
