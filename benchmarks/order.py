@@ -1,18 +1,22 @@
-"""What does the native order cost at any size: to plan, to reach any batch, and per id?
+"""What does the native order cost at any size: to plan, to reach any batch, and per id? And what do mixes cost?
 
 Prints one JSON object per size, each measured in a process of its own; ids per second are per second of
 processor time, so of one core. With `--peer`, mosaicml-streaming is measured beside it at up to 1e8 samples;
-it needs an environment of its own (`make peers`).
+it needs an environment of its own (`make peers`). Then a table of mixes of four streams, read in the blocks that
+loaders read, batches of 256: ten million ids per second are to be reached.
 
     python benchmarks/order.py --samples 1e6 1e8 1e10 1e12
+    python benchmarks/order.py --samples --json figures.json     # the mixes alone
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,15 +29,27 @@ import numpy as np
 # This script runs by its path, in other environments too, and has to find its neighbours by name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.harness import python_of
+from benchmarks.harness import Comparison, python_of, table
 from benchmarks.peers.empty_index import write_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.order.batching import BatchingMethod
+
 GLOBAL_BATCH_SIZE = 4096
+MIX_METHODS = ("random", "stratified", "per_stream", "device_per_stream")
 NUM_IDS = 1 << 23
 MAX_PEER_SAMPLES = 10**8
+MIX_BATCH_SIZE = 256
+MIX_IDS_AT_ONCE = 1 << 13  # as many as a loader reads in a block
+MIX_REPEATS = 3
+MIX_TARGET = 1e7
+MIXES = {
+    "equal shares": (2_500_000, 2_500_000, 2_500_000, 2_500_000),
+    "10 : 5 : 2 : 1": (10_000_000, 5_000_000, 2_000_000, 1_000_000),
+    "1000 : 100 : 10 : 1": (10_000_000, 1_000_000, 100_000, 10_000),
+}
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -96,6 +112,52 @@ def steady_rate(plan: Any, seat: Any, size: int) -> float:
     return num_ids / seconds
 
 
+def compare_mixes() -> list[Comparison]:
+    """Measure mixes, each several times, by turns, in processes of their own."""
+    questions = itertools.product(MIXES, MIX_METHODS, ("shuffled", "in order"))
+    rates: dict[tuple[str, str, str], list[float]] = {question: [] for question in questions}
+    for _ in range(MIX_REPEATS):
+        for question, found in rates.items():
+            found.append(run_alone(sys.executable, "mix", *question)["ids_per_s"])
+    return [
+        Comparison(
+            f"mix of 4 streams, {name}, {method}, {order}",
+            statistics.median(found),
+            "ids/s",
+            "target",
+            MIX_TARGET,
+            needed=1,
+        )
+        for (name, method, order), found in rates.items()
+    ]
+
+
+def measure_mix(name: str, method: BatchingMethod, order: str) -> dict[str, Any]:
+    from penstock.order.cursor import Cursor
+    from penstock.order.native import StreamPlan
+    from penstock.order.options import OrderOptions, StreamShards
+    from penstock.order.world import Seat, World
+
+    streams = [
+        StreamShards(name=str(number), lengths=np.full(size // 1000, 1000)) for number, size in enumerate(MIXES[name])
+    ]
+    batch = MIX_BATCH_SIZE
+    options = OrderOptions(
+        shuffle=order == "shuffled", batching_method=method, global_batch_size=batch, device_batch_size=batch
+    )
+    plan, seat, at = StreamPlan.make(streams, options), Seat(world=World()), Cursor(1, 0)
+    num_steps = min(plan.num_batches(at, seat, batch), NUM_IDS // batch)
+    at_once = MIX_IDS_AT_ONCE // batch
+    plan.batch(at, 0, seat, batch)  # windows are computed before the clock starts, and as many too many in the end
+    start = time.process_time()
+    num_ids = sum(
+        len(ids)
+        for step in range(0, num_steps, at_once)
+        for ids in plan.batches(at, range(step, min(step + at_once, num_steps)), seat, batch)
+    )
+    return {"ids_per_s": num_ids / (time.process_time() - start)}
+
+
 def measure_peer(num_samples: int) -> dict[str, Any]:
     """Time the same questions in mosaicml-streaming: it has to compute the whole epoch before any batch."""
     from streaming import StreamingDataset
@@ -122,11 +184,11 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return work(), time.perf_counter() - start
 
 
-def run_alone(python: str, what: str, num_samples: int) -> dict[str, Any]:
+def run_alone(python: str, what: str, *arguments: object) -> dict[str, Any]:
     path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [python, __file__, "--in-process", what, "--samples", str(num_samples)]
+    command = [python, __file__, "--in-process", what, *map(str, arguments)]
     # The peer brings its own libraries and must not find ours.
-    environment = {**os.environ, "PYTHONPATH": path} if what == "native" else dict(os.environ)
+    environment = {**os.environ, "PYTHONPATH": path} if what != "peer" else dict(os.environ)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -134,19 +196,25 @@ def run_alone(python: str, what: str, num_samples: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=float, nargs="+", default=[1e6, 1e8, 1e10, 1e12])
+    parser.add_argument("--samples", type=float, nargs="*", default=[1e6, 1e8, 1e10, 1e12], help="sizes; none: mixes")
     parser.add_argument("--peer", action="store_true", help="measure mosaicml-streaming beside it")
-    parser.add_argument("--in-process", choices=("native", "peer"), help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of mixes there as well")
+    parser.add_argument("--in-process", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.in_process:
-        work = {"native": measure, "peer": measure_peer}[args.in_process]
-        print(json.dumps(work(int(args.samples[0]))))
+        what, *arguments = args.in_process
+        work = {"native": measure, "peer": measure_peer, "mix": measure_mix}[what]
+        print(json.dumps(work(*(arguments if what == "mix" else map(int, arguments)))))
         return
     for samples in map(int, args.samples):
         answer = {"native": run_alone(sys.executable, "native", samples)}
         if args.peer and samples <= MAX_PEER_SAMPLES:
             answer["mosaicml-streaming"] = run_alone(python_of("mosaic"), "peer", samples)
         print(json.dumps(answer, indent=2))
+    mixes = compare_mixes()
+    print(table(mixes))
+    if args.json:
+        args.json.write_text(json.dumps([comparison.as_json() for comparison in mixes], indent=2))
 
 
 if __name__ == "__main__":

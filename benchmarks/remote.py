@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,45 @@ def tokens_with_latency(shop: Workshop, scale: Scale) -> list[Comparison]:
     return compare_kind(shop, scale, "tokens", {"mosaic": 8})
 
 
+def first_sample(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """From opening a dataset to its first sample, in one process, with an empty cache."""
+    return [
+        comparison
+        for kind in ("rows", "tokens")
+        for shuffled in (False, True)
+        for comparison in compare_first(shop, scale, kind, shuffled)
+    ]
+
+
+def first_runs(shop: Workshop, scale: Scale, kind: str, shuffled: bool, endpoint: str) -> dict[str, Run]:
+    """The same datasets as for the loaders: each run for a first sample stands for one of theirs."""
+    loaders = all_runs(shop, scale, kind, endpoint)
+    options = {"shuffled": shuffled}
+    return {
+        name: replace(
+            run,
+            action="first_sample",
+            options={key: run.options[key] for key in ("endpoint", "key", "keys") if key in run.options} | options,
+        )
+        for name, run in loaders.items()
+        if name not in ("ours stock", "litdata in order")
+    }
+
+
+def compare_first(shop: Workshop, scale: Scale, kind: str, shuffled: bool) -> list[Comparison]:
+    first_runs(shop, scale, kind, shuffled, "")  # datasets are written before the server looks at the folder
+    with network(shop, latency_s=LATENCY_S) as slow:
+        runs = first_runs(shop, scale, kind, shuffled, slow.endpoint)
+        results = measure(runs, max(3, scale.repeats), shop.path, optional=TITLES)
+    milliseconds = {name: median_of("seconds", each) * 1e3 for name, each in results.items()}
+    question = f"{kind}, 30 ms latency, first sample, {'shuffled' if shuffled else 'in order'}"
+    return [
+        Comparison(question, milliseconds["ours"], "ms", TITLES[name], each, needed=1, lower_is_better=True)
+        for name, each in milliseconds.items()
+        if name != "ours"
+    ]
+
+
 def little_bandwidth(shop: Workshop, scale: Scale) -> list[Comparison]:
     """Bytes of the dataset per second, of all seconds since before it was opened, against the limit.
 
@@ -319,6 +358,7 @@ QUESTIONS: dict[str, Question] = {
     "ceiling": ceiling,
     "rows": rows_with_latency,
     "tokens": tokens_with_latency,
+    "first": first_sample,
     "bandwidth": little_bandwidth,
     "upload": upload_while_writing,
     "random-access": random_access,

@@ -13,6 +13,7 @@ import penstock
 
 ROOT = Path(penstock.__file__).parent
 EVERYWHERE = {
+    "arrays_file",
     "errors",
     "types",
     "registry",
@@ -33,7 +34,19 @@ EVERYWHERE = {
     "_version",
 }
 ENTRY_POINTS = {"__init__", "__main__"}
-BELOW_DATA = {"order", "index", "codecs", "storage", "formats", "wire", "cachedir", "fetcher", "cache", "reading"}
+BELOW_DATA = {
+    "order",
+    "index",
+    "codecs",
+    "storage",
+    "formats",
+    "wire",
+    "cachedir",
+    "scan",
+    "fetcher",
+    "cache",
+    "reading",
+}
 BELOW_PIPELINE = BELOW_DATA | {"write", "data", "sources", "episodes", "loaders", "convert", "sim"}
 MAY_IMPORT: dict[str, set[str]] = {
     "order": set(),
@@ -43,10 +56,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire": {"storage"},
     "formats": {"index", "codecs"},
     "cachedir": {"index", "codecs", "storage", "wire"},
-    "fetcher": {"index", "codecs", "storage", "wire", "cachedir"},
+    "scan": {"index", "codecs", "storage", "formats", "cachedir"},
+    "fetcher": {"index", "codecs", "storage", "formats", "wire", "cachedir", "scan"},
     "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
     "write": {"index", "codecs", "storage", "formats", "cache"},
-    "reading": {"order", "index", "codecs", "formats", "cache", "wire"},
+    "reading": {"order", "index", "codecs", "formats", "cachedir", "cache", "wire"},
     "data": BELOW_DATA,
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},

@@ -41,7 +41,9 @@ def test_registered_names() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown animal 'load' \(did you mean 'loads'\?\): known are encode, loads"):
+    with pytest.raises(
+        ConfigError, match=r"unknown animal 'load' \(did you mean 'loads'\?\): use one of encode, loads"
+    ):
         make().get("load")
 
 
@@ -79,7 +81,7 @@ def test_an_entry_point_may_lead_to_what_registers_itself(monkeypatch: pytest.Mo
 def test_what_cannot_be_loaded_says_where_it_should_be(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     points = EntryPoints([EntryPoint("cat", path, "penstock.test")])
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
-    with pytest.raises(ConfigError, match=f"animal 'cat' cannot be loaded from {path}: "):
+    with pytest.raises(ConfigError, match=f"cannot load animal 'cat' from {path}: "):
         make().get("cat")
 
 

@@ -6,25 +6,32 @@ from typing import Any
 
 from benchmarks.peers.common import BATCH, Result, main
 from benchmarks.peers.hf import BUFFER
-from benchmarks.peers.remote import BUCKET, KEYS, run_cold, use_store
+from benchmarks.peers.remote import BUCKET, KEYS, run_cold, run_first, use_store
 from benchmarks.peers.streaming import WORKERS
 from datasets import load_dataset
 from torch.utils.data import DataLoader
 
 
-def loader(endpoint: str, keys: list[str], column: str, seconds: float) -> Result:
+def open_dataset(endpoint: str, keys: list[str], shuffled: bool) -> Any:
     use_store(endpoint)
     options = {**KEYS, "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
+    dataset = load_dataset(
+        "parquet",
+        data_files=[f"s3://{BUCKET}/{key}" for key in keys],
+        split="train",
+        streaming=True,
+        storage_options=options,
+    )
+    return dataset.shuffle(seed=0, buffer_size=BUFFER) if shuffled else dataset
 
+
+def first_sample(endpoint: str, keys: list[str], shuffled: bool) -> Result:
+    return run_first(lambda: open_dataset(endpoint, keys, shuffled))
+
+
+def loader(endpoint: str, keys: list[str], column: str, seconds: float) -> Result:
     def batches() -> Any:
-        dataset = load_dataset(
-            "parquet",
-            data_files=[f"s3://{BUCKET}/{key}" for key in keys],
-            split="train",
-            streaming=True,
-            storage_options=options,
-        )
-        dataset = dataset.shuffle(seed=0, buffer_size=BUFFER)
+        dataset = open_dataset(endpoint, keys, True)
         dataset = dataset.with_format("numpy") if column == "tokens" else dataset
         return DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
 
@@ -32,4 +39,4 @@ def loader(endpoint: str, keys: list[str], column: str, seconds: float) -> Resul
 
 
 if __name__ == "__main__":
-    main({"loader": loader})
+    main({"loader": loader, "first_sample": first_sample})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.peers.common import BATCH, Result, main
-from benchmarks.peers.remote import BUCKET, run_cold, use_store
+from benchmarks.peers.remote import BUCKET, run_cold, run_first, use_store
 from benchmarks.peers.streaming import WORKERS
 from streaming import StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
@@ -30,5 +30,12 @@ def loader(endpoint: str, key: str, directory: str, column: str, seconds: float)
     return run_cold(batches, column, seconds)
 
 
+def first_sample(endpoint: str, key: str, directory: str, shuffled: bool) -> Result:
+    use_store(endpoint)
+    clean_stale_shared_memory()
+    remote = f"s3://{BUCKET}/{key}"
+    return run_first(lambda: StreamingDataset(remote=remote, local=directory, shuffle=shuffled, batch_size=BATCH))
+
+
 if __name__ == "__main__":
-    main({"loader": loader})
+    main({"loader": loader, "first_sample": first_sample})

@@ -18,7 +18,7 @@ from benchmarks.peers.common import (
     make_tokens,
     timed,
 )
-from benchmarks.peers.remote import BUCKET, KEYS, run_cold
+from benchmarks.peers.remote import BUCKET, KEYS, run_cold, run_first
 from benchmarks.peers.streaming import WORKERS
 from torch.utils.data import DataLoader
 
@@ -33,11 +33,11 @@ def options_of(endpoint: str) -> dict[str, Any]:
     return {**KEYS, "endpoint_url": endpoint, "client_kwargs": {"region_name": "us-east-1"}}
 
 
-def open_shuffled(endpoint: str, key: str, directory: str, **options: Any) -> StreamingDataset:
+def open_dataset(endpoint: str, key: str, directory: str, shuffled: bool = True, **options: Any) -> StreamingDataset:
     return StreamingDataset(
         remote=f"s3://{BUCKET}/{key}",
         local=directory,
-        shuffle=True,
+        shuffle=shuffled,
         batch_size=BATCH,
         storage_options=options_of(endpoint),
         **options,
@@ -48,7 +48,7 @@ def stock_loader(endpoint: str, key: str, directory: str, column: str, seconds: 
     dataset: list[StreamingDataset] = []
 
     def batches() -> Any:
-        dataset.append(open_shuffled(endpoint, key, directory, **options))
+        dataset.append(open_dataset(endpoint, key, directory, **options))
         return DataLoader(dataset[0], batch_size=BATCH, num_workers=WORKERS)
 
     result = run_cold(batches, column, seconds)
@@ -60,16 +60,20 @@ def own_loader(endpoint: str, key: str, directory: str, column: str, seconds: fl
     dataset: list[StreamingDataset] = []
 
     def batches() -> Any:
-        dataset.append(open_shuffled(endpoint, key, directory, **options))
+        dataset.append(open_dataset(endpoint, key, directory, **options))
         return StreamingDataLoader(dataset[0], columnar=True)
 
     result = run_cold(batches, column, seconds)
     return {**result, "fetcher_mb": fetcher_peak_mb()}
 
 
+def first_sample(endpoint: str, key: str, directory: str, shuffled: bool) -> Result:
+    return run_first(lambda: open_dataset(endpoint, key, directory, shuffled))
+
+
 def random_access(endpoint: str, key: str, directory: str) -> Result:
     """One sample from the middle of a dataset whose shards are elsewhere."""
-    dataset = open_shuffled(endpoint, key, directory)
+    dataset = open_dataset(endpoint, key, directory)
 
     def work() -> int:
         sample = dataset[dataset.num_samples // 2]
@@ -183,6 +187,7 @@ if __name__ == "__main__":
             "stock_loader": stock_loader,
             "own_loader": own_loader,
             "random_access": random_access,
+            "first_sample": first_sample,
             "write_tokens": write_tokens,
             "write_locally": write_locally,
             "upload_only": upload_only,

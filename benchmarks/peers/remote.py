@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmarks.peers.common import cpu_seconds
+from benchmarks.peers.common import cpu_seconds, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +29,16 @@ def use_store(endpoint: str) -> None:
         S3_ENDPOINT_URL=endpoint,
         AWS_ALLOW_HTTP="true",
     )
+
+
+def run_first(open_samples: Callable[[], Iterable[Any]]) -> Result:
+    """Opens a dataset and waits for its first sample, in this process."""
+
+    def work() -> int:
+        next(iter(open_samples()))
+        return 1
+
+    return timed(work)
 
 
 def run_cold(open_batches: Callable[[], Iterable[Any]], column: str, seconds: float) -> Result:

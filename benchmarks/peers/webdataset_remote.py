@@ -6,10 +6,15 @@ from typing import Any
 
 import webdataset as wds
 from benchmarks.peers.common import BATCH, Result, main
-from benchmarks.peers.remote import BUCKET, run_cold
+from benchmarks.peers.remote import BUCKET, run_cold, run_first
 from benchmarks.peers.streaming import WORKERS
 from benchmarks.peers.webdataset import open_shuffled
 from torch.utils.data import default_collate
+
+
+def first_sample(endpoint: str, keys: list[str], shuffled: bool) -> Result:
+    urls = [f"{endpoint}/{BUCKET}/{key}" for key in keys]
+    return run_first(lambda: open_shuffled(urls) if shuffled else wds.WebDataset(urls, shardshuffle=False).decode())
 
 
 def loader(endpoint: str, keys: list[str], column: str, seconds: float) -> Result:
@@ -21,4 +26,4 @@ def loader(endpoint: str, keys: list[str], column: str, seconds: float) -> Resul
 
 
 if __name__ == "__main__":
-    main({"loader": loader})
+    main({"loader": loader, "first_sample": first_sample})

@@ -116,7 +116,11 @@ def _take_row(
             row += 1
         mapped = mmap.mmap(file.descriptor, row_bytes, offset=row * row_bytes)
     except OSError as error:
-        _log.warning("what this process counts is not seen by others, for want of a file to share: %s", error)
+        _log.warning(
+            "cannot make the file in which processes share their counts, so stats() leaves out what this process"
+            " counts: %s",
+            error,
+        )
         return private_row(list(places))
     return Row(memoryview(mapped).cast("q"), places, is_shared=True)
 

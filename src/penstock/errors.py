@@ -13,10 +13,11 @@ from penstock.printable import printable
 
 
 class PenstockError(Exception):
-    """Base of all errors of this library: one message, plus keyword facts for machines.
+    """The base of all errors that penstock raises: catch it to catch them all.
 
-    The message alone rebuilds the error, so its type survives pickling and the re-raise of a worker process. It may
-    quote names and answers of others, whose control characters are spelled out.
+    `error.message` is the text, and `error.facts` holds its values by name, such as the shard or the column. Errors can
+    be pickled, so they keep their type when a worker process raises them. Control characters in names from outside
+    are shown as escapes.
     """
 
     def __init__(self, message: str = "", **facts: Any) -> None:
@@ -48,7 +49,7 @@ class UnknownEncodingError(ConfigError, TypeError, KeyError, AssertionError):
 
 
 class UnknownAlgorithmError(ConfigError, KeyError):
-    """The name of an algorithm that orders or shares out samples, and that nobody has."""
+    """The name of an algorithm for ordering or dividing samples that does not exist."""
 
 
 class EncodingConfigError(ConfigError, AttributeError, AssertionError):
@@ -64,7 +65,7 @@ class UnknownSchemeError(ConfigError):
 
 
 class NoProcessGroupError(ConfigError, RuntimeError):
-    """Ranks were to talk to each other before they had a process group."""
+    """Ranks need a process group to talk to each other, and there is none yet."""
 
 
 class OutputExistsError(ConfigError, FileExistsError):
@@ -115,7 +116,7 @@ class CorruptShardError(DataError, ValueError):
 
 
 class UnsafeTypeError(DataError, ValueError):
-    """A column that could run code when it is read, and nobody allowed it."""
+    """A column that could run code when it is read, without your permission (`allow_unsafe_types`)."""
 
 
 class BadSampleError(DataError):
@@ -127,11 +128,11 @@ class MissingColumnError(BadSampleError, KeyError):
 
 
 class ExtraColumnError(BadSampleError, ValueError):
-    """A sample has a column that its dataset has not."""
+    """A sample has a column that its dataset does not have."""
 
 
 class ColumnSizeError(BadSampleError, KeyError):
-    """An encoded value has another length than its fixed-size column."""
+    """An encoded value does not have the length of its fixed-size column."""
 
 
 class ColumnTypeError(BadSampleError, AttributeError, TypeError):
@@ -151,7 +152,7 @@ class ShardTooLargeError(BadSampleError, ValueError):
 
 
 class TransformError(DataError, RuntimeError):
-    """A transform of the user's failed on a sample; its own error is the cause."""
+    """Your transform failed on a sample; the error that it raised is the `__cause__`."""
 
 
 # --- Storage ------------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class BucketNotFoundError(ObjectNotFoundError):
 
 
 class RequestRefusedError(StoreError):
-    """A store says that the request itself is wrong: asking again gets the same answer."""
+    """A store says that the request itself is wrong, so trying again would not help."""
 
 
 class ObjectChangedError(StoreError):
@@ -178,7 +179,7 @@ class ObjectChangedError(StoreError):
 
 
 class AccessDeniedError(StoreError, PermissionError):
-    """The store knows us and says no."""
+    """The store refuses access."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
@@ -189,7 +190,7 @@ class StoreTimeoutError(StoreError, TimeoutError):
 
 
 class CacheError(PenstockError):
-    """The cache of a node cannot do what it was asked to."""
+    """The cache of this node could not do what it was asked to."""
 
 
 class CacheTooSmallError(CacheError, ValueError):
@@ -197,11 +198,11 @@ class CacheTooSmallError(CacheError, ValueError):
 
 
 class LockTimeoutError(CacheError, TimeoutError):
-    """Somebody else held a lock for too long."""
+    """Another process held a lock for too long."""
 
 
 class FetcherError(CacheError, RuntimeError):
-    """The process that fetches for this node could not be started, or does not answer."""
+    """The fetcher, the process that downloads for this node, could not be started or does not answer."""
 
 
 class ResumeError(PenstockError, ValueError):
@@ -212,8 +213,8 @@ class ResumeError(PenstockError, ValueError):
 
 
 class MissingExtraError(PenstockError, ImportError):
-    """An optional library is needed and not installed."""
+    """An optional library is needed but not installed."""
 
 
 class NotProvidedError(PenstockError, ImportError):
-    """A name of MosaicML Streaming's that penstock cannot stand in for; says what to use instead."""
+    """A name of MosaicML Streaming that penstock does not provide; the message says what to use instead."""

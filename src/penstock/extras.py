@@ -15,7 +15,7 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingExtraError(
-            f"{purpose} needs {package}, which cannot be imported ({error}): pip install 'penstock[{extra}]'",
+            f"{purpose} needs {package}, which cannot be imported ({error}): run pip install 'penstock[{extra}]'",
             module=module,
             extra=extra,
         ) from error

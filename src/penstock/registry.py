@@ -16,9 +16,11 @@ U = TypeVar("U")
 
 
 class Registry(Generic[T]):
-    """Maps a name to an object, or to the dotted path `"package.module:attribute"` of one, loaded on first use.
+    """The known names of one kind of plug-in, such as column encodings, and the code that each stands for.
 
-    Outside packages add to it through entry points of the given group; a name of our own cannot be taken over.
+    Call `names()` to list them, decorate a class with `register(name)` to add one to this process, or declare an entry
+    point of the given group in your package to add one to all processes. A name that penstock itself uses cannot be
+    taken. Code is loaded on first use.
     """
 
     def __init__(self, kind: str, *, group: str, builtin: Mapping[str, str | T]) -> None:
@@ -29,9 +31,9 @@ class Registry(Generic[T]):
         self._has_scanned = False
 
     def register(self, name: str) -> Callable[[U], U]:
-        """Decorate the class or function that `name` shall stand for, in this process.
+        """Decorate the class or function that `name` stands for in this process.
 
-        Processes that are started afresh know it once they import the module; an entry point spares them that.
+        Other processes know it only if they import the same module; with an entry point they need not.
         """
 
         def add(target: U) -> U:
@@ -78,7 +80,7 @@ class Registry(Generic[T]):
         except PenstockError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self._kind} {name!r} cannot be loaded from {self._paths[name]}: {error!r}") from error
+            raise ConfigError(f"cannot load {self._kind} {name!r} from {self._paths[name]}: {error!r}") from error
 
     def _scan(self) -> None:
         if not self._has_scanned:
@@ -95,4 +97,4 @@ class Registry(Generic[T]):
 
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        return ConfigError(f"unknown {self._kind} {name!r}{hint}: known are {', '.join(names)}")
+        return ConfigError(f"unknown {self._kind} {name!r}{hint}: use one of {', '.join(names)}")

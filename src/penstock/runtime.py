@@ -27,10 +27,11 @@ def make_runtime_folder() -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise FetcherError(f"{folder} cannot be used as the runtime folder: {error.strerror}") from error
+        raise FetcherError(f"cannot use {folder} as the runtime folder: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise FetcherError(
-            f"{folder} is a link, no folder, or belongs to somebody else: remove it, or set PENSTOCK_RUNTIME_DIR"
+            f"{folder} is a link, is not a folder, or belongs to another user: remove it, or set"
+            " PENSTOCK_RUNTIME_DIR to another folder"
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         folder.chmod(0o700)

@@ -25,7 +25,7 @@ class Span:
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end:
-            raise ConfigError(f"span [{self.begin}, {self.end}) is not a range of bytes")
+            raise ConfigError(f"[{self.begin}, {self.end}) is not a valid range of bytes")
 
     def __len__(self) -> int:
         return self.end - self.begin

@@ -20,7 +20,7 @@ def parse_bytes(value: int | float | str) -> int:
         number, unit = _split(value, "a size", "1000, '64kb' or '1.5gb'")
         if unit in ("", "b"):
             if not number.isdigit():
-                raise ConfigError(f"size {value!r} is a part of a byte: use digits only, or a unit such as 'kb'")
+                raise ConfigError(f"size {value!r} is a fraction of a byte: use a whole number, or a unit such as 'kb'")
             return int(number)
         if unit not in _BYTE_UNITS:
             raise ConfigError(f"size {value!r} has an unknown unit: use one of b, {', '.join(_BYTE_UNITS)}")
@@ -49,9 +49,9 @@ def check_whole(name: str, value: object, least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ConfigError(f"{name}={value!r} is not a whole number: give an int of {least} or more")
+        raise ConfigError(f"{name}={value!r} is not a whole number: use an int of {least} or more")
     if value < least:
-        raise ConfigError(f"{name}={value} is too small: give {least} or more")
+        raise ConfigError(f"{name}={value} is too small: use {least} or more")
 
 
 def check_seconds(name: str, value: object) -> None:
@@ -59,7 +59,7 @@ def check_seconds(name: str, value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
-        raise ConfigError(f"{name}={value!r} is no time to wait: give a number of seconds above 0")
+        raise ConfigError(f"{name}={value!r} is not a valid timeout: use a number of seconds above 0")
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -87,7 +87,7 @@ def _split(text: str, what: str, example: str) -> tuple[str, str]:
 
 def _whole(value: int | float, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{value!r} is not a {what}: give a number or a string")
+        raise ConfigError(f"{value!r} is not a {what}: use a number or a string")
     if value < 0:
-        raise ConfigError(f"{what} {value!r} is negative")
+        raise ConfigError(f"{what} {value!r} is negative: use 0 or more")
     return int(value)

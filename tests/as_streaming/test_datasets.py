@@ -34,7 +34,7 @@ def test_no_streams_beside_a_folder_are_one_stream(tmp_path: Path, streams: Any)
 
 def test_streams_beside_a_folder_are_refused(tmp_path: Path) -> None:
     write_samples(tmp_path, 20)
-    with pytest.raises(ValueError, match="either streams, or remote and local"):
+    with pytest.raises(ValueError, match="exclude each other"):
         StreamingDataset(streams=[Stream(local=str(tmp_path))], local=str(tmp_path))
     with pytest.raises(ValueError, match="needs streams, or a remote"):
         StreamingDataset(streams=[])
@@ -57,7 +57,7 @@ def test_what_only_the_original_has_chooses_its_order(tmp_path: Path, arguments:
     named = StreamingDataset(local=str(tmp_path), batch_size=4, shuffle=True, order="mosaic", **arguments)
     assert chosen.state_dict()["order"] == "mosaic"
     assert ids_of(chosen) == ids_of(named)
-    with pytest.raises(ConfigError, match="can only mean order='mosaic', not 'native'"):
+    with pytest.raises(ConfigError, match="works only with order='mosaic', not with 'native'"):
         StreamingDataset(local=str(tmp_path), batch_size=4, order="native", **arguments)
 
 
@@ -83,7 +83,7 @@ def test_a_complete_folder_is_read_without_the_remotes_index(
     else:
         shutil.copytree(remote, local)
     (remote / "index.json").unlink()
-    with pytest.warns(UserWarning, match=r"copy in .*local is used"):
+    with pytest.warns(UserWarning, match=r"uses the complete copy in .*local"):
         dataset = StreamingDataset(remote=str(remote), local=str(local), batch_size=4)
     with dataset:
         assert ids_of(dataset) == list(range(40))
@@ -104,7 +104,7 @@ def test_a_complete_folder_is_read_if_the_remote_refuses(tmp_path: Path) -> None
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         remote = f"http://127.0.0.1:{server.server_port}/data"
-        with pytest.warns(UserWarning, match=f"{remote} cannot be read, so the complete copy in"):
+        with pytest.warns(UserWarning, match=f"cannot read {remote}, .*the complete copy in"):
             dataset = StreamingDataset(remote=remote, local=str(tmp_path), batch_size=4)
         with pytest.raises(PermissionError):
             StreamingDataset(remote=remote, local=str(tmp_path / "nothing"), batch_size=4)
@@ -179,7 +179,7 @@ def test_a_loaded_state_decides_the_seed_and_the_lanes(tmp_path: Path, algorithm
 
     before = make(shuffle_seed=5, num_canonical_nodes=2, rank=0, world_size=2, num_nodes=2)
     after = make()
-    with pytest.warns(UserWarning, match="the run goes on with 5"):
+    with pytest.warns(UserWarning, match="the run continues with 5"):
         after.load_state_dict(before.state_dict())
     assert (after.shuffle_seed, after.num_canonical_nodes, after.initial_physical_nodes) == (5, 2, 2)
 
@@ -245,7 +245,7 @@ def test_shards_are_described_as_the_index_does(tmp_path: Path) -> None:
         assert dataset.shards[-1].raw_data == dataset.shards[:][1].raw_data
         with pytest.raises(IndexError, match="shard 2 is out of range"):
             dataset.shards[2]
-        with pytest.raises(AttributeError, match="a shard has no 'nothing'"):
+        with pytest.raises(AttributeError, match="a shard has no attribute 'nothing'"):
             _ = first.nothing
 
 
@@ -293,7 +293,7 @@ def test_a_writer_gives_its_settings(tmp_path: Path) -> None:
             "column_encodings": ["str", "int"],
             "column_sizes": [None, 8],
         }
-    with MDSWriter(out=str(tmp_path / "b")) as guessing, pytest.raises(ConfigError, match="give columns="):
+    with MDSWriter(out=str(tmp_path / "b")) as guessing, pytest.raises(ConfigError, match="pass columns="):
         guessing.get_config()
 
 
@@ -310,7 +310,7 @@ def test_keys_may_have_several_dimensions(tmp_path: Path) -> None:
         assert [ids_of(row) for row in dataset[nested]] == [[39, 0], [1, 2]]
         assert dataset[np.zeros((0, 3), np.int64)] == []
         nested[1].pop()
-        with pytest.raises(SampleKeyError, match="equally many"):
+        with pytest.raises(SampleKeyError, match="the same length"):
             dataset[nested]
         with pytest.raises(SampleKeyError, match="flat list"):
             dataset.read_columns(key)
@@ -354,7 +354,7 @@ def test_a_loader_of_another_batch_size_wins_and_its_state_is_exact(tmp_path: Pa
 
     def make() -> StreamingDataLoader:
         dataset = StreamingDataset(local=str(tmp_path), batch_size=4, shuffle=True)
-        with pytest.warns(UserWarning, match="both use the loader's now"):
+        with pytest.warns(UserWarning, match="dataset has batch_size=.*: both use"):
             return StreamingDataLoader(dataset, batch_size=6, num_workers=2, collate_fn=ids_of)
 
     first = make()
@@ -374,5 +374,5 @@ def test_a_loader_of_any_other_dataset_is_torchs(tmp_path: Path) -> None:
     assert not loader._is_accelerate_prepared
     with pytest.raises(ConfigError, match="columnar=True needs a StreamingDataset"):
         StreamingDataLoader(TensorDataset(torch.arange(10)), 4, columnar=True)
-    with pytest.raises(ConfigError, match="only a StreamingDataset has that"):
+    with pytest.raises(ConfigError, match="only loaders of a StreamingDataset"):
         loader.set_epoch(3)

@@ -78,7 +78,7 @@ def test_it_reads_what_ours_wrote_and_ours_refuses_what_it_wrote(tmp_path: Path)
     write(tmp_path / "theirs", {"x": "uint8"}, samples)
     assert penstock.LocalDataset(str(tmp_path / "ours"))[:] == samples
     del _encodings["uint8"]
-    with pytest.raises(BadIndexError, match="the size None, but it is 1"):
+    with pytest.raises(BadIndexError, match="has None bytes, but it has 1"):
         penstock.LocalDataset(str(tmp_path / "theirs"))
 
 
@@ -88,7 +88,7 @@ def test_an_encoding_of_a_new_name_and_a_fixed_size(tmp_path: Path) -> None:
     samples = [{"at": (float(number), 0.5)} for number in range(20)]
     write(tmp_path, {"at": "point"}, samples)
     assert penstock.LocalDataset(str(tmp_path))[:] == samples
-    with pytest.raises(AttributeError, match="wants"):
+    with pytest.raises(AttributeError, match="expects"):
         write(tmp_path / "wrong", {"at": "point"}, [{"at": 5}])
     del _encodings["point"]
     assert "point" not in _encodings
@@ -103,7 +103,7 @@ def test_sizes_that_contradict_each_other_are_still_refused(tmp_path: Path) -> N
         size = 2
 
     _encodings["uint8"] = TwoBytes
-    with pytest.raises(BadIndexError, match="the size 1, but it is 2"):
+    with pytest.raises(BadIndexError, match="has 1 bytes, but it has 2"):
         penstock.LocalDataset(str(tmp_path))
 
 
@@ -130,7 +130,7 @@ def test_columns_of_text_formats() -> None:
     assert json_columns.is_json_encoded("int", 3)
     assert xsv.xsv_decode("float", xsv.xsv_encode("float", 1.5)) == 1.5
     assert xsv.Int().encode(7) == "7"
-    with pytest.raises(AttributeError, match="wants"):
+    with pytest.raises(AttributeError, match="expects"):
         json_columns.Str().is_encoded(5)
-    with pytest.raises(TypeError, match="of a text column"):
+    with pytest.raises(TypeError, match="for a text column"):
         xsv.xsv_encode("json", {})

@@ -62,7 +62,7 @@ def test_a_world_says_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert (get_rank(), get_world_size(), get_local_rank(), get_local_world_size()) == (5, 8, 1, 4)
     given = World(2, 4, 3, 17)
     assert (given.rank, given.worker_of_rank, given.num_workers, given.is_multinode) == (5, 2, 24, True)
-    with pytest.raises(AttributeError, match="a World has no 'rang'"):
+    with pytest.raises(AttributeError, match="World has no attribute 'rang'"):
         _ = given.rang
 
 
@@ -103,7 +103,7 @@ def test_unknown_compressions_and_digests_are_value_errors() -> None:
         get_hash("sha3", b"hello")
 
 
-@pytest.mark.filterwarnings("ignore:.*(longer than a shuffle block|some are repeated)")
+@pytest.mark.filterwarnings("ignore:.*(longer than a shuffle block|some samples are repeated)")
 def test_shuffles_and_partitions_are_those_that_were_recorded() -> None:
     from streaming.base.partition import get_partitions
     from streaming.base.shuffle import get_shuffle

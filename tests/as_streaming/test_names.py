@@ -32,7 +32,7 @@ def test_every_public_name_is_ours_or_says_what_to_use_instead(release: str) -> 
         for name in names:
             full = f"{module}.{name}"
             if is_refused(full):
-                with pytest.raises(ImportError, match=r"^penstock has no streaming\..*: ") as refused:
+                with pytest.raises(ImportError, match=r"^penstock does not provide streaming\..*: ") as refused:
                     getattr(import_module(module), name)
                 assert isinstance(refused.value, NotProvidedError)
             elif full in NAMES:
@@ -73,12 +73,12 @@ def test_a_star_import_gives_the_names_that_are_ours() -> None:
 @pytest.mark.parametrize(
     ("statement", "advice"),
     [
-        ("from streaming.base.shared import SharedBarrier", "nothing here is kept in shared memory"),
-        ("import streaming.base.shared.memory", "nothing here is kept in shared memory"),
-        ("from streaming.text import StreamingC4", "inherit StreamingDataset"),
-        ("import streaming; streaming.vision.StreamingImageNet", "inherit StreamingDataset"),
+        ("from streaming.base.shared import SharedBarrier", "nothing in shared memory"),
+        ("import streaming.base.shared.memory", "nothing in shared memory"),
+        ("from streaming.text import StreamingC4", "inherit from StreamingDataset"),
+        ("import streaming; streaming.vision.StreamingImageNet", "inherit from StreamingDataset"),
         ("from streaming.base.util import wait_for_file_to_exist", r"torch\.distributed\.barrier"),
-        ("from streaming.vision.convert.cifar10 import main", "inherit StreamingDataset"),
+        ("from streaming.vision.convert.cifar10 import main", "inherit from StreamingDataset"),
     ],
 )
 def test_what_has_no_counterpart_says_what_to_use_instead(statement: str, advice: str) -> None:
@@ -103,8 +103,8 @@ def test_it_is_refused_once_the_real_one_is_imported() -> None:
         "import penstock.as_streaming"
     )
     assert done.returncode != 0
-    assert "streaming is imported already, from /somewhere/streaming/__init__.py" in done.stderr
-    assert "above every other import" in done.stderr
+    assert "streaming has already been imported, from /somewhere/streaming/__init__.py" in done.stderr
+    assert "above all other imports" in done.stderr
 
 
 def test_importing_it_loads_neither_torch_nor_images() -> None:

@@ -138,4 +138,4 @@ def test_it_keeps_to_a_limit_and_says_what_may_stay_open(tmp_path: Path, kind: A
         with pytest.raises(CacheTooSmallError, match="raise cache_limit"):
             fetch(backend, item_of_object(item(data, 0).name, "copy", 300_000, edition="0e"))
         with opened(kind, data, None, heard):
-            assert "another dataset of this node limits" in heard.warnings[0]
+            assert "another dataset on this node limits" in heard.warnings[0]

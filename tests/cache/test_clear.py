@@ -166,7 +166,7 @@ def test_of_two_datasets_in_one_folder_the_other_stays(tmp_path: Path) -> None:
 def test_a_dataset_that_is_not_there_is_an_error_that_shows_no_secret(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     fill(data)
-    with pytest.raises(CacheError, match="nothing of https://host/x is in any of 1 cache directories") as caught:
+    with pytest.raises(CacheError, match="https://host/x is not in any of 1 cache folders") as caught:
         clear_cache("https://me:planted@host/x?sig=planted", [data.local])
     assert "planted" not in str(caught.value) + str(caught.value.facts)
     assert len(data.cached_names()) == 6

@@ -168,7 +168,7 @@ def test_only_what_is_as_we_left_it_is_counted(tmp_path: Path) -> None:
 def test_folders_that_are_no_caches(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert list_cache([tmp_path / "empty"]) == ()
-    with pytest.raises(ObjectNotFoundError, match="is no folder"):
+    with pytest.raises(ObjectNotFoundError, match="is not a folder"):
         list_cache([tmp_path / "missing"])
 
 

@@ -17,7 +17,7 @@ from penstock.cachedir.layout import (
     stripe_of_part,
     user_cache_dir,
 )
-from penstock.errors import CacheError, CorruptShardError, FetcherError, ObjectNotFoundError
+from penstock.errors import CacheError, CacheTooSmallError, CorruptShardError, FetcherError, ObjectNotFoundError
 from penstock.runtime import runtime_folder
 from penstock.wire.encoding import load
 from penstock.wire.frames import (
@@ -99,12 +99,15 @@ def test_strange_headers_are_refused(data: bytes) -> None:
 
 
 def test_errors_keep_their_class_facts_and_cause() -> None:
-    error = ObjectNotFoundError("no such thing", key="k", num_bytes=3)
+    error = CacheTooSmallError("no such thing", key="k", num_bytes=3)
     error.__cause__ = OSError("the reason")
     copy = load_error(dump_error(error))
-    assert type(copy) is ObjectNotFoundError
+    assert type(copy) is CacheTooSmallError
     assert copy.facts == {"key": "k", "num_bytes": 3}
     assert str(copy) == "no such thing (cause: OSError: the reason)"
+    missing = ObjectNotFoundError("no such thing")
+    missing.__cause__ = OSError("404, over many lines")
+    assert str(load_error(dump_error(missing))) == "no such thing"  # a client's words would add nothing
     assert isinstance(load_error(dump_error(CorruptShardError("x"))), ValueError)
     assert type(load_error(dump_error(KeyError("odd")))) is CacheError
     assert type(load_error({"class": "SystemExit", "message": "no"})) is CacheError
@@ -119,8 +122,10 @@ def test_progress_in_words() -> None:
         position=3,
         num_wanted=9,
     )
-    assert describe(replace(report, state="running")) == "downloading shard.00012.mds (1 MB of 4 MB; 9 wanted), 41 MB/s"
-    assert "3 before it" in describe(replace(report, state="queued"))
+    assert describe(replace(report, state="running")) == (
+        "downloading shard.00012.mds (1 MB of 4 MB), 9 files in the queue, 41 MB/s in total"
+    )
+    assert "after 3 others" in describe(replace(report, state="queued"))
     assert "room" in describe(replace(report, state="parked"))
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from penstock.cache import once
-from penstock.cache.once import keep_in_files
 from penstock.cachedir.layout import stripe_name, stripe_of
 from penstock.cachedir.lock import lock_within
+from penstock.cachedir.once import keep_in_files
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event

@@ -119,6 +119,25 @@ def test_files_of_another_user_are_not_believed(tmp_path: Path, has_digests: boo
             check_shard(cache, shard)
 
 
+@needs_root
+def test_what_others_leave_where_everybody_may_write_is_not_used(tmp_path: Path) -> None:
+    """Not even if it is right: its owner may change it while it is read, and need not change its time."""
+    data = write_dataset(tmp_path)
+    data.local.mkdir()
+    data.local.chmod(0o1777)
+    theirs, mine = (data.local / f"shard.0000{number}.data" for number in (1, 2))
+    for path in (theirs, mine):
+        path.write_bytes((data.remote / path.name).read_bytes())
+    os.chown(theirs, ANOTHER_USER, ANOTHER_USER)
+    with data.cache() as cache:
+        with cache.lease(0, 1) as lease:
+            assert lease.paths[0] != theirs
+        with cache.lease(0, 2) as lease:
+            assert lease.paths[0] == mine
+        check_shard(cache, 1)
+    assert theirs.exists()
+
+
 def test_files_that_lie_there_are_digested_if_that_is_asked_for(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     data.local.mkdir()
@@ -157,7 +176,7 @@ def test_a_control_folder_that_holds_links_or_pipes_is_refused(tmp_path: Path, n
         path.symlink_to(tmp_path / "outside/precious" if "/" in name else tmp_path / "outside")
     else:
         os.mkfifo(path)
-    with pytest.raises(CacheError, match="none of its own"), data.cache() as cache:
+    with pytest.raises(CacheError, match="files that penstock did not put there"), data.cache() as cache:
         check_shard(cache, 0)
     assert [path.name for path in (tmp_path / "outside").rglob("*")] == ["precious", "index.json"]
     assert (tmp_path / "outside/precious/index.json").read_text() == "thesis"
@@ -176,7 +195,7 @@ def test_a_control_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     data = write_dataset(tmp_path)
     (data.local / ".penstock").mkdir(parents=True)
     os.chown(data.local / ".penstock", ANOTHER_USER, ANOTHER_USER)
-    with pytest.raises(CacheError, match="belongs to somebody else"), data.cache() as cache:
+    with pytest.raises(CacheError, match="belongs to another user"), data.cache() as cache:
         check_shard(cache, 0)
 
 

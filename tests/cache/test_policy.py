@@ -254,7 +254,7 @@ def climb_on(peak: int, num_steps: int = 40) -> list[int]:
 
 
 def test_the_climb_finds_the_peak() -> None:
-    for peak in (4, 8, 16, 32):
+    for peak in (4, 8, HIGHEST):
         limits = climb_on(peak)
         assert all(LOWEST <= limit <= HIGHEST for limit in limits)
         around = sum(limits[10:]) / len(limits[10:])

@@ -142,7 +142,7 @@ def test_a_lock_on_a_file_that_lost_its_name_is_none(tmp_path: Path) -> None:
 def test_whoever_waits_for_a_lock_gets_it_or_is_told_who_is_in_the_way(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     held = lock_within(path, 1)
-    with pytest.raises(LockTimeoutError, match=r"another process held .*lock for more than 0\.05 s"):
+    with pytest.raises(LockTimeoutError, match=r"another process has held .*lock for more than 0\.05 s"):
         lock_within(path, 0.05)
     is_waiting = threading.Event()
 

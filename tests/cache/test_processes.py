@@ -178,7 +178,7 @@ def test_a_stopped_fetcher_is_an_error(tmp_path: Path, runtime: Path, monkeypatc
         (pid,) = fetcher_pids(runtime)
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(FetcherError, match="not said a word for 5 s"):
+            with pytest.raises(FetcherError, match="not answered for 5 s"):
                 cache.lease(0, data.shards[1])
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -239,7 +239,7 @@ def test_a_warning_that_is_an_error_leaves_no_line_behind(tmp_path: Path, runtim
     client = start_client(WAIT_FOR_EVER, tmp_path)  # a process of its own with a small limit
     assert client.stdout is not None
     assert client.stdout.readline() == "waiting\n"
-    with data.cache() as cache, pytest.raises(UserWarning, match="another dataset of this node limits"):
+    with data.cache() as cache, pytest.raises(UserWarning, match="another dataset on this node limits"):
         cache.lease(0, data.shards[2])
     wait_until(lambda: threading.active_count() <= num_threads)
     client.kill()
@@ -315,7 +315,7 @@ def test_200_caches_in_one_process(tmp_path: Path, runtime: Path) -> None:
     assert len(set(threading.enumerate()) - threads) == 1  # which listens to the fetcher for all of them
     (pid,) = fetcher_pids(runtime)
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
-    assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 120
+    assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 40
     for cache in caches:
         cache.close()
     assert num_descriptors() <= before
@@ -340,6 +340,30 @@ def test_the_environment_of_the_first_client_does_not_matter(tmp_path: Path, run
     assert b"AWS_" not in Path(f"/proc/{pid}/environ").read_bytes()
     first.kill()
     first.communicate()
+
+
+STUCK = (
+    "import os; os.fork() and os._exit(0); from penstock.fetcher import main; import time;"
+    " main.Scheduler.close = lambda _: time.sleep(1000); main.main()  # penstock.fetcher.main"
+)
+
+
+def test_a_fetcher_that_cannot_leave_holds_up_nobody(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_dataset(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.cache.starting._PROGRAM", STUCK)
+        with data.cache() as cache:
+            check_shard(cache, 0)
+            (stuck,) = fetcher_pids(runtime)
+    try:
+        wait_until(lambda: not list(runtime.glob("*.sock")))  # it is about to leave
+        with data.cache() as cache:
+            check_shard(cache, 1)
+            assert set(fetcher_pids(runtime)) > {stuck}
+    finally:
+        os.kill(stuck, signal.SIGKILL)
 
 
 # --- A full disk --------------------------------------------------------------------------------------------
@@ -380,7 +404,7 @@ def fill_disk(folder: Path, small: Path) -> None:
     (small / "ballast").write_bytes(bytes(800_000))
     with data.cache() as cache:
         for _ in range(2):
-            with pytest.raises(Exception, match=r"no space in .*small for the .* of shard\.00000\.data"):
+            with pytest.raises(Exception, match=r"disk space in .*small for shard\.00000\.data"):
                 check_shard(cache, data.shards[0])
         assert not list(small.rglob("*.part"))
         (small / "ballast").unlink()
@@ -395,7 +419,7 @@ def limit_files(folder: Path, runtime: Path) -> None:
         client = start_client(FULL, folder / "data")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "no space in" in json.loads(finish(client))
+    assert "disk space in" in json.loads(finish(client))
     assert not left_over(runtime)  # the limit goes with it
     finish(start_client(CLIENT, folder / "data"))
 

@@ -53,7 +53,7 @@ def test_a_terminal_shows_it_after_a_moment_and_is_clean_afterwards(clock: Simpl
     wait.show("shard 13/99", Progress())  # the fetcher is alive, and has no more to say
     assert not terminal.getvalue()
     wait.show("shard 13/99", REPORT)
-    assert "downloading shard 13/99 (1 MB of 4 MB; 9 wanted)" in terminal.getvalue()
+    assert "downloading shard 13/99 (1 MB of 4 MB), 9 files in the queue" in terminal.getvalue()
     wait.end()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
@@ -67,8 +67,36 @@ def test_elsewhere_it_is_a_line_in_the_log_every_few_seconds(
             again(REPORT)  # another thread of this process, say
             clock.now += 1
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 4
-    assert caplog.messages[0] == "waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB; 9 wanted), 0 B/s"
-    assert caplog.messages[-1].startswith("waited 18 s")
+    assert caplog.messages[0] == (
+        "penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB), 9 files in the queue, 0 B/s"
+        " in total"
+    )
+    assert caplog.messages[-1].startswith("penstock has waited 18 s")
+
+
+class NotebookStream(io.StringIO):
+    """What Jupyter puts in place of standard error: no terminal, and no file behind it."""
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")
+
+
+def test_in_a_notebook_it_is_whole_lines_without_control_characters(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has set up logging there, so Python writes warnings to whatever is standard error at that moment."""
+    monkeypatch.setattr(logging.getLogger("penstock.cache"), "propagate", False)  # past the handlers of these tests
+    stream = NotebookStream()
+    monkeypatch.setattr("sys.stderr", stream)
+    with wait_line("shard 13/99") as show:
+        for _ in range(9):
+            show(REPORT)
+            clock.now += 1
+    first, second = stream.getvalue().splitlines(keepends=True)
+    assert first.startswith("penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB)")
+    assert second.startswith("penstock has waited 8 s")
+    assert second.endswith("\n")
+    assert not {"\r", "\x1b"} & set(stream.getvalue())
 
 
 def test_many_short_waits_for_one_batch_are_a_long_one(
@@ -100,7 +128,7 @@ def test_in_words() -> None:
     ranges = Progress(name="ranges", num_bytes=2048, total_bytes=4096, bytes_per_s=1024, state="reading")
     assert describe(ranges, "parts of 7 shards") == "reading parts of 7 shards (2 kB of 4 kB), 1 kB/s"
     unsized = Progress(name="index.json", num_bytes=2048, bytes_per_s=1024, num_wanted=1, state="running")
-    assert describe(unsized) == "downloading index.json (2 kB so far; 1 wanted), 1 kB/s"
+    assert describe(unsized) == "downloading index.json (2 kB so far), 1 kB/s"
 
 
 # --- True bytes ---------------------------------------------------------------------------------------------

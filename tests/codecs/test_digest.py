@@ -49,7 +49,7 @@ def test_unknown_hashes_list_the_known_ones(name: str) -> None:
     for check in (check_hashes, new_hasher):
         with pytest.raises(ConfigError) as caught:
             check(name)
-        assert str(caught.value) == f"unknown hash {name!r}: known are {', '.join(known_hashes())}"
+        assert str(caught.value) == f"unknown hash {name!r}: use one of {', '.join(known_hashes())}"
         assert isinstance(caught.value, ValueError)
     with pytest.raises(ConfigError, match="^unknown hash"):
         check_hashes(["sha1", name])
@@ -59,7 +59,9 @@ def test_unknown_hashes_list_the_known_ones(name: str) -> None:
 def test_a_wrong_digest(name: str) -> None:
     expected = digest([b"content"], [name])
     check_digest(b"content", expected, name, "some.file")
-    with pytest.raises(CorruptShardError, match=rf"^some\.file has {name} [0-9a-f]+, but the index says ") as caught:
+    with pytest.raises(
+        CorruptShardError, match=rf"^some\.file has the {name} digest [0-9a-f]+, but the index says "
+    ) as caught:
         check_digest(b"c0ntent", expected, name, "some.file")
     assert isinstance(caught.value, ValueError)
     assert expected[name] in str(caught.value)
@@ -67,9 +69,9 @@ def test_a_wrong_digest(name: str) -> None:
 
 def test_a_digest_that_was_never_recorded() -> None:
     with pytest.raises(
-        ConfigError, match=r"^some\.file has no md5 digest to check: recorded are sha1, xxh64"
+        ConfigError, match=r"^some\.file has no md5 digest to check: the index has sha1, xxh64"
     ) as caught:
         check_digest(b"content", {"sha1": "", "xxh64": ""}, "md5", "some.file")
     assert isinstance(caught.value, ValueError)
-    with pytest.raises(ConfigError, match=r"^some\.file has no md5 digest to check: recorded are none"):
+    with pytest.raises(ConfigError, match=r"^some\.file has no md5 digest to check: the index has none"):
         check_digest(b"content", {}, "md5", "some.file")

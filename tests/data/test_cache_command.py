@@ -58,7 +58,7 @@ def test_warm_list_prune_and_clear(cache: Shell, remote: Path, tmp_path: Path) -
     assert f"{remote} in {local}: removed {20 - left.num_shards} shards" in cache.out
     assert cache("clear", remote, "--folder", local) == 0
     assert f"removed {left.num_shards} shards" in cache.out
-    assert "0 B are left" in cache.out
+    assert "0 B left" in cache.out
     assert list(local.iterdir()) == []
     assert cache("clear", "--folder", local) == 0
     assert cache.out == "nothing is cached\n"
@@ -93,16 +93,16 @@ def test_a_prune_that_does_not_reach_its_aim_says_why(cache: Shell, remote: Path
         dataset.pin(range(20))
     pinned = list_cache()[0].pinned_bytes
     assert cache("prune", "--to", "0") == 1
-    assert "are left, more than 0: 0 B are in use" in cache.err
-    assert "that are pinned" in cache.out
+    assert "left, more than 0: 0 B in use" in cache.err
+    assert "pinned" in cache.out
     assert sum(dataset.num_bytes for dataset in list_cache()) == pinned > 0
 
 
 def test_an_unknown_dataset_folder_or_size(cache: Shell, remote: Path, tmp_path: Path) -> None:
     assert cache("clear", "s3://bucket/none") == 2
-    assert cache.err.startswith("penstock: nothing of s3://bucket/none is in the cache, which is empty")
+    assert cache.err.startswith("penstock: s3://bucket/none is not in the cache, which is empty")
     assert cache("list", tmp_path / "none") == 2
-    assert "is no folder" in cache.err
+    assert "is not a folder" in cache.err
     assert cache("prune", "--to", "few") == 2
     assert "is not a size" in cache.err
     assert cache("warm", tmp_path / "none") == 2

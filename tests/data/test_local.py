@@ -221,7 +221,7 @@ def test_a_shard_that_takes_more_than_the_memory_limit(tmp_path: Path, kind: typ
     with kind(out=tmp_path / "data", columns={"x": "str"}, compression="zstd") as writer:
         writer.write({"x": "0" * 100_000})
     with LocalDataset(tmp_path / "data", memory_limit="90kb") as dataset:
-        with pytest.raises(ConfigError, match=r"shard\.00000\.\w+\.zstd unpacks to .*raise memory_limit, or"):
+        with pytest.raises(ConfigError, match=r"shard\.00000\.\w+\.zstd needs .*raise memory_limit, or"):
             dataset[0]
     assert len(LocalDataset(tmp_path / "data", memory_limit="200kb")[0]["x"]) == 100_000
     assert len(LocalDataset(tmp_path / "data", memory_limit=0, unpack_dir=tmp_path / "raw")[0]["x"]) == 100_000
@@ -320,11 +320,13 @@ def test_a_wrong_digest_is_never_read(tmp_path: Path, compression: str | None) -
     bad = dataset.index.shards[0].num_samples
     assert dataset[0] == SAMPLES[0]
     for _ in range(2):
-        with pytest.raises(CorruptShardError, match=r"shard\.00001\.mds.* has sha1 .*but the index says") as caught:
+        with pytest.raises(
+            CorruptShardError, match=r"shard\.00001\.mds.* has the sha1 digest .*but the index says"
+        ) as caught:
             dataset[bad]
         assert isinstance(caught.value, ValueError)
     assert not list((tmp_path / "raw").glob("shard.00001*"))
-    with pytest.raises(ConfigError, match="no md5 digest to check: recorded are sha1, xxh3_64"):
+    with pytest.raises(ConfigError, match="no md5 digest to check: the index has sha1, xxh3_64"):
         LocalDataset(tmp_path / "data", validate_hash="md5")[0]
     with pytest.raises(ConfigError, match="unknown hash"):
         LocalDataset(tmp_path / "data", validate_hash="nope")

@@ -184,7 +184,7 @@ def read_across(tmp_path: Path, remote: str, compression: str | None, hashes: st
             samples = iter(dataset)
             seen += [float(next(samples)["x"][3]) for _ in range(NUM_SAMPLES // 3)]
             write(out, 2, compression=compression, hashes=hashes)
-            with pytest.raises(ObjectChangedError, match="written again while this job reads it.*[Ss]tart it again"):
+            with pytest.raises(ObjectChangedError, match="rewritten while this job was reading it.*Restart the job"):
                 seen.extend(float(sample["x"][3]) for sample in samples)
     return seen
 
@@ -215,7 +215,7 @@ def test_nor_does_it_if_older_data_are_put_back(tmp_path: Path, kind: str) -> No
         seen = [float(next(samples)["x"][3]) for _ in range(NUM_SAMPLES // 3)]
         data.rename(tmp_path / "newer")
         (tmp_path / "older").rename(data)
-        with pytest.raises(ObjectChangedError, match="written again while this job reads it.*[Ss]tart it again"):
+        with pytest.raises(ObjectChangedError, match="rewritten while this job was reading it.*Restart the job"):
             seen.extend(float(sample["x"][3]) for sample in samples)
         assert set(seen) == {1}
 
@@ -307,7 +307,7 @@ def test_a_dataset_by_number_in_its_folder(tmp_path: Path) -> None:
     dataset = LocalDataset(tmp_path / "data")
     assert dataset[0]["x"][3] == 1
     write(tmp_path / "data", 2)
-    with pytest.raises(ObjectChangedError, match="written again"):
+    with pytest.raises(ObjectChangedError, match="rewritten"):
         dataset[NUM_SAMPLES - 1]
     assert LocalDataset(tmp_path / "data")[NUM_SAMPLES - 1]["x"][3] == 2
 
@@ -319,7 +319,7 @@ def test_the_last_edition_serves_while_the_store_is_away(tmp_path: Path) -> None
     write(tmp_path / "data", 1)
     with served(tmp_path) as url, StreamingDataset(remote=f"{url}/data", local=tmp_path / "cache") as dataset:
         assert values(dataset) == [1] * NUM_SAMPLES
-    with pytest.warns(UserWarning, match="cannot be read, so its last copy"):
+    with pytest.warns(UserWarning, match="uses the copy that it fetched last"):
         dataset = StreamingDataset(remote=f"{url}/data", local=tmp_path / "cache", download_retry=0)
     with dataset:
         assert values(dataset) == [1] * NUM_SAMPLES

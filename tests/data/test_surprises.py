@@ -27,12 +27,12 @@ def open_dataset(folder: Path, **options: Any) -> StreamingDataset:
 @pytest.mark.parametrize("from_beginning", [True, False])
 def test_no_samples_were_delivered_of_a_pass_that_has_not_begun(folder: Path, from_beginning: bool) -> None:
     dataset = open_dataset(folder)
-    with pytest.raises(ResumeError, match="no pass has begun, so num_samples=8"):
+    with pytest.raises(ResumeError, match="num_samples=8 .* no pass has started"):
         dataset.state_dict(num_samples=8, from_beginning=from_beginning)
     assert dataset.state_dict(num_samples=0, from_beginning=from_beginning) == dataset.state_dict()
     list(dataset)
     dataset.set_epoch(3)
-    with pytest.raises(ResumeError, match="no pass has begun"):
+    with pytest.raises(ResumeError, match="no pass has started"):
         dataset.state_dict(num_samples=8, from_beginning=from_beginning)
 
 
@@ -55,7 +55,18 @@ def test_a_state_that_overrides_another_seed_says_so(folder: Path, order: str) -
     state = dataset.state_dict()
     open_dataset(folder, shuffle_seed=5, **options).load_state_dict(state)  # the same one is no surprise
     other = open_dataset(folder, shuffle_seed=6, **options)
-    with pytest.warns(UserWarning, match="saved with shuffle_seed=5, and this dataset has shuffle_seed=6") as caught:
+    with pytest.warns(UserWarning, match="saved with shuffle_seed=5, but this dataset has shuffle_seed=6") as caught:
         other.load_state_dict(state)
     assert caught[0].filename == __file__  # at the line of whoever loads it
     assert sorted(taken + ids_of(other)) == list(range(60))
+
+
+def test_what_is_no_state_is_refused_when_it_is_loaded_and_changes_nothing(folder: Path) -> None:
+    dataset = open_dataset(folder)
+    before = dataset.state_dict()
+    for state, words in (({"epoch": 0}, "fields epoch"), ({**before, "order": "mosaic"}, "set order='mosaic'")):
+        with pytest.raises(ResumeError, match=words):
+            open_dataset(folder, order="native").load_state_dict(state)
+    with pytest.raises(ResumeError, match="fields epoch"):
+        dataset.load_state_dict({"epoch": 0})
+    assert dataset.state_dict() == before

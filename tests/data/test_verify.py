@@ -52,7 +52,7 @@ def test_every_problem_is_reported(tmp_path: Path) -> None:
     problems = verify_dataset(tmp_path).problems
     assert len(problems) == 3
     for name, problem, words in zip(
-        names, problems, ("is missing", "bytes, but the index says", "has md5"), strict=False
+        names, problems, ("is missing", "bytes, but the index says", "has the md5 digest"), strict=False
     ):
         assert name in problem
         assert words in problem
@@ -84,11 +84,11 @@ def image_file(kind: str) -> bytes:
     ("encoding", "stored", "words"),
     [
         ("jpeg", image_file("JPEG")[:-200], "Premature end of JPEG file"),
-        ("jpeg", image_file("JPEG")[:100], "holds a JPEG file of 100 bytes whose beginning is broken"),
-        ("jpeg", b"\xff\xd8\xff, and nothing more", "holds a JPEG file of 21 bytes whose beginning is broken"),
+        ("jpeg", image_file("JPEG")[:100], "holds a JPEG file of 100 bytes with a damaged header"),
+        ("jpeg", b"\xff\xd8\xff, and nothing more", "holds a JPEG file of 21 bytes with a damaged header"),
         ("png", image_file("PNG")[:-200], "truncated"),
-        ("png", b"hello, hello", "holds no image file .* of 12 bytes from b'hello, h' on"),
-        ("png", b"", "holds no image file .* of 0 bytes from b'' on"),
+        ("png", b"hello, hello", "holds 12 bytes that are not an image .* begin with b'hello, h'"),
+        ("png", b"", "holds 0 bytes that are not an image .* begin with b''"),
     ],
 )
 def test_images_are_decoded_if_asked(tmp_path: Path, encoding: str, stored: bytes, words: str) -> None:
@@ -118,7 +118,7 @@ def test_a_dataset_behind_http(nginx: WebServer, capsys: pytest.CaptureFixture[s
     write(folder, hashes="sha1", compression=compression)
     url = f"{nginx.url}/{folder.name}"
     assert main(["verify", url, "--values"]) == 0
-    assert capsys.readouterr().out.endswith("digests checked: all well\n")
+    assert capsys.readouterr().out.endswith("digests checked: no problems\n")
     assert main(["inspect", f"{url}/"]) == 0
     assert capsys.readouterr().out.startswith("50 samples in ")
     shard = next(folder.glob("shard.00001.*"))
@@ -146,7 +146,7 @@ def test_a_dataset_in_a_bucket(
         writer.write({"x": 1})
     assert main(["verify", url, "--values"]) == 0
     assert main(["inspect", url]) == 0
-    assert "1 digests checked: all well\n1 samples in 1 shards" in capsys.readouterr().out
+    assert "1 digests checked: no problems\n1 samples in 1 shards" in capsys.readouterr().out
 
 
 # --- The command line over it -------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_dataset_in_a_bucket(
 def test_the_command_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, hashes="sha1")
     assert main(["verify", str(tmp_path), "--values"]) == 0
-    assert capsys.readouterr().out.endswith("digests checked: all well\n")
+    assert capsys.readouterr().out.endswith("digests checked: no problems\n")
     next(tmp_path.glob("shard.*")).unlink()
     assert main(["verify", str(tmp_path), "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
@@ -193,7 +193,7 @@ def test_the_command_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("penstock: no dataset in ")
+    assert capsys.readouterr().err.startswith("penstock: there is no dataset in ")
 
 
 def test_what_others_wrote_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

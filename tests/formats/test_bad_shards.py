@@ -91,7 +91,7 @@ def test_another_number_of_samples(declared: int) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_offsets_that_descend(number: int) -> None:
     for value in (word(GOOD, offset_at(number - 1)) - 1, 0, word(GOOD, offset_at(number + 1)) + 1, 2**32 - 1):
-        with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that descend"):
+        with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that decrease"):
             open_parts(LAYOUT, [with_word(GOOD, offset_at(number), value)], 4)
 
 
@@ -122,7 +122,9 @@ def test_offsets_that_move_a_border(number: int, change: int) -> None:
 @pytest.mark.parametrize("value", [2**32 - 1, 2**31, 100, 17])
 def test_sizes_that_lie(row: int, which: int, value: int) -> None:
     at = word(GOOD, offset_at(row)) + 4 * which
-    with pytest.raises(CorruptShardError, match=SHARD + rf", row {row}: its values end at byte \d+, but the sample at"):
+    with pytest.raises(
+        CorruptShardError, match=SHARD + rf", row {row}: its values end at byte \d+, but the sample ends at"
+    ):
         open_parts(LAYOUT, [with_word(GOOD, at, value)], 4)
 
 
@@ -211,8 +213,8 @@ def test_text_offsets(text_layout: ShardLayout) -> None:
     data, meta = build(text_layout, TEXT_SAMPLES)
     for at, value, message in (
         (0, 5, "holds 5 samples, but the index says 4"),
-        (offset_at(2), 0, "offsets that descend"),
-        (offset_at(0), 2**32 - 1, "offsets that descend"),
+        (offset_at(2), 0, "offsets that decrease"),
+        (offset_at(0), 2**32 - 1, "offsets that decrease"),
         (offset_at(4), len(data) + 1, "has samples from byte"),
         (offset_at(4), 2**32 - 1, "has samples from byte"),
     ):
@@ -247,7 +249,7 @@ def test_lines_that_do_not_hold_their_columns(line: str) -> None:
     header = b"n,s,x\n"
     data = header + line.encode() + b"\n"
     meta = struct.pack("<III", 1, len(header), len(data))
-    with pytest.raises(CorruptShardError, match=r"^shard\.00000\.csv, row 0: the line does not hold its 3 columns"):
+    with pytest.raises(CorruptShardError, match=r"^shard\.00000\.csv, row 0: the line does not have the 3 columns"):
         open_parts(layout, [data, meta], 1).read([0])
 
 
@@ -362,11 +364,11 @@ def check_layout(columns: list[Column], **settings: Any) -> None:
 def test_unknown_encodings_are_refused_on_opening() -> None:
     with pytest.raises(UnknownEncodingError) as caught:
         check_layout([Column("x", "int128")])
-    assert str(caught.value) == f"unknown column encoding 'int128': known are {', '.join(encodings.names())}"
+    assert str(caught.value) == f"unknown column encoding 'int128': use one of {', '.join(encodings.names())}"
     text = make_layout({"x": "int"}, "csv")
     layout = ShardLayout(format="csv", columns=(Column("x", "bytes"),), settings={"newline": "\n"})
     with pytest.raises(
-        UnknownEncodingError, match="^unknown column encoding 'bytes': a text format knows str, int, float"
+        UnknownEncodingError, match="^unknown column encoding 'bytes': text formats have str, int, float"
     ):
         open_parts(layout, build(text, []), 0)
 
@@ -374,7 +376,7 @@ def test_unknown_encodings_are_refused_on_opening() -> None:
 def test_sizes_that_do_not_fit_the_encoding() -> None:
     for encoding, size in (("int", 4), ("int", None), ("str", 8), ("ndarray:int8:3", 4), ("ndarray:int8", 3)):
         with pytest.raises(
-            BadIndexError, match=f"^the index gives column 'x' of encoding '{encoding}' the size {size}"
+            BadIndexError, match=f"^the index says that column 'x' of encoding '{encoding}' has {size} bytes"
         ):
             check_layout([Column("x", encoding, size)])
 
@@ -457,9 +459,9 @@ def test_a_file_shorter_or_longer_than_the_index_says(folder: Path) -> None:
 
 def test_a_damaged_file_of_the_right_size(folder: Path) -> None:
     damage(folder, lambda data: with_word(data, offset_at(2), 5))
-    with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that descend"):
+    with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that decrease"):
         LocalDataset(folder)[0]
-    assert verify_dataset(folder).problems == ("shard.00000.mds has sample offsets that descend",)
+    assert verify_dataset(folder).problems == ("shard.00000.mds has sample offsets that decrease",)
 
 
 def test_a_damaged_value(folder: Path) -> None:

@@ -198,7 +198,7 @@ def test_the_contract_names_unknown_formats() -> None:
         format_name = "mdz"
         samples: ClassVar[Sequence[Sample]] = [{"a": n} for n in range(3)]
 
-    with pytest.raises(ConfigError, match=r"unknown shard format 'mdz' \(did you mean 'mds'\?\): known are"):
+    with pytest.raises(ConfigError, match=r"unknown shard format 'mdz' \(did you mean 'mds'\?\): use one of"):
         Contract().test_samples_come_back()
 
 

@@ -162,7 +162,7 @@ def test_an_encoding_is_made_once() -> None:
 
 @pytest.mark.parametrize("value", ["four", bytearray(4), None, 3])
 def test_what_is_no_bytes_is_not_stored(value: Any) -> None:
-    with pytest.raises(ColumnTypeError, match="column 'x' is encoded to .*, which is not bytes"):
+    with pytest.raises(ColumnTypeError, match="column 'x' is encoded as .* must return bytes"):
         build(make_layout({"x": "test_careless"}), [{"x": value}])
 
 

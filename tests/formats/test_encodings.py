@@ -125,7 +125,7 @@ def test_integers_are_what_they_were_or_refused(name: str) -> None:
     for value in (info.min, info.max, 0, np.int64(7), np.uint8(7), 7.0):
         assert is_same(store_and_read(name, value), np.dtype(name).type(value))
     for value in (int(info.min) - 1, int(info.max) + 1):
-        with pytest.raises(ColumnRangeError, match=f"^column 'x' {value} does not fit {name}: ") as caught:
+        with pytest.raises(ColumnRangeError, match=f"^column 'x' cannot hold {value}: {name} ") as caught:
             store_and_read(name, value)
         assert isinstance(caught.value, OverflowError)
 
@@ -140,7 +140,7 @@ def test_int(values: list[int]) -> None:
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
 def test_int_beyond_64_bits_is_refused(value: int) -> None:
-    with pytest.raises(ColumnRangeError, match=r"^column 'x' -?\d+ does not fit 64 bits: use the encoding 'str_int'"):
+    with pytest.raises(ColumnRangeError, match=r"^column 'x' cannot hold -?\d+ in 64 bits: use the encoding 'str_int'"):
         store_and_read("int", value)
 
 
@@ -285,7 +285,7 @@ def test_arrays_of_many_axes(axes: int) -> None:
 
 def test_arrays_of_too_many_axes_are_refused() -> None:
     value = np.ones((1,) * 64, np.int8)
-    with pytest.raises(ColumnValueError, match="^column 'x' wants an array of at most 63 axes, got 64"):
+    with pytest.raises(ColumnValueError, match="^column 'x' expects an array with at most 63 axes, got 64"):
         store_and_read("ndarray", value)
     with pytest.raises(EncodingConfigError, match="^ndarray:int8:1,1"):
         make_layout({"x": "ndarray:int8:" + ",".join("1" * 64)})
@@ -310,7 +310,7 @@ def test_arrays_of_too_many_axes_are_refused() -> None:
     ],
 )
 def test_arrays_that_do_not_fit(encoding: str, value: Any) -> None:
-    with pytest.raises(ColumnValueError, match=r"^column 'x' wants an array (of|with) ") as caught:
+    with pytest.raises(ColumnValueError, match=r"^column 'x' expects an array (of|with) ") as caught:
         store_and_read(encoding, value)
     assert isinstance(caught.value, ValueError)
 
@@ -318,7 +318,7 @@ def test_arrays_that_do_not_fit(encoding: str, value: Any) -> None:
 @pytest.mark.parametrize("encoding", ["ndarray", "ndarray:int64", "ndarray:int64:2"])
 @pytest.mark.parametrize("value", [np.int64(1), None, "12", {1: 2}])
 def test_arrays_are_not_made_of_other_things(encoding: str, value: Any) -> None:
-    with pytest.raises(ColumnTypeError, match="^column 'x' wants a NumPy array, got .*: give np.asarray") as caught:
+    with pytest.raises(ColumnTypeError, match="^column 'x' expects a NumPy array, got .*: pass np.asarray") as caught:
         store_and_read(encoding, value)
     assert isinstance(caught.value, AttributeError)
 
@@ -399,11 +399,11 @@ def test_jpeg_columns_refuse_bytes_that_are_no_jpeg(encoding: str) -> None:
         [jpeg_file((3, 2))],
     )
     with pytest.raises(
-        ColumnValueError, match="^column 'x' wants the bytes of a JPEG file, got a PNG file: use .*'png'"
+        ColumnValueError, match="^column 'x' expects the bytes of a JPEG file, got a PNG file: use .*'png'"
     ):
         store_and_read(encoding, wrap(png.getvalue()))
     for stored in (b"", b"hello, hello", b"\xff\xd8"):
-        with pytest.raises(ColumnValueError, match="^column 'x' wants the bytes of a JPEG file, got .* begin with b"):
+        with pytest.raises(ColumnValueError, match="^column 'x' expects the bytes of a JPEG file, got .* begin with b"):
             store_and_read(encoding, wrap(stored))
 
 
@@ -412,7 +412,7 @@ def _one_of_a_list(data: bytes, *, has_word: bool) -> bytes:
 
 
 def test_jpeg_files_in_a_row_are_looked_at() -> None:
-    with pytest.raises(ColumnValueError, match="^column 'x' wants the bytes of a JPEG file"):
+    with pytest.raises(ColumnValueError, match="^column 'x' expects the bytes of a JPEG file"):
         store_and_read("jpeg_array", [jpeg_file((3, 2)), b"no"])
 
 
@@ -597,7 +597,7 @@ def test_a_pickle_that_breaks_is_a_corrupt_shard() -> None:
 def test_unknown_encodings_list_the_known_ones(encoding: str) -> None:
     with pytest.raises(UnknownEncodingError) as caught:
         make_layout({"x": encoding})
-    assert str(caught.value) == f"unknown column encoding {encoding!r}: known are {', '.join(encodings.names())}"
+    assert str(caught.value) == f"unknown column encoding {encoding!r}: use one of {', '.join(encodings.names())}"
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, KeyError)
     assert isinstance(caught.value, ValueError)

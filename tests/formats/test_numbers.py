@@ -48,7 +48,7 @@ def test_bfloat16_is_stored_as_float32_which_holds_all_of_it() -> None:
         np.testing.assert_array_equal(found, every.float().numpy())
         assert found.dtype == np.float32
     assert store_and_read("float32", torch.tensor(0.1, dtype=torch.bfloat16)) == np.float32(0.10009765625)
-    with pytest.raises(ColumnValueError, match=r"got bfloat16: use columns=\{...: 'ndarray:float32'\}, or give value"):
+    with pytest.raises(ColumnValueError, match=r"got bfloat16: use columns=\{...: 'ndarray:float32'\}, or pass value"):
         store_and_read("ndarray:float16", every)
 
 
@@ -57,12 +57,16 @@ def test_bfloat16_is_stored_as_float32_which_holds_all_of_it() -> None:
     [
         ("ndarray:float32", torch.ones(2, dtype=torch.float64), r"float32, got float64: use .*'ndarray:float64'.*, or"),
         ("ndarray:int32", torch.ones(2, dtype=torch.int64), "int32, got int64: use .*ndarray:int64.*astype"),
-        ("ndarray:uint8", torch.ones(2, dtype=torch.bool), "float64, got bool: give"),
-        ("ndarray:float32", torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn and shape .*: give .*float"),
+        ("ndarray:uint8", torch.ones(2, dtype=torch.bool), "float64, got bool: convert"),
+        ("ndarray:float32", torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn and shape .*pass .*float"),
         ("ndarray:float32", torch.ones(2, 2).to_sparse(), "which NumPy cannot hold"),
-        ("int", torch.tensor([3]), r"got a tensor of int64 and shape \(1,\): use .*'ndarray:int64'.*or value.item"),
+        (
+            "int",
+            torch.tensor([3]),
+            r"got a tensor of int64 and shape \(1,\): use .*'ndarray:int64'.*or pass value.item",
+        ),
         ("float32", np.zeros((2, 1), np.float32), r"got an array of float32 and shape \(2, 1\): use .*ndarray:float32"),
-        ("str", torch.tensor(1), "wants a str, got Tensor: give str"),
+        ("str", torch.tensor(1), "expects a str, got Tensor: pass str"),
     ],
 )
 def test_what_an_encoding_cannot_take_names_dtype_and_remedy(encoding: str, value: Any, words: str) -> None:
@@ -86,7 +90,7 @@ def test_json_holds_numbers_of_other_makes_at_any_depth() -> None:
 
 @pytest.mark.parametrize("value", [{1: 2}, [{"a": {None: 2}}], ({True: 1},), {"a": [[{2.5: "x"}]]}])
 def test_json_refuses_keys_that_would_become_text(value: Any) -> None:
-    with pytest.raises(ColumnTypeError, match="^column 'x' wants keys that are str, got .*: give str"):
+    with pytest.raises(ColumnTypeError, match="^column 'x' expects keys of type str, got .*: pass str"):
         store_and_read("json", value)
 
 
@@ -142,13 +146,13 @@ def test_lists_have_as_many_axes_as_they_are_deep() -> None:
     [
         ([True, 2], "True or False, which would come back as 1 and 0: use the encoding 'json'"),
         ([[1, 2], [False, 3]], "True or False"),
-        ([1, 300], "300 does not fit uint8: use .*'ndarray:int64'"),
-        ([1, 0.5], "0.5 does not fit uint8: use .*'ndarray:float64'"),
-        ([2**53 + 1, 2.0], "9007199254740992.0 does not fit uint8"),
+        ([1, 300], "cannot hold 300 as uint8: use .*'ndarray:int64'"),
+        ([1, 0.5], "cannot hold 0.5 as uint8: use .*'ndarray:float64'"),
+        ([2**53 + 1, 2.0], "cannot hold 9007199254740992.0 as uint8"),
         ([[1], [2, 3]], "lists of different lengths: pad them"),
-        (["1"], "got a list that holds others"),
-        ([None], "got a list that holds others"),
-        ([], "wants an array with axes and elements"),
+        (["1"], "got a list that holds something else"),
+        ([None], "got a list that holds something else"),
+        ([], "expects an array with at least one axis"),
     ],
 )
 def test_lists_that_are_no_numbers_of_the_column(value: Any, words: str) -> None:
@@ -162,14 +166,16 @@ def test_lists_that_are_no_numbers_of_the_column(value: Any, words: str) -> None
 @pytest.mark.parametrize("value", [True, False, np.True_, torch.tensor(True)])
 @pytest.mark.parametrize("encoding", ["int", "str_int", "str_float", *INTEGERS, *FLOATS])
 def test_truth_values_are_no_numbers(encoding: str, value: Any) -> None:
-    with pytest.raises(ColumnTypeError, match="^column 'x' wants .*, got "):
+    with pytest.raises(ColumnTypeError, match="^column 'x' expects .*, got "):
         store_and_read(encoding, value)
 
 
 def test_truth_values_in_text() -> None:
     layout = make_layout({"x": "int"}, "json")
     assert is_same(open_parts(layout, build(layout, [{"x": True}]), 1).read([0]), [{"x": True}])
-    with pytest.raises(ColumnTypeError, match="^column 'x' wants int, got bool, which would come back as 1: give int"):
+    with pytest.raises(
+        ColumnTypeError, match="^column 'x' expects an int, got bool, which would come back as 1: pass int"
+    ):
         build(make_layout({"x": "int"}, "csv"), [{"x": True}])
 
 
@@ -230,6 +236,6 @@ def test_numbers_that_a_column_cannot_hold(encoding: str, value: Any) -> None:
 
 def test_whole_numbers_among_floats_are_not_rounded() -> None:
     with pytest.raises(
-        ColumnRangeError, match=r"^column 'x' 9007199254740993 among floats would come back as 9007199254"
+        ColumnRangeError, match=r"^column 'x' cannot hold 9007199254740993 .* would come back as 9007199254"
     ):
         store_and_read("ndarray", [2**53 + 1, 0.5])

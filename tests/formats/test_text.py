@@ -90,13 +90,13 @@ def test_numbers_beyond_64_bits_stay_numbers(kind: str) -> None:
 def test_unknown_encodings_list_the_known_ones(kind: str, encoding: str) -> None:
     with pytest.raises(UnknownEncodingError) as caught:
         get_format(kind).columns({"a": "str", "x": encoding})
-    assert str(caught.value) == f"unknown column encoding {encoding!r}: a text format knows str, int, float"
+    assert str(caught.value) == f"unknown column encoding {encoding!r}: text formats have str, int, float"
     assert isinstance(caught.value, AssertionError)
 
 
 @pytest.mark.parametrize("value", [None, b"x", [1], np.zeros(2), np.bool_(True), np.timedelta64(1, "s")])
 def test_what_text_cannot_hold_is_not_guessed(value: Any) -> None:
-    with pytest.raises(ColumnTypeError, match=r"^column 'x' holds a \w+: text formats store str, int, float"):
+    with pytest.raises(ColumnTypeError, match=r"^column 'x' holds a value of type \w+: text formats"):
         get_format("csv").infer({"a": 1, "x": value})
 
 
@@ -104,7 +104,7 @@ def test_what_text_cannot_hold_is_not_guessed(value: Any) -> None:
 @pytest.mark.parametrize(("column", "value"), [("s", 1), ("s", b"x"), ("i", 1.0), ("i", "1"), ("f", 1), ("f", None)])
 def test_values_of_the_wrong_type(kind: str, column: str, value: Any) -> None:
     sample = {"s": "x", "i": 1, "f": 0.5, column: value}
-    with pytest.raises(ColumnTypeError, match=rf"^column '{column}' wants \w+, got {type(value).__name__}") as caught:
+    with pytest.raises(ColumnTypeError, match=rf"^column '{column}' expects \w+, got {type(value).__name__}") as caught:
         build(layout_of(kind), [sample])
     assert isinstance(caught.value, AttributeError)
     assert isinstance(caught.value, BadSampleError)

@@ -33,6 +33,7 @@ files = st.builds(
     st.text(max_size=8),
     st.integers(0, 2**32 - 1),
     st.dictionaries(st.sampled_from(["sha1", "xxh64", "md5"]), st.text(max_size=5), max_size=2),
+    st.booleans(),
 )
 
 
@@ -40,12 +41,23 @@ files = st.builds(
 def parts(draw: st.DrawFn) -> Part:
     raw, packed = draw(files), draw(st.none() | files)
     stored = packed or raw
-    spans = st.builds(ObjectSpan, st.text(max_size=3), st.integers(0, 2**62), st.just(stored.num_bytes))
+    spans = st.builds(
+        ObjectSpan,
+        st.text(max_size=3),
+        st.integers(0, 2**62),
+        st.just(stored.num_bytes),
+        st.none() | st.integers(0, 2**62),
+        st.none() | st.text(min_size=1, max_size=3),
+    )
     return Part(raw, packed, draw(st.none() | spans))
 
 
 shards = st.builds(
-    ShardInfo, st.sampled_from(LAYOUTS), st.integers(0, 2**32), st.lists(parts(), min_size=1, max_size=3).map(tuple)
+    ShardInfo,
+    st.sampled_from(LAYOUTS),
+    st.integers(0, 2**32),
+    st.lists(parts(), min_size=1, max_size=3).map(tuple),
+    st.just(b"") | st.binary(max_size=9),
 )
 
 

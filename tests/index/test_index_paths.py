@@ -59,7 +59,7 @@ def test_names_that_lead_out(name: str, field: str) -> None:
     with pytest.raises(BadIndexError) as caught:
         parse_with(**{field: name})
     assert str(caught.value).startswith(
-        f"Index file at here: shard 0 names the file {name!r}, which is not a plain path below the dataset's folder"
+        f"Index file at here: shard 0 names the file {name!r}, which is not a plain path inside"
     )
     assert isinstance(caught.value, ValueError)
 
@@ -90,7 +90,7 @@ def test_names_that_belong_to_others(name: str, field: str) -> None:
     with pytest.raises(BadIndexError) as caught:
         parse_with(**{field: name})
     assert str(caught.value).startswith(
-        f"Index file at here: shard 0 names the file {name!r}, which no shard may be called: names that begin with a"
+        f"Index file at here: shard 0 names the file {name!r}, which is not allowed: names that begin with a"
         " dot, index.json and control characters are refused"
     )
 
@@ -144,7 +144,9 @@ def test_links_that_lead_out(folder: Path, link: str, target: str, name: str) ->
     (folder / link).symlink_to(target)
     with pytest.raises(BadIndexError) as caught:
         resolve_inside(folder, name)
-    assert str(caught.value).startswith(f"{folder / name} leads outside the dataset's folder through a symbolic link")
+    assert str(caught.value).startswith(
+        f"{folder / name} leads outside the folder of the dataset through a symbolic link"
+    )
     assert isinstance(caught.value, ValueError)
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import LocalDataset, MDSWriter
-from penstock.cachedir.items import item_of_shard
-from penstock.errors import BadIndexError, ConfigError, CorruptShardError, IndexFieldError
+from penstock import LocalDataset, MDSWriter, StreamingDataset
+from penstock.errors import BadIndexError, CorruptShardError, IndexFieldError
 from penstock.index.catalog import parse_index
 from penstock.index.model import FileInfo, ObjectSpan, Part
 from penstock.index.mosaic_json import dump_index
 from penstock.write.merge_index import merge_indexes
+from tests.streaming import private_places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_dataset_within_one_file(tmp_path: Path, compression: str | None) -> N
     moved = merge_indexes({"a/b": dataset.index})
     assert {part.span.basename for shard in moved.shards for part in shard.parts if part.span} == {"a/b/all.bin"}
     (tmp_path / "all.bin").write_bytes((tmp_path / "all.bin").read_bytes()[:-1])
-    with pytest.raises(CorruptShardError, match=r"all.bin ends before byte .* fetch or write it again"):
+    with pytest.raises(CorruptShardError, match=r"all.bin ends before byte .* download or write it again"):
         list(LocalDataset(tmp_path))
 
 
@@ -66,8 +66,10 @@ def test_what_cannot_be_a_span_is_refused(tmp_path: Path) -> None:
             Part(FileInfo("a", 5), span=span)
 
 
-def test_what_is_not_fetched_yet_is_said(tmp_path: Path) -> None:
-    write_within(tmp_path)
-    shard = LocalDataset(tmp_path).index.shards[0]
-    with pytest.raises(ConfigError, match="lies within all.bin"):
-        item_of_shard(shard, 0, "edition")
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_parts_of_one_object_are_fetched(tmp_path: Path, compression: str | None) -> None:
+    write_within(tmp_path / "data", compression=compression)
+    with private_places(), StreamingDataset(remote=tmp_path / "data", local=tmp_path / "local") as dataset:
+        assert [sample["id"] for sample in dataset] == list(range(20))
+        dataset.close()
+        assert not (tmp_path / "local" / "all.bin").exists()

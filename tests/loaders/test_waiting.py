@@ -42,8 +42,8 @@ def test_a_loop_that_hardly_waits_is_told_nothing() -> None:
 def test_the_store() -> None:
     text = explain(after(waited=20, trained=40, seconds_waiting=90, seconds_decoding=20, bytes=600 * MB, downloads=30))
     assert text is not None
-    assert text.startswith("in the last 60 s the training loop waited 33% of the time for data. The store is too slow")
-    assert "came at 10 MB/s, and training needs 15 MB/s" in text
+    assert text.startswith("in the last 60 s, the training loop waited for data 33% of the time. The store is too slow")
+    assert "came at 10 MB/s, but training needs 15 MB/s" in text
     assert "penstock cache warm" in text
     assert "docs/waiting.md" in text
     assert "warn_when_waiting=False" in text
@@ -67,7 +67,7 @@ def test_the_limit_of_the_cache() -> None:
         ("decoding", "decoding values"),
         ("transforming", "your transforms"),
         ("collating", "collating samples"),
-        ("reading", "taking stored values out of shards"),
+        ("reading", "reading stored values from shards"),
     ],
 )
 def test_work(name: str, words: str) -> None:
@@ -75,17 +75,17 @@ def test_work(name: str, words: str) -> None:
     text = explain(now)
     assert text is not None
     assert f"Most of the time (90%) goes to {words}" in text
-    assert "use more workers (num_workers=2 now, and there are 8 processors)" in text
+    assert "use more workers (you have num_workers=2, and this machine has 8 processors)" in text
     full = explain(now, processors=2)
     assert full is not None
     assert "more workers" not in full
-    assert "no more processors than workers (2)" in full
+    assert "as many workers (2) as processors" in full
 
 
 def test_a_loop_that_reads_by_itself_wants_workers() -> None:
     text = explain(after(waited=30, trained=30, seconds_decoding=25), workers=0)
     assert text is not None
-    assert "num_workers=0 now" in text
+    assert "you have num_workers=0" in text
 
 
 def test_handing_over() -> None:
@@ -126,7 +126,7 @@ def test_it_is_said_once_and_not_of_the_beginning() -> None:
     loop = Loop()
     assert loop.run(2 * STRETCH_S - 1) == []
     (text,) = loop.run(2)
-    assert "waited 50% of the time" in text
+    assert "waited for data 50% of the time" in text
     assert loop.run(20 * STRETCH_S) == []
     assert loop.num_counts == 2
 

@@ -41,7 +41,7 @@ def test_advice_comes_with_numbers() -> None:
     (text,) = told(plan, World(num_nodes=3))
     assert "3 nodes do not divide 8 lanes" in text
     (text,) = told(plan_of(400, 50, num_canonical_nodes=1, shuffle_block_size=1), World())
-    assert "among 2 of 400 shards" in text
+    assert "among only 2 of 400 shards" in text
     sizes = np.full(400, 10**6)
     check_cache(plan, world, CacheRoom(limit_bytes=22 * 10**6, shard_bytes=sizes))
     with pytest.raises(CacheTooSmallError, match="22 shards"):
@@ -91,7 +91,7 @@ def test_who_does_what_an_error_says_has_no_further_error_and_is_not_told_the_co
     fits = caught.value.facts["shuffle_block_size"]
     assert ("shuffle_block_size=" in text) == (fits is not None)
     if fits is None:
-        if "give up shuffle=True" in text:
+        if "leave out shuffle=True" in text:
             unshuffled = plan_of(num_shards, length, shuffle=False, **settings)  # type: ignore[arg-type]
             check_cache(unshuffled, world, room)
         return
@@ -108,6 +108,6 @@ def test_who_does_what_an_error_says_has_no_further_error_and_is_not_told_the_co
 
 def test_a_run_that_goes_on_from_a_state_is_only_told_the_limit() -> None:
     plan, sizes = plan_of(400, 500), np.full(400, 1 << 20)
-    with pytest.raises(CacheTooSmallError, match="the loaded state says") as caught:
+    with pytest.raises(CacheTooSmallError, match="the loaded state fixes") as caught:
         check_cache(plan, World(), CacheRoom(limit_bytes=10 << 20, shard_bytes=sizes), is_resumed=True)
     assert "shuffle_block_size" not in str(caught.value)

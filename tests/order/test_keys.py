@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.keys import draw, fold, permutation, sort_groups
+from penstock.order.keys import draw, fold, fold_each, permutation, shuffle_each, sort_groups
 
 
 def test_keys_tell_words_apart() -> None:
@@ -36,6 +36,16 @@ def test_a_group_is_shuffled_the_same_whoever_is_with_it(key: int, sizes: list[i
         alone = sort_groups(key, 5 + number, np.array([size]))
         assert (together[start : start + size] - start == alone).all()
         start += size
+
+
+@given(first=st.integers(0, 2**40), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=20))
+def test_many_keys_and_permutations_at_once_are_those_of_one_at_a_time(first: int, sizes: list[int]) -> None:
+    numbers = range(first, first + len(sizes))
+    keys = fold_each(numbers, "pool", 2**63 + 7)
+    assert keys.tolist() == [fold("pool", 2**63 + 7, number) for number in numbers]
+    rows, is_number = shuffle_each(keys, np.array(sizes))
+    for key, size, row, is_here in zip(keys.tolist(), sizes, rows, is_number, strict=True):
+        assert row[is_here].tolist() == permutation(key, size).tolist()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

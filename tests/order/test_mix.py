@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.order.lanes import lane_length
-from penstock.order.mix import Mixer
+from penstock.order.mix import Mixed, Mixer
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight, apportion, count_samples, read_epoch_size
 
@@ -32,10 +32,18 @@ def read_all(mixer: Mixer) -> tuple[Int64Array, Int64Array]:
         row = 0
         while row < lane_length(mixer.size, mixer.num_lanes, lane):
             mixed = mixer.rows(lane, row)
-            stop = row + len(mixed.streams)
-            streams[lane :: mixer.num_lanes][row:stop] = mixed.streams
-            indexes[lane :: mixer.num_lanes][row:stop] = mixed.indexes
+            stop = row + mixed.num_rows
+            streams[lane :: mixer.num_lanes][row:stop], indexes[lane :: mixer.num_lanes][row:stop] = by_row(mixed)
             row = stop
+    return streams, indexes
+
+
+def by_row(mixed: Mixed) -> tuple[Int64Array, Int64Array]:
+    streams, indexes = np.full((2, mixed.num_rows), -1, dtype=np.int64)
+    for stream, rows, numbers in mixed.parts:
+        assert (np.diff(rows) > 0).all()
+        streams[rows], indexes[rows] = stream, numbers
+    assert (streams >= 0).all()
     return streams, indexes
 
 
@@ -85,11 +93,11 @@ def test_mixing_is_exact_and_direct_at_a_trillion() -> None:
     counts = [10**12 - 10**9 - 3, 10**9, 2, 1]
     mixer = Mixer(counts, num_lanes=64, block_rows=4096, key=1)
     by_lane, small = mixer.taken(mixer.num_blocks)
-    tail = np.concatenate([mixer.rows(lane, mixer.num_blocks * 4096).streams for lane in range(64)])
+    tail = np.concatenate([by_row(mixer.rows(lane, mixer.num_blocks * 4096))[0] for lane in range(64)])
     taken = by_lane.sum(axis=1) + small
     assert (taken + np.bincount(tail, minlength=4)).tolist() == counts
-    half = mixer.rows(3, 2**32)
-    share = np.bincount(half.streams, minlength=4)[1] / len(half.streams)
+    half, _ = by_row(mixer.rows(3, 2**32))
+    share = np.bincount(half, minlength=4)[1] / len(half)
     assert share == pytest.approx(0.001, abs=1 / 4096)
 
 
@@ -133,7 +141,7 @@ def test_apportioning_is_off_by_less_than_one(shares: list[Fraction], total: int
 @pytest.mark.parametrize(
     ("weights", "sizes", "epoch_size", "message"),
     [
-        ([StreamWeight(proportion=1), StreamWeight()], [1, 1], None, "to all or to none"),
+        ([StreamWeight(proportion=1), StreamWeight()], [1, 1], None, "every stream a proportion, or none"),
         ([StreamWeight(repeat=1)], [1], 5, "leave out epoch_size"),
         ([StreamWeight(choose=3)], [0], None, "is empty"),
         ([StreamWeight(proportion=0)], [4], None, "all proportions are 0"),
@@ -147,7 +155,7 @@ def test_weights_that_make_no_sense_are_refused(
         count_samples(weights, sizes, epoch_size)
     with pytest.raises(ConfigError, match="one weight"):
         StreamWeight(proportion=1, repeat=2)
-    with pytest.raises(ConfigError, match="not negative"):
+    with pytest.raises(ConfigError, match="is not a weight"):
         StreamWeight(repeat=-1)
 
 
@@ -181,11 +189,11 @@ def test_a_schedule_follows_its_proportions(shape: str) -> None:
 
 
 def test_a_schedule_is_checked() -> None:
-    with pytest.raises(ConfigError, match="begin with 0"):
+    with pytest.raises(ConfigError, match="start with 0"):
         MixSchedule(positions=(5,), proportions=((1,),))
-    with pytest.raises(ConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match="one number per stream"):
         MixSchedule(positions=(0, 9), proportions=((1, 1), (1,)))
     with pytest.raises(ConfigError, match="unknown"):
         MixSchedule(positions=(0,), proportions=((1,),), shape="cubic")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="raise it"):
+    with pytest.raises(ConfigError, match="a larger block"):
         MixSchedule(positions=(0, 10**9), proportions=((1, 0), (0, 1)), shape="linear", block=1).segments(0, 10**9)

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.order.cursor import Cursor
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
-from penstock.order.plan import worker_batch
+from penstock.order.plan import worker_batches
 from penstock.order.schedule import MixSchedule
 from penstock.order.weights import StreamWeight
 from penstock.order.world import Seat, World, replicate, seats
@@ -136,7 +136,7 @@ def test_fixed_batches_say_so_when_asked_for_others() -> None:
         plan.batch(Cursor(), 0, Seat(world=World(ranks_per_node=4)), 24)
     with pytest.raises(ConfigError, match="too few for one batch"):
         read_epoch(plan_mix(batching_method="per_stream", global_batch_size=64))
-    with pytest.raises(ConfigError, match="fixes the global batch"):
+    with pytest.raises(ConfigError, match="depends on the global batch"):
         OrderOptions(batching_method="per_stream")
 
 
@@ -212,9 +212,10 @@ def test_workers_take_turns() -> None:
     plan = plan_mix()
     for worker in range(3):
         seat = Seat(world=WORLD, node=1, local_rank=2, worker=worker)
-        for turn in range(3):
-            mine = worker_batch(plan, Cursor(0, 16), turn, seat, 16)
-            assert (mine == plan.batch(Cursor(0, 16), 3 * turn + worker, seat, 16)).all()
+        mine = worker_batches(plan, Cursor(0, 16), range(3), seat, 16)
+        assert len(mine) == 3
+        for turn, ids in enumerate(mine):
+            assert (ids == plan.batch(Cursor(0, 16), 3 * turn + worker, seat, 16)).all()
 
 
 def test_replicated_ranks_share_their_samples() -> None:
@@ -281,9 +282,9 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> N
 def test_worlds_and_seats_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="1 or more"):
         World(num_nodes=0)
-    with pytest.raises(ConfigError, match="no seat"):
+    with pytest.raises(ConfigError, match="does not exist"):
         Seat(world=World(), node=1)
     with pytest.raises(ConfigError, match="same name"):
         StreamPlan.make([*make_streams(), *make_streams()], OrderOptions())
-    with pytest.raises(ConfigError, match="is empty: give 1"):
+    with pytest.raises(ConfigError, match="global batch size is 0"):
         plan_mix().batch(Cursor(), 0, Seat(world=WORLD), 0)

@@ -84,7 +84,7 @@ def test_a_catalog_makes_an_index_of_something_else(site: Path, tmp_path: Path) 
 
 
 def test_without_the_package_errors_say_what_is_missing(site: Path, tmp_path: Path) -> None:
-    for kind, words in (("acme", "has unknown format 'acme': known are csv"), ("mds", "column encoding 'acme_point'")):
+    for kind, words in (("acme", "has the unknown format 'acme'"), ("mds", "column encoding 'acme_point'")):
         write(site, kind, str(tmp_path / kind))
         done = run(None, "-c", f"import penstock; penstock.LocalDataset({str(tmp_path / kind)!r})", check=False)
         assert words in done.stderr

@@ -71,7 +71,7 @@ class Faults:
             raise ConfigError(f"rate={self.rate} is no share: use 0 to 1")
         unknown = set(self.kinds) - set(FAULTS)
         if unknown or not self.kinds:
-            raise ConfigError(f"unknown faults {sorted(unknown)}: known are {', '.join(FAULTS)}")
+            raise ConfigError(f"unknown faults {sorted(unknown)}: use one of {', '.join(FAULTS)}")
 
     def choose(self, request: str, count: int) -> tuple[Fault | None, random.Random]:
         """Say what befalls the `count`-th request of this kind, and give the source of its details."""

@@ -51,9 +51,9 @@ def test_google_files(tmp_path: Path) -> None:
     assert resolve_gcs("gs://bucket", {}, {"HOME": str(tmp_path)}) == {"application_credentials": str(usual)}
     with pytest.raises(ConfigError, match="type 'external_account'"):
         resolve_gcs("gs://bucket", {"token": str(other)}, NOWHERE)
-    with pytest.raises(ConfigError, match="no Google credentials file"):
+    with pytest.raises(ConfigError, match="as a Google credentials file"):
         resolve_gcs("gs://bucket", {"token": str(tmp_path / "missing")}, NOWHERE)
-    with pytest.raises(ConfigError, match="only one of GCS key and secret"):
+    with pytest.raises(ConfigError, match="only one of the GCS key and secret"):
         resolve_gcs("gs://bucket", {}, {**NOWHERE, "GCS_KEY": "k"})
 
 
@@ -114,7 +114,7 @@ def test_azure_mistakes() -> None:
         resolve_azure("az://c/x", {}, {})
     with pytest.raises(ConfigError, match="names no account"):
         parse_connection_string("Nonsense")
-    with pytest.raises(ConfigError, match="lacks a container"):
+    with pytest.raises(ConfigError, match="has no container"):
         resolve_azure("abfss://@acc.dfs.core.windows.net/x", {}, {})
 
 
@@ -133,7 +133,7 @@ def test_oracle(tmp_path: Path) -> None:
     assert resolve_oci("oci://b@ns/x", {}, home)["anonymous"]
     with pytest.raises(ConfigError, match="which region and namespace"):
         resolve_oci("oci://b/x", keys, NOWHERE)
-    with pytest.raises(ConfigError, match="only one of OCI access key"):
+    with pytest.raises(ConfigError, match="only one of the OCI access key"):
         resolve_oci("oci://b@ns/x", {"key": "k"}, home)
     with pytest.raises(ConfigError, match="there is no OCI config file"):
         resolve_oci("oci://b@ns/x", {"config": "/missing"}, home)

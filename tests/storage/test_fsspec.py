@@ -142,7 +142,7 @@ def test_a_protocol_whose_package_is_missing() -> None:
 
 
 def test_a_protocol_that_nobody_knows() -> None:
-    with pytest.raises(UnknownSchemeError, match="others need fsspec"):
+    with pytest.raises(UnknownSchemeError, match="install fsspec"):
         store_of("gopher://hole")
 
 

@@ -185,7 +185,7 @@ if os.fork() == 0:
     try:
         open_store(settings).read("k")
     except StoreError as error:
-        os._exit(0 if "does not survive a fork" in str(error) else 2)
+        os._exit(0 if "do not survive a fork" in str(error) else 2)
     os._exit(3)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 """

@@ -96,7 +96,7 @@ def test_redirects_that_lead_nowhere(location: str) -> None:
 def test_nothing_goes_from_tls_to_plain_text() -> None:
     assert redirect_target("x", "https://a/x", "//b/y") == "https://b/y"
     assert redirect_target("x", "http://a/x", "https://b/y") == "https://b/y"
-    with pytest.raises(RequestRefusedError, match=r"x: the server redirects to http://b/y, where anybody can"):
+    with pytest.raises(RequestRefusedError, match=r"x: the server redirects to http://b/y, which is not encrypted"):
         redirect_target("x", "https://a/x", "http://me:hunter2@b/y?sig=hunter3")
 
 

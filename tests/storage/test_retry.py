@@ -72,7 +72,9 @@ def test_whoever_gives_up_says_what_was_tried_for_how_long_and_why() -> None:
     with pytest.raises(StoreTimeoutError) as failure:
         retrying(action, POLICY, clock.hooks, "it")  # type: ignore[arg-type]
     tries = len(clock.waits) + 1
-    words = f"it: not a byte came for {clock.time:.3g} s, in {tries} tries. The last one: the server answered 503"
+    words = (
+        f"it: no data arrived for {clock.time:.3g} s, in {tries} attempts. The last error was: the server answered 503"
+    )
     assert str(failure.value) == words
     assert failure.value.facts["status"] == 503
 

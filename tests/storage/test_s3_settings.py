@@ -135,11 +135,11 @@ def test_what_only_boto3_understands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "message"),
     [
-        ({"key": "AK"}, {}, "only one of AWS access key and secret key"),
-        ({}, {"AWS_SECRET_ACCESS_KEY": "SK"}, "only one of AWS access key and secret key"),
+        ({"key": "AK"}, {}, "only one of the AWS access key and secret key"),
+        ({}, {"AWS_SECRET_ACCESS_KEY": "SK"}, "only one of the AWS access key and secret key"),
         ({"keys": "AK"}, {}, r"s3 has no option 'keys' \(did you mean 'key'\?\)"),
         ({"key": "AK", "access_key_id": "BK", "secret": "SK"}, {}, "contradicts another name"),
-        ({"anon": "maybe"}, {}, "anonymous='maybe' is neither true nor false"),
+        ({"anon": "maybe"}, {}, "anonymous='maybe' must be true or false"),
     ],
 )
 def test_mistakes(options: dict[str, Any], environ: dict[str, str], message: str) -> None:
@@ -159,9 +159,9 @@ def test_options_by_scheme() -> None:
     options = {"s3": {"key": "AK", "secret": "SK"}, "gs": {"token": "anon"}}
     assert resolve_store(URL, options, environ={}).options == {**PAIR, "region": "us-east-1"}
     assert resolve_store("gs://bucket", options, environ={}).options == {"anonymous": True}
-    with pytest.raises(ConfigError, match=r"keyed by scheme \(s3\) and flat \(key\)"):
+    with pytest.raises(ConfigError, match=r"by scheme \(s3\) and partly not \(key\)"):
         resolve_store(URL, {"s3": {"key": "AK"}, "key": "AK"}, environ={})
-    with pytest.raises(ConfigError, match="lacks a bucket: write s3://bucket/path"):
+    with pytest.raises(ConfigError, match="has no bucket: write s3://bucket/path"):
         resolve_store("s3:///path", environ={})
 
 

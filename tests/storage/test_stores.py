@@ -79,7 +79,7 @@ def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(
-        UnknownSchemeError, match=r"^Invalid Cloud provider prefix: gopher\. Known are .*file, .*s3, .*and plain paths"
+        UnknownSchemeError, match=r"^Invalid Cloud provider prefix: gopher\. Use .*file, .*s3, .*or a plain path"
     ):
         open_store("gopher://hole")
 
@@ -87,7 +87,7 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
 def test_urls_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="names another machine"):
         open_store("file://server/share")
-    with pytest.raises(ConfigError, match="lacks a name"):
+    with pytest.raises(ConfigError, match="has no name"):
         open_store("memory://")
 
 
@@ -129,7 +129,7 @@ def test_no_permission(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 2), (3, 2)])
 def test_spans_that_cannot_be(begin: int, end: int) -> None:
-    with pytest.raises(ConfigError, match="not a range of bytes"):
+    with pytest.raises(ConfigError, match="not a valid range of bytes"):
         Span(begin, end)
 
 
@@ -169,7 +169,7 @@ def test_messages_of_others_lose_their_secrets() -> None:
 
 @pytest.mark.parametrize("url", ["https://me:hun/ter2@host/x", "sftp://me:hun/ter2@host/x", "https://host:hun/x"])
 def test_urls_that_are_none(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"^\w+://… is no URL") as caught:
+    with pytest.raises(ConfigError, match=r"^\w+://… is not a valid URL") as caught:
         resolve_store(url, environ={})
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
@@ -177,8 +177,6 @@ def test_urls_that_are_none(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["s3://key:hunter2@bucket/x", "gs://key:hunter2@bucket/x"])
 def test_credentials_in_the_url_of_a_bucket(url: str) -> None:
-    with pytest.raises(
-        ConfigError, match="credentials cannot be part of this URL: pass them as storage_options"
-    ) as caught:
+    with pytest.raises(ConfigError, match="must not contain credentials: pass them as storage_options") as caught:
         open_store(resolve_store(url, environ={})).stat("x")
     assert "hunter2" not in str(caught.value)

@@ -39,10 +39,10 @@ CAUSES = {
     "reset": "connection was reset",
     "busy": "503",
     "burst": "503",
-    "stall": "silent for too long",
+    "stall": "nothing for too long",
     "flip": "does not have the xxh64 digest",
     "cut": "connection ended before the last byte",
-    "short": "bytes came of the",
+    "short": "announced bytes arrived",
 }
 
 
@@ -173,7 +173,7 @@ def test_flipped_bits_do_not_pass_for_an_index(bucket: Bucket, tmp_path: Path, s
 
 def test_nothing_but_flipped_bits_is_no_index(bucket: Bucket, tmp_path: Path) -> None:
     bucket.proxy.faults = Faults(rate=1.0, kinds=("flip",))
-    words = f"{bucket.root}/index.json came with other bytes in each of 4 attempts"
+    words = f"{bucket.root}/index.json arrived with different bytes in each of 4 attempts"
     with pytest.raises(StoreError, match=words):
         bucket.open(tmp_path / "cache", download_retry=2)
     assert not list((tmp_path / "cache").glob("index.json*"))

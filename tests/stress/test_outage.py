@@ -135,7 +135,7 @@ def test_what_is_missing_or_forbidden_fails_at_once() -> None:
 
 def test_a_store_that_never_comes_back_is_given_up(proxy: FaultProxy, folder: str) -> None:
     url = f"{proxy.url}/{folder}"
-    words = rf"{url}/part.*/shard.*: not a byte came for .* s, in \d+ tries. The last one: .*onnect"
+    words = rf"{url}/part.*/shard.*: no data arrived for .* s, in \d+ attempts. The last error was: .*onnect"
     with StreamingDataset(remote=url, download_timeout=1.0, **ADVANCE) as dataset:
         samples = iter(dataset)
         next(samples)

@@ -75,7 +75,7 @@ def _is_needed() -> bool:
     num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if num_ranks > 1:
         raise NoProcessGroupError(
-            f"there are {num_ranks} ranks and no process group: call torch.distributed.init_process_group first"
+            f"this job has {num_ranks} ranks but no process group: call torch.distributed.init_process_group() first"
         )
     return False
 

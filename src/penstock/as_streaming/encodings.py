@@ -33,7 +33,7 @@ class Encoding:
     @staticmethod
     def _validate(data: Any, expected_type: Any) -> None:
         if not isinstance(data, expected_type):
-            raise ColumnTypeError(f"wants {expected_type}, got {type(data).__name__}")
+            raise ColumnTypeError(f"expects {expected_type}, got {type(data).__name__}")
 
 
 class _Registered(Encoding):
@@ -93,7 +93,7 @@ class EncodingTable(MutableMapping[str, Any]):
         if name in self._theirs:
             return self._theirs[name]
         if name not in encodings:
-            raise UnknownEncodingError(f"unknown column encoding {name!r}: known are {', '.join(encodings.names())}")
+            raise UnknownEncodingError(f"unknown column encoding {name!r}: use one of {', '.join(encodings.names())}")
         return _class_of(name, name)
 
     def __setitem__(self, name: str, kind: Callable[[], Any]) -> None:
@@ -182,7 +182,7 @@ _KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
 
 def _kind_of(encoding: str) -> type:
     if encoding not in _KINDS:
-        raise UnknownEncodingError(f"unknown encoding {encoding!r} of a text column: known are {', '.join(_KINDS)}")
+        raise UnknownEncodingError(f"unknown encoding {encoding!r} for a text column: use one of {', '.join(_KINDS)}")
     return _KINDS[encoding]
 
 

@@ -113,7 +113,9 @@ class World:
         try:
             return _describe(self._seat)[name]
         except KeyError:
-            raise AttributeError(f"a World has no {name!r}: it has {', '.join(_describe(self._seat))}") from None
+            raise AttributeError(
+                f"World has no attribute {name!r}: it has {', '.join(_describe(self._seat))}"
+            ) from None
 
 
 def _here() -> Seat:

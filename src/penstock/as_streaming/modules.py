@@ -21,7 +21,7 @@ class StandInModule(ModuleType):
     """A module of the original whose names are ours."""
 
     def __init__(self, name: str, homes: Mapping[str, str]) -> None:
-        super().__init__(name, f"Names of MosaicML Streaming's `{name}`, given by penstock.")
+        super().__init__(name, f"The names of MosaicML Streaming's `{name}`, provided by penstock.")
         self.__path__: list[str] = []  # every one may have modules below it
         self.__all__ = sorted(name for name in homes if not name.startswith("_"))
         self._homes = homes
@@ -56,7 +56,7 @@ def refuse(name: str) -> None:
         known, dot, _ = known.rpartition(".")
         if not dot:
             return
-    raise NotProvidedError(f"penstock has no {name}: {INSTEAD[known]}", name=name)
+    raise NotProvidedError(f"penstock does not provide {name}: {INSTEAD[known]}", name=name)
 
 
 def stand_in() -> None:
@@ -64,8 +64,8 @@ def stand_in() -> None:
     found = sys.modules.get(ROOT)
     if found is not None and not isinstance(found, StandInModule):
         raise NotProvidedError(
-            f"{ROOT} is imported already, from {getattr(found, '__file__', 'somewhere else')}: put `import"
-            " penstock.as_streaming` above every other import of the script"
+            f"{ROOT} has already been imported, from {getattr(found, '__file__', 'somewhere else')}: put `import"
+            " penstock.as_streaming` above all other imports of your script"
         )
     modules = {name: StandInModule(name, homes) for name, homes in NAMES.items()}
     for name, module in modules.items():

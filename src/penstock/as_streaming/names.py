@@ -92,15 +92,21 @@ NAMES: dict[str, dict[str, str]] = {
     "streaming.base.world": _of(_HELPERS, "World"),
 }
 
-_READ = "read samples with LocalDataset(folder)[i]; dataset.shards says what the index says of each shard"
-_WRITE = "a shard format of your own is a plug-in, see 'To add a format' in docs/design.md"
-_NAMED = "give the algorithm by its name, as shuffle_algo=, partition_algo= or batching_method= of StreamingDataset"
-_SHARED = "nothing here is kept in shared memory, so there is nothing to name, wait for or clean: leave it out"
-_FETCH = "StreamingDataset fetches by itself, dataset.fetch(url) brings any other file, writers upload to out='s3://…'"
-_WAIT = "use torch.distributed.barrier() to wait for other ranks; files appear whole, so nobody has to wait for them"
+_READ = "read samples with LocalDataset(folder)[i]; dataset.shards lists what the index says about each shard"
+_WRITE = "to read a shard format of your own, write a plug-in: see 'To add a format' in docs/design.md"
+_NAMED = "pass the name of the algorithm to StreamingDataset, as shuffle_algo=, partition_algo= or batching_method="
+_SHARED = "penstock keeps nothing in shared memory, so there is nothing to name, wait for or clean up: leave it out"
+_FETCH = (
+    "StreamingDataset downloads shards by itself, dataset.fetch(url) gets any other file, and writers upload to"
+    " out='s3://…'"
+)
+_WAIT = (
+    "call torch.distributed.barrier() to wait for other ranks; you never need to wait for files, because they"
+    " appear only when they are complete"
+)
 _PUBLIC = (
-    "it is made for one public dataset: inherit StreamingDataset and do the same in __getitem__, as docs/migrating.md"
-    " shows"
+    "it was made for one public dataset: inherit from StreamingDataset and do the same in __getitem__, as"
+    " docs/migrating.md shows"
 )
 
 _READERS = (
@@ -114,27 +120,31 @@ INSTEAD: dict[str, str] = {
     "streaming.base.batching": _NAMED,
     "streaming.base.constant": _SHARED,
     "streaming.base.converters": (
-        "write each partition with MDSWriter(out=folder/number) and join them with merge_index, see docs/migrating.md"
+        "write each partition with MDSWriter(out=folder/number) and join them with merge_index: see docs/migrating.md"
     ),
     "streaming.base.dataset.NEVER": _SHARED,
     **{f"streaming.base.format.{name}": _READ for name in _READERS},
     "streaming.base.format.base.writer.JointWriter": _WRITE,
     "streaming.base.format.base.writer.SplitWriter": _WRITE,
     "streaming.base.format.json.encodings.Encoding": "JSON columns are str, int or float: use one of these",
-    "streaming.base.format.mds.encodings.List": "inherit Encoding and store the list as you like",
-    "streaming.base.format.mds.encodings.Scalar": "inherit Encoding, and set size to the bytes of a value",
-    "streaming.base.format.mds.encodings.StrEncoding": "inherit Encoding and store the text as UTF-8",
+    "streaming.base.format.mds.encodings.List": "inherit from Encoding and store the list as you like",
+    "streaming.base.format.mds.encodings.Scalar": (
+        "inherit from Encoding, and set `size` to the number of bytes of a value"
+    ),
+    "streaming.base.format.mds.encodings.StrEncoding": "inherit from Encoding and store the text as UTF-8",
     "streaming.base.format.xsv.encodings.Encoding": "CSV, TSV and XSV columns are str, int or float: use one of these",
     "streaming.base.partition.algos": _NAMED,
-    "streaming.base.registry_utils": "register code under a name by an entry point, see docs/design.md",
+    "streaming.base.registry_utils": "register your code under a name with an entry point: see docs/design.md",
     "streaming.base.sampling": _NAMED,
     "streaming.base.shared": _SHARED,
     "streaming.base.shuffle.algos": _NAMED,
     "streaming.base.shuffle.py1s.divide_spans": _NAMED,
     "streaming.base.storage": _FETCH,
     "streaming.base.util.TICK": _SHARED,
-    "streaming.base.util.get_import_exception_message": "a missing library is an error that names what to install",
-    "streaming.base.util.retry": "stores retry by themselves (download_retry=); for code of your own use tenacity",
+    "streaming.base.util.get_import_exception_message": (
+        "if a library is missing, penstock raises an error that names what to install"
+    ),
+    "streaming.base.util.retry": "stores retry by themselves (download_retry=); for your own code use tenacity",
     "streaming.base.util.wait_for_file_to_exist": _WAIT,
     "streaming.base.util.wait_for_local_leader": _WAIT,
     "streaming.multimodal": _PUBLIC,

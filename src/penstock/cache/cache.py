@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.kept_index import keep_index
 from penstock.cache.lease import Lease, Paths, try_lease
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.editions import Edition, OpenEdition
-from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, settled
+from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, settled
+from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
@@ -76,10 +76,11 @@ class Cache:
         self, streams: Sequence[CachedStream], *, limit_bytes: int | None = None, counts: CacheCounts | None = None
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
-            raise ConfigError(f"a cache limit of {limit_bytes} bytes holds nothing")
+            raise ConfigError(f"cache_limit is {limit_bytes} bytes, too small for any shard: raise it")
         self.streams = tuple(settled(stream) for stream in streams)
         self.limit_bytes = limit_bytes
-        self._indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self.indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
+        self.revisions: list[str | None] = [None] * len(self.streams)  # the commits that were opened
         self._counts = counts or CacheCounts([str(number) for number in range(len(streams))])
         self._process = PerProcess(partial(_ProcessState, self.streams))
 
@@ -90,7 +91,7 @@ class Cache:
 
         If the store is away, the edition that was opened last serves, with a warning.
         """
-        settings, item = self.streams[stream], item_of_index()
+        settings, item = self.streams[stream], item_of_index(self.streams[stream].files)
         where = f"{shown_url(settings.store.url).rstrip('/')}/{item.name}"
         for _ in range(_MOST_TRIES):
             answer = self._fetch(stream, item, is_urgent=True)
@@ -106,12 +107,12 @@ class Cache:
                 opened.close()
                 continue
             if answer.away is not None:
-                text = f"{where} cannot be read, so its last copy in {settings.directory} is used: {answer.away}"
-                warnings.warn(text, stacklevel=7)
-            self._indexes[stream] = edition.name, index
+                text = f"cannot read {where}, so penstock uses the copy that it fetched last, in {settings.directory}"
+                warnings.warn(f"{text}. The error was: {answer.away}", stacklevel=7)
+            self.indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
             self._process.get().opened[stream] = opened, index
             return index
-        raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was opened: wait until it is written")
+        raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was being opened: try again later")
 
     def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
         """Give the edition that is read and its index, opening it if nobody has."""
@@ -119,7 +120,7 @@ class Cache:
         found = state.opened[stream]
         if found is not None:
             return found
-        known = self._indexes[stream]
+        known = self.indexes[stream]
         if known is None:
             self.open_index(stream)
             return self._opened(stream)
@@ -159,9 +160,8 @@ class Cache:
         entry = opened.entry(shard)
         if entry is None:
             return False
-        first = index.shards[shard].parts[0].raw
-        path = state.paths[stream](opened.edition.name_of(first.basename, entry))
-        return entry.is_first_at(path, first.num_bytes)
+        name, num_bytes = raw_files(index.shards[shard], self.streams[stream])[0]
+        return entry.is_first_at(state.paths[stream](opened.edition.name_of(name, entry)), num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
         """Say which shards will be wanted, as (stream, shard, batches ahead), soonest first.
@@ -188,8 +188,8 @@ class Cache:
         needed = sum(part.raw.num_bytes for shard in shards for part in index.shards[shard].parts)
         if self.limit_bytes is not None and needed > self.limit_bytes:
             raise CacheTooSmallError(
-                f"{len(shards)} shards of {format_bytes(needed)} do not fit in the cache limit of"
-                f" {format_bytes(self.limit_bytes)}: raise cache_limit, or warm fewer",
+                f"{len(shards)} shards take {format_bytes(needed)}, more than the cache limit of"
+                f" {format_bytes(self.limit_bytes)}: raise cache_limit, or warm fewer shards",
                 needed=needed,
                 limit=self.limit_bytes,
             )
@@ -216,7 +216,7 @@ class Cache:
     def _pins(self, stream: int, shards: Sequence[int]) -> Iterator[tuple[str, Path]]:
         index, directory = self._opened(stream)[1], self.streams[stream].directory
         for shard in shards:
-            name = index.shards[shard].name
+            name = raw_files(index.shards[shard], self.streams[stream])[0][0]
             yield name, pin_path(directory, name)
 
     # --- Other objects --------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Cache:
         """
         name = key if name is None else name
         if not is_shard_name(name):
-            raise ConfigError(f"{name!r} is not a name that a file of a dataset may have: give another as `local`")
+            raise ConfigError(f"{name!r} cannot be the name of a file in a dataset: pass another one as `local`")
         edition = self._opened(stream)[0].edition.name
         item = item_of_object(key, name, num_bytes, edition=edition, refresh=refresh)
         answer = self._fetch(stream, item, is_urgent=True)
@@ -301,7 +301,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "_indexes", "_counts")}
+        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "indexes", "revisions", "_counts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -311,7 +311,7 @@ class Cache:
 
     def _item(self, stream: int, shard: int) -> Item:
         opened, index = self._opened(stream)
-        return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream].validate_hash)
+        return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream])
 
     def _try_lease(self, stream: int, shard: int) -> Lease | None:
         state = self._process.get()
@@ -319,10 +319,10 @@ class Cache:
         entry = opened.entry(shard)
         if entry is None:
             return None
-        raw = [part.raw for part in index.shards[shard].parts]
+        raw = raw_files(index.shards[shard], self.streams[stream])
         path_of, name_of = state.paths[stream], opened.edition.name_of
-        paths = [path_of(name_of(file.basename, entry)) for file in raw]
-        return try_lease(paths, [file.num_bytes for file in raw], entry, self._released)
+        paths = [path_of(name_of(name, entry)) for name, _ in raw]
+        return try_lease(paths, [num_bytes for _, num_bytes in raw], entry, self._released)
 
     def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
         for _ in range(_MOST_TRIES):
@@ -335,8 +335,8 @@ class Cache:
                 self._backend(stream).taken(stream, item.identity)
                 return lease
         raise CacheError(
-            f"{item.name} vanished from {self.streams[stream].directory} {_MOST_TRIES} times as soon as it had come:"
-            " see what else deletes files there",
+            f"{item.name} was deleted from {self.streams[stream].directory} as soon as it was fetched,"
+            f" {_MOST_TRIES} times: find out what else deletes files there",
             name=item.name,
         )
 
@@ -354,7 +354,7 @@ class Cache:
         try:
             self._backend(stream).listen()
         except (FetcherError, ConfigError) as error:
-            _log.warning("shards are not kept open between uses, because there is no fetcher: %s", error)
+            _log.warning("there is no fetcher, so shards are closed after each use, which is slower: %s", error)
             state.alone_until = time.monotonic() + _ALONE_S
             state.listeners.tell("fetcher", UNHEARD)
 

@@ -98,10 +98,10 @@ def clear_cache(
     found = [read_contents(directory) for directory in directories]
     meant = [contents for contents in found if place is None or _sources(contents, place)]
     if place is not None and not meant:
-        where = f"any of {len(directories)} cache directories" if directories else "the cache, which is empty"
+        where = f"any of {len(directories)} cache folders" if directories else "the cache, which is empty"
         raise CacheError(
-            f"nothing of {shown_url(place)} is in {where}: `penstock cache` lists what is. A folder that was given as"
-            " `local` has to be named",
+            f"{shown_url(place)} is not in {where}. `penstock cache list` shows what is cached. If you passed a"
+            " folder as `local`, name it here too",
             url=shown_url(place),
         )
     remover = Remover()

@@ -116,7 +116,7 @@ class Client:
         while True:
             connection = None if self._is_stopped else self.connect()
             if connection is None or self._is_stopped:
-                raise FetcherError("the line to the fetcher was closed before it had answered")
+                raise FetcherError("the connection to the fetcher was closed before an answer came")
             try:
                 return self._ask(connection, message, on_progress)
             except LostError as error:
@@ -221,5 +221,5 @@ class Client:
         self._lost_at.append(now)
         if len(self._lost_at) == _RESTARTS and now - self._lost_at[0] < _RESTARTS_WITHIN_S:
             raise FetcherError(
-                f"the fetcher died {_RESTARTS} times within a minute ({error}): {last_words()}"
+                f"the fetcher died {_RESTARTS} times within a minute ({error}). Its log ends with: {last_words()}"
             ) from error

@@ -88,14 +88,14 @@ class FetcherConnection:
             if left_s <= 0:
                 self.close()
                 raise FetcherError(
-                    f"the fetcher has not said a word for {self._silence_s:g} s, though it reports every second: it is"
-                    " stopped or stuck. End it, and it will be started anew"
+                    f"the fetcher has not answered for {self._silence_s:g} s, although it should report every"
+                    " second: it is stopped or stuck. Kill it, and penstock will start a new one"
                 )
             with suppress(queue.Empty):
                 answer = answers.get(timeout=left_s)
                 if answer is not None:
                     return answer
-        raise self._failure or LostError("the connection to the fetcher broke")
+        raise self._failure or LostError("the connection to the fetcher was lost")
 
     def close(self) -> None:
         """Hang up; whoever waits hears of it. The socket is closed by the thread that reads it, as it ends."""
@@ -165,6 +165,6 @@ class FetcherConnection:
             except OSError as error:
                 raise LostError(str(error)) from error
             if not data:
-                raise LostError("the fetcher hung up")
+                raise LostError("the fetcher closed the connection")
             self._heard_at = time.monotonic()
             self._buffer += data

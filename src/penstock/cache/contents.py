@@ -96,7 +96,9 @@ def find_directories(folders: Sequence[str | os.PathLike[str]] | None = None) ->
         root = Path(os.path.realpath(Path(folder).expanduser()))
         with translated(root):
             if not root.is_dir():
-                raise ObjectNotFoundError(f"{root} is no folder: name one that was a `local`", path=str(root))
+                raise ObjectNotFoundError(
+                    f"{root} is not a folder: name a folder that you passed as `local`", path=str(root)
+                )
             if os.path.lexists(control_folder(root)):
                 check_control(root)
             found |= set(_below(root))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KEPT = {
-    Outcome.IN_USE: "somebody reads it at this moment",
+    Outcome.IN_USE: "it is being read",
     Outcome.BUSY: "it is being fetched",
     Outcome.PINNED: "it is pinned",
 }
@@ -26,4 +26,4 @@ def evict(directory: Path, name: str) -> None:
         if plain_name(copy.record.name) == name:
             outcome = remover.remove(copy, PATIENCE_S)
             if outcome in _KEPT:
-                raise CacheError(f"{name} in {directory} cannot be evicted now: {_KEPT[outcome]}", shard=name)
+                raise CacheError(f"cannot evict {name} from {directory}: {_KEPT[outcome]}", shard=name)

@@ -67,12 +67,12 @@ class Paths:
             if path.parent.is_dir():
                 self._checked.add(folder)
         if not is_plain_name(name):
-            raise BadIndexError(f"{name!r} is not a plain path below the dataset's folder", basename=name)
+            raise BadIndexError(f"{name!r} is not a plain path inside the folder of the dataset", basename=name)
         return self._prefix + name
 
 
 def try_lease(
-    paths: Sequence[str], sizes: Sequence[int], stamp: ShardStamp, on_close: Callable[[], None]
+    paths: Sequence[str], sizes: Sequence[int | None], stamp: ShardStamp, on_close: Callable[[], None]
 ) -> Lease | None:
     """Lease a shard by its files, or give None if they are not those that the table of the edition says."""
     first = paths[0]

@@ -43,7 +43,7 @@ class LongWait:
             if waited_s >= _TERMINAL_AFTER_S:
                 self._line.show(describe(progress, what))
         elif waited_s >= _LOG_AFTER_S and _process.takes_turn():
-            _log.warning("waited %.0f s for data so far: %s", waited_s, describe(progress, what))
+            _log.warning("penstock has waited %.0f s for data so far: %s", waited_s, describe(progress, what))
 
     def end(self) -> None:
         """Erase the line, if there is one."""
@@ -102,9 +102,13 @@ def describe(progress: Progress, what: str | None = None) -> str:
     if progress.state == "parked":
         return f"waiting for room in the cache for {name}"
     if progress.state == "queued":
-        return f"waiting to download {name}, {progress.position} before it"
+        return f"waiting to download {name}, after {progress.position} others"
     done, total = format_bytes(progress.num_bytes), progress.total_bytes
     size = f"{done} of {format_bytes(total)}" if total else f"{done} so far"
+    rate = f"{format_bytes(progress.bytes_per_s)}/s"
     if progress.state == "reading":
-        return f"reading {name} ({size}), {format_bytes(progress.bytes_per_s)}/s"
-    return f"downloading {name} ({size}; {progress.num_wanted} wanted), {format_bytes(progress.bytes_per_s)}/s"
+        return f"reading {name} ({size}), {rate}"
+    if progress.num_wanted <= 1:
+        return f"downloading {name} ({size}), {rate}"
+    # The rate is that of all downloads of this machine.
+    return f"downloading {name} ({size}), {progress.num_wanted} files in the queue, {rate} in total"

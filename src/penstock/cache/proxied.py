@@ -114,5 +114,5 @@ class ProxiedStore:
 
 def _told(answer: StoreAnswer) -> ObjectInfo:
     if answer.info is None:
-        raise FetcherError("the fetcher said nothing of an object that it was asked about")
+        raise FetcherError("the fetcher did not answer for one of the objects that it was asked for")
     return answer.info

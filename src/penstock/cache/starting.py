@@ -18,10 +18,17 @@ from penstock.wire.messages import Hello
 
 _START_S = 60.0
 _STARTS = 4  # of a fetcher that dies before it serves anybody
-_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV")
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV", "TOKIO_WORKER_THREADS")
 _KEPT_PREFIXES = ("LANG", "LC_", "LD_", "DYLD_", "PYTHON", "SSL_CERT_", "PENSTOCK_", "MALLOC_", "COV_CORE_")
-# The fork leaves no child for the client to collect. It comes before the imports, which may start threads.
-_PROGRAM = "import os; os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
+# The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
+# make stays, so the collector need not look through it while somebody waits.
+_PROGRAM = "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
+# obstore would start as many threads as there are processors, and each thread take memory for itself alone.
+_MOST_NETWORK_THREADS = 4
+_FRUGAL = {
+    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, os.cpu_count() or 1)),
+    "MALLOC_ARENA_MAX": "2",
+}
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 
@@ -46,7 +53,9 @@ def _connect(address: FetcherAddress, silence_s: float) -> FetcherConnection:
     finally:
         lock.close()
     if found is None:
-        raise FetcherError(f"the fetcher was started {_STARTS} times and died each time: {last_words()}")
+        raise FetcherError(
+            f"the fetcher was started {_STARTS} times and died each time. Its log ends with: {last_words()}"
+        )
     return found
 
 
@@ -100,14 +109,14 @@ def _start(address: FetcherAddress) -> bool:
                 start_new_session=True,
             )
         except OSError as error:
-            raise FetcherError(f"the fetcher cannot be started with {sys.executable}: {error.strerror}") from error
+            raise FetcherError(f"cannot start the fetcher with {sys.executable}: {error.strerror}") from error
         finally:
             os.close(log)
             os.close(writing)
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
             if not selector.select(_START_S):
-                raise FetcherError(f"the fetcher did not start within {_START_S:g} s: the machine may be overloaded")
+                raise FetcherError(f"the fetcher did not start within {_START_S:g} s: this machine may be overloaded")
         words = os.read(reading, len(READY))
         process.wait(_START_S)  # it has handed over to its child
     finally:
@@ -120,8 +129,8 @@ def last_words() -> str:
     try:
         text = fetcher_address().log.read_text(errors="replace")
     except OSError:
-        return "it left no message"
-    return text.strip()[-2000:] or "it left no message"
+        return "(it is empty)"
+    return text.strip()[-2000:] or "(it is empty)"
 
 
 def _environment(address: FetcherAddress) -> dict[str, str]:
@@ -132,4 +141,9 @@ def _environment(address: FetcherAddress) -> dict[str, str]:
         if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES) or name.lower() in _PROXIES
     }
     paths = [str(package_root()), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONPATH": os.pathsep.join(paths), "PENSTOCK_RUNTIME_DIR": str(address.folder)}
+    return {
+        **_FRUGAL,
+        **kept,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PENSTOCK_RUNTIME_DIR": str(address.folder),
+    }

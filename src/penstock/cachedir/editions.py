@@ -55,6 +55,7 @@ class About:
     modified_ns: int | None
     index_digest: str
     trusts_found: bool  # whether files that nobody recorded lay there beside this very index
+    listing: str | None = None  # of an index that was made here, what it was made of
 
     def is_version(self, info: ObjectInfo) -> bool:
         """Tell whether the store still has the index of this edition."""

@@ -63,8 +63,8 @@ def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
 def _not_writable(directory: Path, error: StoreError) -> AccessDeniedError:
     reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error.message
     return AccessDeniedError(
-        f"the cache folder {directory} cannot be written to ({reason}): choose another one with `local`, or with the"
-        " variable PENSTOCK_CACHE_DIR",
+        f"cannot write to the cache folder {directory} ({reason}): choose another one with `local`, or with the"
+        " environment variable PENSTOCK_CACHE_DIR",
         path=str(directory),
     )
 
@@ -83,8 +83,8 @@ def check_control(directory: Path) -> None:
     if not has_own_control(directory):
         control = control_folder(directory)
         raise CacheError(
-            f"{control} is a link, is no folder, belongs to somebody else, or holds what is none of its own: remove it,"
-            " or choose another `local`",
+            f"{control} is a link, is not a folder, belongs to another user, or holds files that penstock did not"
+            " put there: remove it, or choose another `local`",
             path=str(control),
         )
 
@@ -126,13 +126,17 @@ def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[s
     """Say who else could change what lies in a folder."""
     if status.st_uid not in (0, user):
         return [
-            f"{directory} belongs to another user (id {status.st_uid}), who can change what is read from it: use a"
-            " folder of your own as `local`, or set validate_hash"
+            (
+                f"{directory} belongs to another user (id {status.st_uid}), who can change what you read from it: use"
+                " a folder of your own as `local`, or set validate_hash"
+            )
         ]
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         return [
-            f"everybody on this machine can change what lies in {directory}: take the right to write away from others"
-            " (chmod o-w), or set validate_hash"
+            (
+                f"everybody on this machine can change the files in {directory}: run `chmod o-w` on it, or set"
+                " validate_hash"
+            )
         ]
     return []
 

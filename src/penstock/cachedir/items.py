@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,13 @@ from penstock.codecs.digest import check_hashes, quickest_hash
 from penstock.errors import ConfigError
 from penstock.index.catalog import INDEX_NAME
 from penstock.storage.base import StoreSettings, url_scheme
-from penstock.wire.item import Item, ItemPart, StoredFile
+from penstock.wire.item import Item, ItemPart, StoredFile, StoredSpan
 
 if TYPE_CHECKING:
     from penstock.index.model import FileInfo, Part, ShardInfo
-    from penstock.wire.settings import CachedStream
+    from penstock.wire.settings import CachedStream, FilesRequest
+
+    Columns = tuple[str, ...] | None
 
 
 def settled(stream: CachedStream) -> CachedStream:
@@ -36,11 +40,42 @@ def names_of(identity: str) -> tuple[str, str]:
     return name, apart_name(edition, name)
 
 
-def item_of_shard(shard: ShardInfo, number: int, edition: str, validate_hash: str | None = None) -> Item:
+def item_of_shard(shard: ShardInfo, number: int, edition: str, stream: CachedStream) -> Item:
     """Describe a shard; its files carry the digest that `validate_hash` names, else the quickest one there is."""
-    parts = tuple(_part(part, validate_hash) for part in shard.parts)
-    validates = validate_hash is not None
-    return Item(parts, shard.layout.compression, edition=edition, number=number, validates=validates)
+    columns, is_unpacked = _columns_of(shard, stream), is_unpacked_by_format(shard)
+    parts = tuple(_part(part, stream.validate_hash, columns) for part in shard.parts)
+    return Item(
+        parts,
+        shard.layout.compression,
+        edition=edition,
+        number=number,
+        validates=stream.validate_hash is not None,
+        format=shard.layout.format if is_unpacked else None,
+        columns=columns,
+    )
+
+
+def is_unpacked_by_format(shard: ShardInfo) -> bool:
+    """Tell whether readers open what the format makes of the stored bytes, and not a codec."""
+    return shard.parts[0].packed is not None and shard.layout.compression is None
+
+
+def raw_files(shard: ShardInfo, stream: CachedStream) -> list[tuple[str, int | None]]:
+    """Give the names of the files that readers of a shard open, and their sizes as far as they are known."""
+    columns = _columns_of(shard, stream)
+    return [(_raw_name(part, columns), part.raw.known_bytes) for part in shard.parts]
+
+
+def _columns_of(shard: ShardInfo, stream: CachedStream) -> Columns:
+    """Give the columns that a shard is unpacked for, if not for all."""
+    return None if stream.files is None or not is_unpacked_by_format(shard) else stream.files.columns
+
+
+def _raw_name(part: Part, columns: Columns) -> str:
+    """Give the name of a raw file: of some columns of a shard it is another one than of all."""
+    if columns is None:
+        return part.raw.basename
+    return f"{part.raw.basename}.{hashlib.sha256(json.dumps(sorted(columns)).encode()).hexdigest()[:12]}"
 
 
 def item_of_object(
@@ -50,23 +85,31 @@ def item_of_object(
     return Item((ItemPart(StoredFile(name, key, num_bytes)),), refresh=refresh, edition=edition)
 
 
-def item_of_index() -> Item:
+def item_of_index(files: FilesRequest | None = None) -> Item:
     """Describe the index, which is asked for anew each time: the data may have been written anew."""
-    return Item((ItemPart(StoredFile(INDEX_NAME, INDEX_NAME, None)),), refresh=True, is_index=True)
+    edition = "" if files is None else files.digest  # streams of one directory may ask for other files
+    return Item((ItemPart(StoredFile(INDEX_NAME, INDEX_NAME, None)),), refresh=True, edition=edition, is_index=True)
 
 
-def _part(part: Part, validate_hash: str | None) -> ItemPart:
-    if part.span is not None:
-        raise ConfigError(
-            f"{part.stored.basename} lies within {part.span.basename}, and parts of objects are not fetched yet: copy"
-            " the dataset to a folder and read it there",
-            where=part.span.basename,
-        )
+def _part(part: Part, validate_hash: str | None, columns: Columns) -> ItemPart:
     if part.packed is None:
-        return ItemPart(_file(part.raw, validate_hash))
+        return ItemPart(_stored(part, validate_hash))
     # The raw form of a compressed file comes from unpacking: its digest is for files that somebody else put there.
     name = validate_hash if validate_hash in part.raw.digests else None
-    return ItemPart(_file(part.raw, name), _file(part.packed, validate_hash))
+    raw = _file(part.raw, name)
+    raw = raw._replace(name=_raw_name(part, columns), num_bytes=part.raw.known_bytes, estimate=part.raw.num_bytes)
+    return ItemPart(raw, _stored(part, validate_hash))
+
+
+def _stored(part: Part, validate_hash: str | None) -> StoredFile:
+    """Describe what is fetched, which may lie within a larger object."""
+    span = part.span
+    if span is not None and span.version is not None:
+        validate_hash = None
+    file = _file(part.stored, validate_hash)
+    if span is None:
+        return file
+    return file._replace(key=span.basename, span=StoredSpan(span.offset, span.object_bytes, span.version))
 
 
 def _file(info: FileInfo, validate_hash: str | None) -> StoredFile:
@@ -75,7 +118,7 @@ def _file(info: FileInfo, validate_hash: str | None) -> StoredFile:
         name = quickest_hash(info.digests)
     elif name not in info.digests:
         raise ConfigError(
-            f"{info.basename} has no {name} digest to check: recorded are {', '.join(info.digests) or 'none'}",
+            f"{info.basename} has no {name} digest to check: the index has {', '.join(info.digests) or 'none'}",
             where=info.basename,
         )
     digest = None if name is None else f"{name}:{info.digests[name]}"

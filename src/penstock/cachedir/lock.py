@@ -77,7 +77,7 @@ def open_locked(path: Path | str, flags: int = _READING, *, is_shared: bool = Fa
             return None
         if error.errno in _NOT_ON_THIS_DISK:
             raise CacheError(
-                f"{path} cannot be locked ({error.strerror}): put the cache on a local disk, not on a network one",
+                f"cannot lock {path} ({error.strerror}): put the cache folder on a local disk, not on a network one",
                 path=str(path),
             ) from error
         raise
@@ -123,7 +123,7 @@ def wait_for_lock(
             return taken
         if time.monotonic() >= deadline or should_stop():
             raise LockTimeoutError(
-                f"another process held {path} for more than {timeout_s:g} s: see what it is doing, or end it",
+                f"another process has held {path} for more than {timeout_s:g} s: see what it is doing, or end it",
                 path=str(path),
             )
         pause(pause_s)  # the kernel offers no wait for a lock that ends by itself

@@ -6,6 +6,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.units import format_bytes
 from penstock.wire.share import Share
 
 if TYPE_CHECKING:
@@ -142,6 +143,16 @@ class Limit:
 
     num_bytes: int
     directories: frozenset[str]
+
+
+def describe_conflicts(limits: Iterable[Limit], names: frozenset[str], limit_bytes: int | None) -> list[str]:
+    """Say which limits that others gave hold for some directories, instead of the one for them, or of none."""
+    return [
+        f"another dataset of this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
+        " the smaller limit applies while both are open"
+        for other in limits
+        if (shared := sorted(other.directories & names)) and (limit_bytes is None or other.num_bytes < limit_bytes)
+    ]
 
 
 def shortage(limit: Limit, used: Mapping[str, int], wanted_bytes: int) -> int:

@@ -111,11 +111,12 @@ class ShardStamp(NamedTuple):
         """Tell whether these are the files."""
         return self[:3] == ShardStamp.of(files, is_apart=False)[:3]
 
-    def is_first(self, status: os.stat_result, num_bytes: int) -> bool:
-        """Tell whether this is the first file, in the size that the index says."""
-        return status.st_ino == self.inode and status.st_mtime_ns == self.mtime_ns and status.st_size == num_bytes
+    def is_first(self, status: os.stat_result, num_bytes: int | None) -> bool:
+        """Tell whether this is the first file, in the size that the index says, if it does."""
+        is_same = status.st_ino == self.inode and status.st_mtime_ns == self.mtime_ns
+        return is_same and num_bytes in (None, status.st_size)
 
-    def is_first_at(self, path: str, num_bytes: int) -> bool:
+    def is_first_at(self, path: str, num_bytes: int | None) -> bool:
         """Tell whether the first file is there, which stands for all: it comes last and goes first."""
         try:
             status = os.lstat(path)
@@ -123,14 +124,14 @@ class ShardStamp(NamedTuple):
             return False
         return self.is_first(status, num_bytes)
 
-    def are_others_at(self, paths: Sequence[str], sizes: Sequence[int]) -> bool:
+    def are_others_at(self, paths: Sequence[str], sizes: Sequence[int | None]) -> bool:
         """Tell whether the further files are there."""
         try:
             found = [os.lstat(path) for path in paths]
         except OSError:
             return False
         are_plain = all(stat.S_ISREG(status.st_mode) for status in found)
-        are_whole = [status.st_size for status in found] == list(sizes)
+        are_whole = all(size in (None, status.st_size) for status, size in zip(found, sizes, strict=True))
         return are_plain and are_whole and _mix((each.st_ino, each.st_mtime_ns) for each in found) == self.others
 
 

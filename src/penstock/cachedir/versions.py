@@ -61,17 +61,19 @@ def is_settled_by_index(record: Record, item: Item, source: str) -> bool | None:
     """Tell from the index alone whether copies are what an item asks for; None: only the store can say."""
     if record.url != source or record.keys != tuple(part.stored.key for part in item.parts):
         return False
-    known = zip(item.parts, record.stored_bytes, record.digests, strict=True)
-    answers = [_compare(part, num_bytes, digest) for part, num_bytes, digest in known]
+    known = zip(item.parts, record.stored_bytes, record.digests, record.versions, strict=True)
+    answers = [_compare(part, num_bytes, digest, version) for part, num_bytes, digest, version in known]
     if False in answers:
         return False
     return None if None in answers else True
 
 
-def _compare(part: ItemPart, num_bytes: int, known: str | None) -> bool | None:
+def _compare(part: ItemPart, num_bytes: int, known: str | None, version: str | None) -> bool | None:
     wanted = part.stored
     if wanted.num_bytes not in (None, num_bytes):
         return False
+    if wanted.span is not None and wanted.span.version is not None:
+        return wanted.span.version == version
     if wanted.digest is None or known is None or known.partition(":")[0] != wanted.digest.partition(":")[0]:
         return None
     return known == wanted.digest

@@ -26,26 +26,36 @@ _MOST_PROCESSES = 8
 
 def add_to(commands: Any) -> None:
     """Add the command, and those below it, to a parser."""
-    parser = commands.add_parser("cache", help="list, clear, prune and warm the cache of this machine")
-    parser.add_argument("--json", action="store_true", help="print for machines")
+    parser = commands.add_parser("cache", help="list, clear, prune or warm the cache of this machine")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_list, folders=[])
     below = parser.add_subparsers(metavar="ACTION")
 
-    found = below.add_parser("list", help="show what is cached, by dataset: sizes, times, who reads it (the default)")
-    found.add_argument("folders", nargs="*", metavar="FOLDER", help="a `local`, instead of the user's own cache")
+    found = below.add_parser(
+        "list", help="show what is cached, by dataset: sizes, times and the processes that read it (the default)"
+    )
+    found.add_argument(
+        "folders", nargs="*", metavar="FOLDER", help="a folder that you passed as `local`, instead of your user cache"
+    )
     found.set_defaults(run=run_list)
 
-    clear = below.add_parser("clear", help="remove one dataset, or all, but nothing that is in use or pinned")
-    clear.add_argument("url", nargs="?", metavar="URL", help="where the dataset is kept; left out: all datasets")
+    clear = below.add_parser(
+        "clear", help="remove one dataset, or all of them, except shards that are in use or pinned"
+    )
+    clear.add_argument(
+        "url", nargs="?", metavar="URL", help="the remote of the dataset; by default, all datasets are removed"
+    )
     clear.set_defaults(run=run_clear)
 
-    prune = below.add_parser("prune", help="remove what was used longest ago, but nothing that is in use or pinned")
-    prune.add_argument("--to", required=True, metavar="SIZE", help="how much may be left, such as 50gb")
+    prune = below.add_parser(
+        "prune", help="remove the shards that were used longest ago, except those that are in use or pinned"
+    )
+    prune.add_argument("--to", required=True, metavar="SIZE", help="how much may stay, such as 50gb")
     prune.set_defaults(run=run_prune)
 
     warm = below.add_parser("warm", help="fetch all shards of a dataset now")
-    warm.add_argument("url", metavar="URL", help="where the dataset is kept")
-    warm.add_argument("--local", metavar="FOLDER", help="the folder to keep it in, instead of the user's own cache")
+    warm.add_argument("url", metavar="URL", help="the remote of the dataset")
+    warm.add_argument("--local", metavar="FOLDER", help="the folder to keep the shards in, instead of your user cache")
     warm.add_argument("--split", help="a folder below both")
     warm.set_defaults(run=run_warm)
 
@@ -55,11 +65,11 @@ def add_to(commands: Any) -> None:
             dest="folders",
             action="append",
             metavar="FOLDER",
-            help="a `local`, instead of the user's own cache; may be given several times",
+            help="a folder that you passed as `local`, instead of your user cache; can be repeated",
         )
     for action in (found, clear, prune, warm):
         # What was said before the action holds, too.
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print for machines")
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
 
 
 # --- Actions ------------------------------------------------------------------------------------------------
@@ -95,9 +105,9 @@ def run_prune(options: argparse.Namespace) -> int:
     print(json.dumps(asdict(removal)) if options.json else render_removal(removal))
     if removal.left_bytes <= parse_bytes(options.to):
         return 0
-    kept = f"{format_bytes(removal.in_use_bytes)} are in use, {format_bytes(removal.pinned_bytes)} are pinned"
+    kept = f"{format_bytes(removal.in_use_bytes)} in use and {format_bytes(removal.pinned_bytes)} pinned were kept"
     print(
-        f"penstock: {format_bytes(removal.left_bytes)} are left, more than {printable(options.to)}: {kept}",
+        f"penstock: {format_bytes(removal.left_bytes)} left, more than {printable(options.to)}: {kept}",
         file=sys.stderr,
     )
     return 1
@@ -178,26 +188,26 @@ def render_removal(removal: CacheRemoval) -> str:
     if not removal.datasets and not removal.left_bytes:
         return "nothing is cached"
     lines = [f"{dataset.source} in {dataset.directory}: {_outcome(dataset)}" for dataset in removal.datasets]
-    lines.append(f"removed {format_bytes(removal.removed_bytes)}, {format_bytes(removal.left_bytes)} are left")
+    lines.append(f"removed {format_bytes(removal.removed_bytes)}, {format_bytes(removal.left_bytes)} left")
     return "\n".join(map(printable, lines))
 
 
 def _outcome(dataset: RemovedDataset) -> str:
-    facts = [f"removed {_count(dataset.num_removed, 'shard')} of {format_bytes(dataset.removed_bytes)}"]
+    facts = [f"removed {_count(dataset.num_removed, 'shard')}, {format_bytes(dataset.removed_bytes)}"]
     if dataset.in_use_bytes:
-        facts.append(f"kept {format_bytes(dataset.in_use_bytes)} that are in use")
+        facts.append(f"kept {format_bytes(dataset.in_use_bytes)} in use")
     if dataset.pinned_bytes:
-        facts.append(f"kept {format_bytes(dataset.pinned_bytes)} that are pinned")
+        facts.append(f"kept {format_bytes(dataset.pinned_bytes)} pinned")
     return ", ".join(facts)
 
 
 def render_warmed(warmed: WarmedCache) -> str:
     """Say what is in the cache now."""
     if warmed.directory is None:
-        return printable(f"{warmed.source} is read where it lies: there is nothing to fetch")
+        return printable(f"{warmed.source} is on this machine already: there is nothing to fetch")
     return printable(
-        f"{warmed.source}: all {_count(warmed.num_shards, 'shard')}, {format_bytes(warmed.num_bytes)}, are in"
-        f" {warmed.directory}; fetched {format_bytes(warmed.fetched_bytes)}"
+        f"{warmed.source}: all {_count(warmed.num_shards, 'shard')} ({format_bytes(warmed.num_bytes)}) are in"
+        f" {warmed.directory}; {format_bytes(warmed.fetched_bytes)} fetched now"
     )
 
 

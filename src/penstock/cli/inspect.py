@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.files import add_files_options, look_at
 from penstock.printable import printable
 from penstock.units import format_bytes
 
@@ -19,8 +20,9 @@ _MOST_SHARDS = 20
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser("inspect", help="show the columns, sizes and shards of a dataset")
-    parser.add_argument("dataset", help="its folder or URL; only its index is read")
-    parser.add_argument("--json", action="store_true", help="print for machines, with all shards")
+    parser.add_argument("dataset", help="the folder or URL of the dataset, or a glob of files; only its index is read")
+    add_files_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, with all shards")
     parser.set_defaults(run=run)
 
 
@@ -28,8 +30,12 @@ def run(options: argparse.Namespace) -> int:
     """Print the index of a dataset."""
     from penstock.data.stored import StoredDataset
 
-    with StoredDataset.at(options.dataset) as dataset:
-        summary = summarize(dataset.read_index())
+    with look_at(options) as files:
+        if files is not None:
+            summary = summarize(files.index)
+        else:
+            with StoredDataset.at(options.dataset) as dataset:
+                summary = summarize(dataset.read_index())
     print(json.dumps(summary) if options.json else render(summary))
     return 0
 

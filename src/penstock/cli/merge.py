@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
-    parser = commands.add_parser("merge", help="publish one index for the datasets in the folders below a root")
+    parser = commands.add_parser("merge", help="write one index for all datasets in the folders below a root")
     parser.add_argument("out", help="the root: a path or a URL")
-    parser.add_argument("indexes", nargs="*", metavar="INDEX", help="index files to take, instead of all below OUT")
+    parser.add_argument(
+        "indexes", nargs="*", metavar="INDEX", help="index files to merge, instead of all those below OUT"
+    )
     parser.set_defaults(run=run)
 
 

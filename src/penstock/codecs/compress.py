@@ -47,11 +47,11 @@ class Codec:
             written = self._function(f"decompress{self.suffix}_into")(data, out)
         except Exception as error:
             raise CorruptShardError(
-                f"{where} does not decompress to the {expected} bytes that the index declares: {error}", where=where
+                f"{where} cannot be decompressed to the {expected} bytes that the index says: {error}", where=where
             ) from error
         if written != expected:
             raise CorruptShardError(
-                f"{where} decompresses to {written} bytes, but the index declares {expected}", where=where
+                f"{where} decompresses to {written} bytes, but the index says {expected}", where=where
             )
 
     def _function(self, name: str) -> Any:
@@ -68,6 +68,15 @@ _CODECS = {
         Codec("zstd", "zstd", range(1, 23), 3),
     )
 }
+
+
+# What other programs compress with; nothing is written so here.
+_ONLY_READ = {codec.name: codec for codec in (Codec("xz", "xz"),)}
+
+
+def reading_codec(text: str) -> Codec:
+    """Give the codec of `"zstd"` or `"zstd:7"`, for reading."""
+    return _ONLY_READ.get(text) or parse_compression(text)[0]
 
 
 def most_compressed_bytes(num_bytes: int) -> int:
@@ -87,9 +96,9 @@ def parse_compression(text: str) -> tuple[Codec, int | None]:
     codec = _CODECS.get(name)
     if codec is None:
         forms = ", ".join(_describe(codec) for codec in _CODECS.values())
-        raise ConfigError(f"unknown compression {text!r}: known are {forms}")
+        raise ConfigError(f"unknown compression {text!r}: use one of {forms}")
     if text not in known_compressions():
-        raise ConfigError(f"compression {text!r} has a level that {name} does not take: use {_describe(codec)}")
+        raise ConfigError(f"{name} does not have the level given in compression={text!r}: use {_describe(codec)}")
     return codec, int(digits) if digits else None
 
 

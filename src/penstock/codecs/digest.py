@@ -46,7 +46,7 @@ def check_hashes(names: str | Iterable[str] | None) -> tuple[str, ...]:
     chosen = {names} if isinstance(names, str) else set(names)
     for name in chosen:
         if name not in _HASHLIB and name not in _XXHASH:
-            raise ConfigError(f"unknown hash {name!r}: known are {', '.join(known_hashes())}")
+            raise ConfigError(f"unknown hash {name!r}: use one of {', '.join(known_hashes())}")
     return tuple(sorted(chosen))
 
 
@@ -80,11 +80,12 @@ def check_digest(data: Buffer, expected: Mapping[str, str], name: str, where: st
     """Raise unless the bytes have the recorded digest of that name; a digest that was never recorded raises too."""
     if name not in expected:
         raise ConfigError(
-            f"{where} has no {name} digest to check: recorded are {', '.join(expected) or 'none'}", where=where
+            f"{where} has no {name} digest to check: the index has {', '.join(expected) or 'none'}", where=where
         )
     found = digest([data], [name])[name]
     if found != expected[name]:
         raise CorruptShardError(
-            f"{where} has {name} {found}, but the index says {expected[name]}: the file is damaged, fetch it again",
+            f"{where} has the {name} digest {found}, but the index says {expected[name]}: the file is damaged,"
+            " so download or write it again",
             where=where,
         )

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.codecs.compress import parse_compression
+from penstock.codecs.compress import reading_codec
 from penstock.errors import CorruptShardError, StoreError
 from penstock.files import appearing, open_file, translated
 from penstock.large_pages import new_memory
@@ -31,39 +31,78 @@ def map_file(path: Path) -> mmap.mmap | bytes:
 class MappedFile(mmap.mmap):
     """A file mapped for reading, whose pages can be let go of at any time: they stay in the cache of the system."""
 
+    begin = 0  # where in the file the mapping begins
 
-def check_whole(data: mmap.mmap | bytes, name: str) -> None:
+
+def map_span(path: Path, begin: int, num_bytes: int) -> memoryview | bytes:
+    """Map a part of a file for reading, which may begin anywhere; it must lie within the file."""
+    with translated(path), open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if begin + num_bytes > size:
+            raise CorruptShardError(
+                f"{path} has {size} bytes, and ends before byte {begin + num_bytes}: fetch or write it again",
+                path=str(path),
+            )
+        if num_bytes == 0:
+            return b""
+        before = begin % mmap.ALLOCATIONGRANULARITY  # a mapping begins where a page does
+        mapped = MappedFile(file.fileno(), before + num_bytes, access=mmap.ACCESS_READ, offset=begin - before)
+    mapped.begin = begin - before
+    return memoryview(mapped)[before:]
+
+
+def sliceable(data: mmap.mmap | bytes | memoryview) -> tuple[mmap.mmap | bytes, int]:
+    """Give what slices to `bytes` in one step, and where in it the data begins: a view takes two steps."""
+    if not isinstance(data, memoryview):
+        return data, 0
+    if isinstance(data.obj, MappedFile):  # a mapping that `map_span` made ends where the span does
+        return data.obj, len(data.obj) - len(data)
+    return bytes(data), 0
+
+
+def _mapping(data: mmap.mmap | bytes | memoryview) -> object:
+    """Give what bytes are a part of."""
+    return data.obj if isinstance(data, memoryview) else data
+
+
+def check_whole(data: mmap.mmap | bytes | memoryview, name: str) -> None:
     """Raise if a mapped file was cut: to read what is no longer there would end the process by a signal."""
-    if isinstance(data, MappedFile) and data.size() < len(data):
+    mapped = _mapping(data)
+    if isinstance(mapped, MappedFile) and mapped.size() < mapped.begin + len(mapped):
         raise CorruptShardError(
-            f"{name} was cut from {len(data)} to {data.size()} bytes while it was being read: fetch or write it again",
+            f"{name} was cut from {mapped.begin + len(mapped)} to {mapped.size()} bytes while it was being read:"
+            " download or write it again",
             shard=name,
         )
 
 
-def rest(data: mmap.mmap | bytes) -> None:
+def rest(data: mmap.mmap | bytes | memoryview) -> None:
     """Take the pages of a mapped file out of this process's memory; what was unpacked into memory stays."""
-    if isinstance(data, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):
-        data.madvise(mmap.MADV_DONTNEED)
+    mapped = _mapping(data)
+    if isinstance(mapped, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def release(data: mmap.mmap | bytes) -> None:
+def release(data: mmap.mmap | bytes | memoryview) -> None:
     """Unmap bytes that are done with; what a traceback still looks at goes when the traceback does."""
-    if isinstance(data, mmap.mmap):
-        with suppress(BufferError):
-            data.close()
+    mapped = _mapping(data)
+    with suppress(BufferError):
+        if isinstance(data, memoryview):
+            data.release()
+        if isinstance(mapped, mmap.mmap):
+            mapped.close()
 
 
 def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str) -> mmap.mmap | bytes:
     """Decompress into anonymous memory of the declared size. Pages that are never written cost nothing."""
-    codec, _ = parse_compression(compression)
+    codec = reading_codec(compression)
     if num_bytes == 0:
         codec.decompress_into(data, bytearray(), where)
         return b""
     try:
         out = new_memory(num_bytes)
     except OSError as error:
-        raise StoreError(f"no memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
+        raise StoreError(f"not enough memory for the {format_bytes(num_bytes)} of {where}: {error.strerror}") from error
     codec.decompress_into(data, out, where)
     return out
 
@@ -76,7 +115,7 @@ def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, w
 
 def unpack_into(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a new file."""
-    codec, _ = parse_compression(compression)
+    codec = reading_codec(compression)
     with translated(path), path.open("x+b") as file:
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from penstock.cache.progress import leave_lines_to_others
 from penstock.data.collate import keep_small_tensors_inside
 from penstock.data.getitem import nest, resolve_flat, resolve_ids
+from penstock.data.in_place.identity import adopt_revisions
 from penstock.data.mosaic_names import MosaicNames
 from penstock.data.open_streams import open_streams
 from penstock.data.orphans import end_with_parent
@@ -25,13 +26,11 @@ from penstock.data.stream import fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
-from penstock.order.options import StreamShards
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.order.schedule import MixSchedule
     from penstock.reading.pass_reader import MakeSamples
     from penstock.reading.transforms import BatchTransform, SampleTransform
+    from penstock.scan.patterns import Given
     from penstock.types import Columns, Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
@@ -55,15 +55,22 @@ _STREAMS_SHOWN = 3
 class StreamingDataset(MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
+        dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
+        loader = StreamingDataLoader(dataset, batch_size=32, num_workers=8)
+
     Pass it to a `StreamingDataLoader`, or to a torch `DataLoader` with any number of workers, or iterate over it. Each
     pass is the next epoch. The order is the same on any number of ranks and workers, and you can load a state on any
     number of them. Opening a dataset fetches only the indexes.
 
     Args:
         streams: The streams to mix. For a single stream you can pass its `remote`, `local` and `split` instead.
-        remote: Where the dataset is: a URL or a path.
-        local: The folder in which fetched shards are kept; without a remote, the folder of the dataset.
-        split: A folder below both.
+        remote: Where the dataset is: a URL or a path of a folder, of a file, with `*` for several, or a list of these.
+        local: The folder in which fetched shards are kept; without a remote, where the dataset is.
+        split: A folder below both; of a dataset of the Hugging Face Hub, one of its splits.
+        format: What kind of files these are: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `webdataset`, `text`, or `mds`
+            for a dataset with an index; by default, names and first bytes tell.
+        types: What the columns of csv files hold, such as `{"price": "float", "count": "int"}`; others are text.
+        subset: Of a dataset of the Hugging Face Hub, one of its subsets (also called configurations).
         download_retry: How often in a row a request is tried again after a temporary failure; 0 means a single try.
         download_timeout: Seconds without a single byte. penstock gives up when these and all tries are used up.
         validate_hash: Name of the digest to check on each fetched file, and on files that are already there. Without
@@ -114,9 +121,12 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self,
         *,
         streams: Sequence[Stream] | None = None,
-        remote: str | os.PathLike[str] | None = None,
-        local: str | os.PathLike[str] | None = None,
+        remote: Given | None = None,
+        local: Given | None = None,
         split: str | None = None,
+        format: str | None = None,  # noqa: A002  what users call it
+        types: Mapping[str, str] | None = None,
+        subset: str | None = None,
         download_retry: int = 2,
         download_timeout: float = 60.0,
         validate_hash: str | None = None,
@@ -161,19 +171,13 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.columnar = columnar
         check_transform(batch_transform, "batch_transform")
         self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)
-        self._open(settings, batch_size, sample_transform, allow_mix_change=allow_mix_change)
+        self._sample_transform, self._allow_mix_change = sample_transform, allow_mix_change
+        self._open(settings, batch_size)
         if columnar:
             self.check_columnar()
 
     @cuts_interrupts_short
-    def _open(
-        self,
-        settings: DatasetSettings,
-        batch_size: int | None,
-        sample_transform: SampleTransform | None,
-        *,
-        allow_mix_change: bool,
-    ) -> None:
+    def _open(self, settings: DatasetSettings, batch_size: int | None) -> None:
         """Read the indexes of all streams, and make of them what this class answers from."""
         reading = settings.reading
         self.predownload, self.cache_limit, self.on_error = reading.predownload, reading.cache_limit, reading.on_error
@@ -181,15 +185,15 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         self.counters = open_counters(len(self.streams))
         self._opened = open_streams(self.streams, settings.decoding, reading.cache_limit, self.counters)
         source, first_ids = self._opened.source, self._opened.first_ids
-        named = zip(name_streams(self.streams), self._opened.lengths, self.streams, strict=True)
-        shards = [StreamShards(name=name, lengths=lengths, weight=stream.weight) for name, lengths, stream in named]
+        names = name_streams(self.streams)
+        shards = self._opened.describe(names, self.streams)
         self.epoch_size = fill_weights(self.streams, shards, settings.order)
         advise_on = partial(advise, source, reading.cache_limit)
-        planner = Planner(shards, settings.order, allow_mix_change=allow_mix_change, advise=advise_on)
+        planner = Planner(shards, settings.order, allow_mix_change=self._allow_mix_change, advise=advise_on)
         of_streams = [stream.sample_transform for stream in self.streams]
-        transforms = SampleTransforms(source, first_ids, of_streams, sample_transform)
+        transforms = SampleTransforms(source, first_ids, of_streams, self._sample_transform)
         self._transforms = transforms if transforms.are_any else None
-        self.run = RunState(planner, settings.seat, batch_size)
+        self.run = RunState(planner, settings.seat, batch_size, self._opened.identity(names, self.streams))
         self.readers = PassReaders(self.run, source, first_ids, reading, self.counters)
 
     def __repr__(self) -> str:
@@ -243,7 +247,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         if sample is None:
             if not 0 <= sample_id < self.num_samples:
                 raise SampleIndexError(
-                    f"sample {sample_id} is out of range: the dataset has {self.num_samples}", sample=sample_id
+                    f"sample {sample_id} is out of range: the dataset has {self.num_samples} samples", sample=sample_id
                 )
             sample = readers.main.batches.read_one(sample_id)
         return sample if self._transforms is None else self._transforms.apply(sample_id, sample)
@@ -265,8 +269,8 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         refuse_resharding(self.run.seat().world.num_ranks)
         if is_worker() and self.batch_size is None and worker_of()[0] == 0:
             warnings.warn(
-                "a loader with workers cannot tell this dataset its batch size: pass batch_size= to the dataset, or use"
-                " penstock's StreamingDataLoader; until then no state can be taken",
+                "this dataset has no batch_size, so it cannot save its state when a loader with workers reads it:"
+                " pass batch_size= to the dataset, or use penstock's StreamingDataLoader",
                 stacklevel=2,
             )
         number = self.readers.take_announced()
@@ -301,18 +305,18 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         if self.columnar:
             return iter([self.readers.columns(number, self.make_columns)])
         if self.make_columns is not None:
-            raise ConfigError("batch_transform= takes columns: set columnar=True, or give sample_transform= instead")
+            raise ConfigError("batch_transform= works on columns: set columnar=True, or pass sample_transform= instead")
         return self.readers.samples(number, self._make_samples())
 
     def check_columnar(self) -> None:
-        """Raise if samples are made by functions of the user's, which whole columns would pass by."""
+        """Raise if you make samples with functions of your own, because whole columns would not be passed to them."""
         if self._is_overridden:
             raise ConfigError(
-                "columnar=True reads whole columns and would not call your get_item: leave one of the two out"
+                "columnar=True reads whole columns and would not call your get_item: leave out one of the two"
             )
         if self._transforms is not None:
             raise ConfigError(
-                "columnar=True reads whole columns and would not call your sample_transform: give batch_transform="
+                "columnar=True reads whole columns and would not call your sample_transform: pass batch_transform="
             )
 
     # --- Samples of the user's making -------------------------------------------------------------------------
@@ -373,7 +377,10 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
             if self.run.passes.read().state == state:
                 return  # another worker of this loader was here first
         if not isinstance(state, dict) or "epoch" not in state:
-            raise ResumeError(f"a state is a dict with an epoch, not {type(state).__name__}: load one as it was saved")
+            raise ResumeError(f"a state must be a dict with an epoch, got {type(state).__name__}: load it as saved")
+        if adopt_revisions(self.streams, self.run.identity, state):
+            self._opened.source.close()
+            self._open(self._settings, self.batch_size)
         self.run.load(dict(state))
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------

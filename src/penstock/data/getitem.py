@@ -28,10 +28,10 @@ def resolve_ids(key: Any, num_samples: int) -> int | range | Int64Array:
         number = operator.index(key)
     except TypeError as error:
         raise SampleKeyError(
-            f"a dataset takes a whole number, a slice, a list or an array of numbers, not {key!r:.100}"
+            f"index a dataset with a whole number, a slice, or a list or array of numbers, not with {key!r:.100}"
         ) from error
     if not -num_samples <= number < num_samples:
-        raise SampleIndexError(f"sample {number} is out of range: the dataset has {num_samples}", sample=number)
+        raise SampleIndexError(f"sample {number} is out of range: the dataset has {num_samples} samples", sample=number)
     return number % num_samples
 
 
@@ -39,15 +39,17 @@ def _resolve_many(key: Any, num_samples: int) -> Int64Array:
     try:
         numbers = np.asarray(key).ravel()
     except ValueError as error:
-        raise SampleKeyError(f"a dataset takes lists of equally many whole numbers, not {key!r:.100}") from error
+        raise SampleKeyError(
+            f"nested lists of sample numbers must all have the same length, unlike {key!r:.100}"
+        ) from error
     if numbers.size == 0:
         return np.zeros(0, dtype=np.int64)
     if numbers.dtype.kind not in "iu":
-        raise SampleKeyError(f"a dataset takes whole numbers, not {numbers.dtype}")
+        raise SampleKeyError(f"sample numbers must be whole numbers, got {numbers.dtype}")
     outside = (numbers < -num_samples) | (numbers >= num_samples)
     if outside.any():
         number = int(numbers[outside][0])
-        raise SampleIndexError(f"sample {number} is out of range: the dataset has {num_samples}", sample=number)
+        raise SampleIndexError(f"sample {number} is out of range: the dataset has {num_samples} samples", sample=number)
     return numbers.astype(np.int64) % num_samples
 
 

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 class LocalDataset:
-    """Reads any sample of a local dataset: `dataset[3]`, `dataset[-1]`, `dataset[10:20]`, `dataset[[4, 2]]`.
+    """Reads the samples of a dataset in a folder of this machine, in any order.
+
+        dataset = LocalDataset("data/train")
+        dataset[3], dataset[-1], dataset[10:20], dataset[[4, 2]]
+        dataset.read_columns(range(100))
 
     The folder is never changed. Compressed shards are unpacked into memory, where those used last are kept, or into
     `unpack_dir`. Use a dataset from one thread only. It can be pickled and survives a fork, so every process and worker
@@ -62,7 +66,7 @@ class LocalDataset:
         memory_limit: int | float | str = "1gb",
     ) -> None:
         if isinstance(columns, str):
-            raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
+            raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
         self.local = Path(local).expanduser() / (split or "")
         self.split = split
         folder = LocalFolder.open(self.local)
@@ -101,7 +105,7 @@ class LocalDataset:
 
     @property
     def shards(self) -> Shards:
-        """What the index says of each shard."""
+        """What the index says about each shard."""
         return Shards([self.index])
 
     @property
@@ -127,13 +131,15 @@ class LocalDataset:
             yield from self._reader.read(range(begin, min(begin + rows, self.num_samples)))
 
     def get_item(self, sample_id: int) -> Sample:
-        """Give one sample by its number, counted from 0."""
+        """Return one sample by its number, counted from 0."""
         if not 0 <= sample_id < self._shards.spans.num_samples:
-            raise SampleIndexError(f"sample {sample_id} is out of range: the dataset has {len(self)}", sample=sample_id)
+            raise SampleIndexError(
+                f"sample {sample_id} is out of range: the dataset has {len(self)} samples", sample=sample_id
+            )
         return self._reader.read_one(sample_id)
 
     def read_columns(self, key: Numbers) -> Columns:
-        """Give samples by column, in the order asked for: an array a column where the values allow it, else a list."""
+        """Return samples as columns, in the order you asked for: each an array if the values allow it, else a list."""
         ids = resolve_flat(key, self._shards.spans.num_samples)
         return self._reader.read_columns(ids)
 

@@ -79,7 +79,7 @@ class Shard:
             settings = dump_layout(self._layout)
             if name in settings:
                 return settings[name]
-        raise AttributeError(f"a shard has no {name!r}")
+        raise AttributeError(f"a shard has no attribute {name!r}")
 
 
 def _describe(file: FileInfo) -> ShardFile:
@@ -104,7 +104,7 @@ class Shards(Sequence[Shard]):
         if isinstance(at, slice):
             return [self[number] for number in range(len(self))[at]]
         if not -len(self) <= at < len(self):
-            raise SampleIndexError(f"shard {at} is out of range: there are {len(self)}")
+            raise SampleIndexError(f"shard {at} is out of range: there are {len(self)} shards")
         number = at % len(self)
         stream = bisect_right(self._ends, number)
         first = self._ends[stream] - len(self._shards[stream])
@@ -272,7 +272,7 @@ class MosaicNames(OpenedDataset):
 
     def _one_shard(self, shard_id: int) -> Int64Array:
         if not 0 <= shard_id < self.num_shards:
-            raise SampleIndexError(f"shard {shard_id} is out of range: the dataset has {self.num_shards}")
+            raise SampleIndexError(f"shard {shard_id} is out of range: the dataset has {self.num_shards} shards")
         return np.array([shard_id], np.int64)
 
     def _close_shards(self) -> None:

@@ -16,11 +16,15 @@ from penstock.cache.progress import one_wait
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
+from penstock.data.in_place.identity import DataIdentity
+from penstock.data.in_place.local_files import LocalFiles
+from penstock.data.in_place.streams import files_of
 from penstock.data.stats import make_stats
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.files import check_path
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
+from penstock.order.options import StreamShards
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
@@ -32,9 +36,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.counters import Counters
+    from penstock.data.in_place.streams import FilesOfStream
     from penstock.data.stats import LoopStats, Stats
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
+    from penstock.reading.shard_table import InPlace
     from penstock.types import Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
@@ -50,6 +56,25 @@ class OpenedStreams:
     lengths: tuple[Int64Array, ...]  # the samples of each shard, by stream
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
     files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
+
+    def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
+        """Say of each stream what the order sees of it."""
+        return [
+            StreamShards(name=name, lengths=lengths, weight=stream.weight, **_counted(files))
+            for name, lengths, stream, files in zip(names, self.lengths, streams, self.files, strict=True)
+        ]
+
+    def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
+        """Say which data these are, besides what the order sees of them."""
+        identity = DataIdentity(tuple(stream.described_place for stream in streams))
+        for name, files in zip(names, self.files, strict=True):
+            if files is None or self.table is None:
+                continue
+            if versions := files.index.columns.versions:
+                identity.versions[name] = versions
+            if files.cached is not None and (revision := self.table.cache.revisions[files.cached]):
+                identity.revisions[name] = revision
+        return identity
 
     @property
     def first_ids(self) -> Int64Array:
@@ -73,6 +98,14 @@ class OpenedStreams:
             _, shards = self.source.numbers_in(self.table, shards)
         for stream, numbers in self.table.cached_shards(shards):
             yield self.table.cache, stream, numbers
+
+
+def _counted(files: StreamFiles | None) -> dict[str, Any]:
+    """Give what counts besides the lengths of shards, if these are files of other programs."""
+    columns = None if files is None else files.index.columns
+    if columns is None or not columns.content:
+        return {}
+    return {"sizes": columns.raw_sizes, "content": columns.content}
 
 
 def open_streams(
@@ -116,17 +149,21 @@ def _open_stored(
 ) -> ShardTable:
     cached: list[CachedStream] = []
     names: list[str] = []  # what those are called among the counts
-    folders: list[LocalFolder | None] = []
+    folders: list[InPlace | None] = []
     numbers: list[int | None] = []
     for name, stream in stored.items():
-        stream.choose_folder()
-        folder = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
-        folders.append(folder)
-        if folder is not None and not folder.is_compressed:
-            numbers.append(None)
+        files = files_of(stream, options.columns)
+        stream.choose_folder(None if files is None else files.root)
+        if files is not None:
+            folder: InPlace | None = None if files.folder is None else LocalFiles(files.folder)
+            is_cached = True
         else:
-            numbers.append(len(cached))
-            cached.append(_cached_stream(stream))
+            indexed = None if stream.in_place is None else LocalFolder.open(stream.in_place, stream.validate_hash)
+            folder, is_cached = indexed, indexed is None or indexed.is_compressed
+        folders.append(folder)
+        numbers.append(len(cached) if is_cached else None)
+        if is_cached:
+            cached.append(cached_stream(stream, files))
             names.append(str(name))
     counts = None if counters is None else CacheCounts(names, counters.row)
     cache = Cache(cached, limit_bytes=limit_bytes, counts=counts)
@@ -140,10 +177,10 @@ def _open_stored(
                 cache.close()
                 instead = {name: complete if each is stream else each for name, each in stored.items()}
                 return _open_stored(instead, options, limit_bytes, counters)
-        elif folder is not None:
+        elif isinstance(folder, LocalFolder):
             index = folder.index
         else:
-            raise ConfigError(f"{stream!r} has neither a folder nor a store")
+            raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
         check_layouts(index, options)
         where = shown_url(stream.url or str(stream.folder))
         validates = stream.validate_hash is not None
@@ -162,7 +199,8 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     if not all(folder.has(info) for info in folder.index.shards):
         raise error
     warnings.warn(
-        f"{shown_url(str(stream.url))} cannot be read, so the complete copy in {stream.folder} is used: {error}",
+        f"cannot read {shown_url(str(stream.url))}, so penstock uses the complete copy in {stream.folder}. The"
+        f" error was: {error}",
         stacklevel=2,
     )
     alone = copy(stream)
@@ -170,11 +208,13 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     return alone
 
 
-def _cached_stream(stream: Stream) -> CachedStream:
-    in_place = stream.in_place
-    url = str(stream.url if in_place is None else in_place.absolute())
+def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
+    """Say what a cache is told of a stream; its files are kept in a directory of its own, unless another is given."""
+    in_place = stream.in_place if files is None else files.folder
+    url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
     settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
-    directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+    if directory is None:
+        directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
     check_path(directory)
     return CachedStream(
         directory=directory.absolute(),
@@ -183,6 +223,7 @@ def _cached_stream(stream: Stream) -> CachedStream:
         validate_hash=stream.validate_hash,
         retry=2 if stream.download_retry is None else stream.download_retry,
         timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
+        files=None if files is None else files.request,
     )
 
 
@@ -201,7 +242,7 @@ def fetch_object(
         if files.in_place is not None and files.cached is None:
             path = resolve_inside(files.in_place.path, key)
             if not path.is_file():
-                raise ObjectNotFoundError(f"{path} is missing, or is no file", path=str(path))
+                raise ObjectNotFoundError(f"{path} is missing, or is not a file", path=str(path))
             return path
         if files.cached is not None and opened.table is not None:
             cache = opened.table.cache
@@ -209,7 +250,7 @@ def fetch_object(
                 return _fetch_ahead(cache, files.cached, key, local)
             return cache.fetch_object(files.cached, key, local)
     raise ConfigError(
-        f"{shown_url(url)} is not below the remote of any stream: give the key of an object beside the shards"
+        f"{shown_url(url)} is not below the remote of any stream: pass a name relative to the remote, or a URL below it"
     )
 
 
@@ -218,7 +259,7 @@ def _fetch_ahead(cache: Cache, stream: int, key: str, local: str | None) -> Path
         try:
             cache.fetch_object(stream, key, local)
         except PenstockError as error:  # whoever comes for it is told again
-            log.warning("fetching %s ahead failed: %s", key, error)
+            log.warning("prefetching %s failed: %s", key, error)
 
     threading.Thread(target=fetch, name="penstock-ahead", daemon=True).start()
     return resolve_inside(cache.streams[stream].directory, local or key)

@@ -54,6 +54,7 @@ class PassReaders:
     @contextmanager
     def announced(self, num_workers: int) -> Iterator[Pass]:
         """Begin a pass for a loader with so many workers, or none; who is started within the block takes part in it."""
+        self._run.compare_with_ranks(waits=True)
         begun = self._run.passes.announce(num_workers, self._run.start_of)
         self._announced = begun.number
         try:
@@ -76,6 +77,8 @@ class PassReaders:
 
     def _join(self, number: int | None, **makes: Any) -> PassReader:
         worker, num_workers = worker_of()
+        if number is None:
+            self._run.compare_with_ranks(waits=True)
         begun = self._run.passes.join(worker if is_worker() else NO_WORKER, pass_key(), self._run.start_of, number)
         return self._reader(begun, worker, num_workers, self.here.main, **makes)
 
@@ -113,7 +116,7 @@ class PassReaders:
         """Describe how far this worker has come."""
         under_way = self.here.under_way
         if under_way is None:
-            raise ResumeError("this worker has not begun a pass: there is no state to take")
+            raise ResumeError("this worker has not started a pass yet, so it has no state to save")
         worker, num_workers = worker_of()
         return {
             "kind": _WORKER_STATE,
@@ -128,9 +131,9 @@ class PassReaders:
         worker, num_workers = worker_of()
         if (state["worker"], state["num_workers"]) != (worker, num_workers):
             raise ResumeError(
-                f"this is the state of worker {state['worker']} of {state['num_workers']}, and here is worker {worker}"
-                f" of {num_workers}: resume with num_workers={state['num_workers']}, or use penstock's"
-                " StreamingDataLoader, whose state serves any number"
+                f"this is the state of worker {state['worker']} of {state['num_workers']}, but this is worker"
+                f" {worker} of {num_workers}: resume with num_workers={state['num_workers']}, or use penstock's"
+                " StreamingDataLoader, whose state works with any number of workers"
             )
         self._num_yielded_before = state["yielded"]
         begun: dict[str, Any] = state["begun"]

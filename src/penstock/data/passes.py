@@ -85,7 +85,7 @@ class SharedPasses:
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the next one. A state that waits to be resumed in just this epoch stays."""
         if epoch < 0:
-            raise ResumeError(f"epoch {epoch} is no epoch: they count from 0")
+            raise ResumeError(f"epoch {epoch} does not exist: epochs count from 0")
         with self._changed() as now:
             now.next_epoch = epoch
             now.is_epoch_new = not now.passes or now.passes[-1].epoch != epoch

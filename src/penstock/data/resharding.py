@@ -23,7 +23,8 @@ def refuse_resharding(num_ranks: int) -> None:
         owner = frame.f_locals.get("self")
         if owner is not None and (type(owner).__module__, type(owner).__name__) in _DIVIDERS:
             raise ConfigError(
-                f"Accelerate's {type(owner).__name__} divides the samples of each rank among all {num_ranks} ranks"
-                " again, which loses most of them: use penstock's StreamingDataLoader, which `prepare` leaves as it is"
+                f"Accelerate's {type(owner).__name__} would split the samples of each rank among all {num_ranks}"
+                " ranks again, and most samples would be lost: use penstock's StreamingDataLoader, which"
+                " `prepare` does not change"
             )
         frame = frame.f_back

@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.cache.once import keep_in_files
+from penstock.cachedir.once import keep_in_files
+from penstock.data.in_place.identity import DataIdentity
 from penstock.data.passes import NO_WORKER, SharedPasses
-from penstock.data.seat import is_worker, worker_of
+from penstock.data.ranks.agreement import Agreement
+from penstock.data.seat import find_seat, is_worker, worker_of
 from penstock.errors import ResumeError
 from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
@@ -68,7 +70,7 @@ class Planner:
         allow_mix_change: bool,
         advise: Callable[[StreamPlan, World, bool], None],
     ) -> None:
-        self._streams, self.settings = streams, settings
+        self.streams, self.settings = streams, settings
         self._allow_mix_change, self._advise = allow_mix_change, advise
         self._last: tuple[Any, PlannedRun] | None = None
 
@@ -78,7 +80,7 @@ class Planner:
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         plan, at = make_plan(
-            self._streams,
+            self.streams,
             self.settings,
             world=world,
             global_batch_size=global_batch_size,
@@ -111,11 +113,27 @@ class _Now(NamedTuple):
 class RunState:
     """Answers for the dataset who this rank is, what it gets, and what a state says."""
 
-    def __init__(self, planner: Planner, seat: SeatSettings, batch_size: int | None) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        seat: SeatSettings,
+        batch_size: int | None,
+        identity: DataIdentity = DataIdentity(),  # noqa: B008  frozen
+    ) -> None:
         self.batch_size = batch_size
         self.passes = SharedPasses()
+        self.identity = identity
         self._planner, self._seat = planner, seat
         self._parents_seat: Seat | None = None
+        found = [stream.fingerprint for stream in planner.streams]
+        self._agreement = Agreement(identity.places, json.dumps([found, identity.state()], sort_keys=True))
+        self.compare_with_ranks(waits=False)
+
+    def compare_with_ranks(self, *, waits: bool) -> None:
+        """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
+        if self._seat.rank is None and not is_worker():  # else the user says who this is, whatever others are
+            num_ranks = find_seat(num_nodes=1).world.num_ranks
+            (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------
 
@@ -183,12 +201,16 @@ class RunState:
 
     def load(self, state: dict[str, Any]) -> None:
         """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
+        choose_order(self._planner.settings, state)  # what is no state, or one of another order, is refused at once
         begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
         if begun not in (None, given) and worker_of()[0] == 0:
             warn_user(
-                f"the state was saved with shuffle_seed={begun}, and this dataset has shuffle_seed={given}: the run"
-                f" goes on with {begun}. Set shuffle_seed={begun}, or begin without the state for another order"
+                f"the state was saved with shuffle_seed={begun}, but this dataset has shuffle_seed={given}: the"
+                f" run continues with {begun}. Set shuffle_seed={begun} to get rid of this warning, or start"
+                " without the state to get another order"
             )
+        if worker_of()[0] == 0:
+            self.identity.compare(state)
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:
@@ -202,15 +224,15 @@ class RunState:
             at = self.start_of(passes)
             if num_samples not in (None, 0, at.position if from_beginning else 0):
                 raise ResumeError(
-                    f"no pass has begun, so num_samples={num_samples} cannot have been delivered: begin to iterate"
-                    " first, or leave num_samples out for a state at which the next pass begins"
+                    f"num_samples={num_samples} cannot be right, because no pass has started:"
+                    " start iterating first, or leave out num_samples to save the beginning of the next pass"
                 )
             return self._describe(now, passes, at)
         begun = passes.passes[-1]
         if begun.workers != [NO_WORKER] and self.batch_size is None:
             raise ResumeError(
-                "this dataset was iterated by workers without knowing their batch size, so no state would be right:"
-                " pass batch_size= to it, or use penstock's StreamingDataLoader"
+                "workers iterated over this dataset without knowing the batch size, so its state cannot be known:"
+                " pass batch_size= to the dataset, or use penstock's StreamingDataLoader"
             )
         if num_samples is not None:
             position = num_samples if from_beginning else begun.position + num_samples
@@ -218,8 +240,9 @@ class RunState:
             position = begun.position + yielded * now.seat.world.num_ranks
         else:
             raise ResumeError(
-                "the workers of a loader read ahead of what it delivered: pass num_samples=, counted over all ranks, or"
-                " take the state of penstock's StreamingDataLoader"
+                "the workers of a loader read ahead of what it has delivered, so the dataset does not know its"
+                " own position: pass num_samples=, counted over all ranks, or save the state of penstock's"
+                " StreamingDataLoader instead"
             )
         return self._describe(now, passes, Cursor(begun.epoch, position))
 
@@ -237,7 +260,8 @@ class RunState:
 
     def _describe(self, now: _Now, passes: PassState, at: Cursor) -> dict[str, Any]:
         began_on = (passes.state or {}).get("initial_physical_nodes") or now.seat.world.num_nodes
-        return with_mosaic_keys(now.run.plan.state_dict(at), began_on)
+        described = with_mosaic_keys(now.run.plan.state_dict(at), began_on)
+        return {**described, **self.identity.state()}
 
     def describe_order(self) -> dict[str, Any]:
         """Say what decides the order of this run, by the names of a state."""

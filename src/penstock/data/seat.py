@@ -69,7 +69,7 @@ def find_seat(
     """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
-            raise ConfigError("rank and world_size belong together: give both, or none of them")
+            raise ConfigError("rank and world_size belong together: pass both or neither")
         return _seat(rank, world_size, num_nodes or 1)
     group = _process_group()
     if group is not None:
@@ -137,15 +137,16 @@ def _whole(environ: Mapping[str, str], name: str) -> int:
     try:
         return int(environ[name])
     except ValueError as error:
-        raise ConfigError(f"the environment has {name}={environ[name]!r}, which is no whole number") from error
+        raise ConfigError(f"the environment variable {name}={environ[name]!r} is not a whole number") from error
 
 
 def _seat(rank: int, num_ranks: int, num_nodes: int) -> Seat:
     if num_ranks < 1 or not 0 <= rank < num_ranks:
-        raise ConfigError(f"rank {rank} of {num_ranks} is no place in a job: ranks count from 0")
+        raise ConfigError(f"rank {rank} of {num_ranks} does not exist: ranks count from 0")
     if num_nodes < 1 or num_ranks % num_nodes:
         raise ConfigError(
-            f"{num_ranks} ranks cannot be spread evenly over {num_nodes} nodes: every node needs equally many"
+            f"{num_ranks} ranks cannot be spread evenly over {num_nodes} nodes: each node must have the same"
+            " number of ranks"
         )
     world = World(num_nodes=num_nodes, ranks_per_node=num_ranks // num_nodes)
     node, local_rank = divmod(rank, world.ranks_per_node)

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What streams take from their dataset where they leave it out.
-STREAM_DEFAULTS = ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+STREAM_DEFAULTS = (
+    "split",
+    "format",
+    "types",
+    "subset",
+    "download_retry",
+    "download_timeout",
+    "validate_hash",
+    "keep_zip",
+    "storage_options",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +51,7 @@ class DatasetSettings:
         given = dict(arguments)
         columns, cache_limit, hash_name = given["columns"], given["cache_limit"], given["validate_hash"]
         if isinstance(columns, str):
-            raise ConfigError(f"columns={columns!r} is a string: give a list of column names")
+            raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
         check_whole("batch_size", given["batch_size"], 1)
         check_whole("predownload", given["predownload"], 0)
         check_downloads(given["download_retry"], given["download_timeout"])
@@ -63,8 +73,8 @@ class DatasetSettings:
 def _warn_of_small_predownload(predownload: int | None, batch_size: int | None) -> None:
     if predownload is not None and batch_size is not None and predownload < batch_size:
         warnings.warn(
-            f"predownload={predownload} is less than batch_size={batch_size}, so each batch waits for its shards: give"
-            f" at least {batch_size}, or leave predownload out",
+            f"predownload={predownload} is less than batch_size={batch_size}, so each batch waits for its shards:"
+            f" set it to {batch_size} or more, or leave out predownload",
             stacklevel=4,
         )
 

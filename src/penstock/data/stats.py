@@ -74,7 +74,10 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats(WorkerStats):
-    """The sum over all workers of this rank, since the dataset was opened."""
+    """What `stats()` of a dataset or loader returns: sums over all workers of this rank, since the dataset was opened.
+
+    docs/waiting.md explains each field. `loader.stats(flat=True)` returns the same as a dict of plain numbers.
+    """
 
     streams: tuple[StreamStats, ...] = ()
     workers: Mapping[str, WorkerStats] = field(default_factory=dict)  # with `by_worker=True`: "0", "1", …, and "main"
@@ -82,7 +85,7 @@ class Stats(WorkerStats):
     node: NodeStats = field(default_factory=NodeStats)  # zeros as long as nothing had to be fetched
 
     def flat(self) -> dict[str, float]:
-        """Give all numbers by dotted name, such as `loop.waiting_share`; those of streams if there are several."""
+        """Return all numbers by dotted name, such as `loop.waiting_share`; those of streams if there are several."""
         return dict(_flatten(self))
 
 

@@ -21,9 +21,10 @@ def warn_of_other_batches(batch_size: int | None) -> None:
     if batch_size is None or wanted in (None, batch_size) or worker_of()[0] != 0:
         return
     warn_user(
-        f"the loader makes batches of {wanted} samples, but its dataset has batch_size={batch_size}: the batches are"
-        " not those that the order was made for, and with workers no state of the dataset would be right. Give both the"
-        " same batch_size, or use penstock's StreamingDataLoader, which tells the dataset its own"
+        f"the loader makes batches of {wanted} samples, but its dataset has batch_size={batch_size}: the batches"
+        " are not those of the planned order, and with workers the state of the dataset would be wrong. Pass the"
+        " same batch_size to both, or use penstock's StreamingDataLoader, which sets the batch size of its"
+        " dataset"
     )
 
 

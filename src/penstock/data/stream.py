@@ -12,7 +12,9 @@ from penstock.errors import ConfigError
 from penstock.order.make_plan import count_epoch
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
+from penstock.scan.patterns import find_source, is_list
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.units import check_seconds, check_whole
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.order.options import StreamShards
     from penstock.reading.source import Source
     from penstock.reading.transforms import SampleTransform
+    from penstock.scan.patterns import Given
 
 stream_classes: Registry[Any] = Registry(
     "stream", group="penstock.streams", builtin={"stream": "penstock.data.stream:Stream"}
@@ -32,14 +35,21 @@ stream_classes: Registry[Any] = Registry(
 class Stream:
     """A dataset in a store, on this machine, or both, and how much of it an epoch takes.
 
+        StreamingDataset(streams=[Stream(remote="s3://bucket/web", proportion=0.9), Stream(remote="s3://bucket/books",
+            proportion=0.1)])
+
     Settings that you do not give a stream are taken from its `StreamingDataset`. Once the dataset is made,
     `proportion`, `repeat` and `choose` are all filled in: each says how much of the stream an epoch takes.
 
     Args:
-        remote: Where the dataset is: a URL or a path.
-        local: The folder in which fetched shards are kept; without a remote, the folder of the dataset. By default
-            shards are kept in a folder of your user cache, which all jobs share.
-        split: A folder below both.
+        remote: Where the dataset is: a URL or a path of a folder, of a file, with `*` for several, or a list of these.
+        local: The folder in which fetched shards are kept; without a remote, where the dataset is. By default shards
+            are kept in a folder of your user cache, which all jobs share.
+        split: A folder below both; of a dataset of the Hugging Face Hub, one of its splits.
+        format: What kind of files these are: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `webdataset`, `text`, or `mds`
+            for a dataset with an index; by default, names and first bytes tell.
+        types: What the columns of csv files hold, such as `{"price": "float", "count": "int"}`; others are text.
+        subset: Of a dataset of the Hugging Face Hub, one of its subsets (also called configurations).
         proportion: Share of an epoch, relative to the other streams' proportions.
         repeat: How often an epoch takes the whole stream: 0.5 takes half of the samples, 2 takes all of them twice.
         choose: How many samples an epoch takes.
@@ -61,9 +71,12 @@ class Stream:
     def __init__(
         self,
         *,
-        remote: str | os.PathLike[str] | None = None,
-        local: str | os.PathLike[str] | None = None,
+        remote: Given | None = None,
+        local: Given | None = None,
         split: str | None = None,
+        format: str | None = None,  # noqa: A002  what users call it
+        types: Mapping[str, str] | None = None,
+        subset: str | None = None,
         proportion: float | None = None,
         repeat: float | None = None,
         choose: int | float | str | None = None,
@@ -77,11 +90,13 @@ class Stream:
         source: Source | str | None = None,
         samples: int | float | str | None = None,
     ) -> None:
-        self.remote = None if remote is None else os.fspath(remote)
-        self.local = None if local is None else os.fspath(local)
+        self.patterns: tuple[str, ...] | None = None  # of a list, what to look for below the folder that holds all
+        self.remote = self._place(remote, is_data=True)
+        self.local = self._place(local, is_data=remote is None)
         if not self.remote and not self.local and source is None:
             raise ConfigError("a stream needs a remote, a local folder, or both")
         self.split = split
+        self.format, self.types, self.subset = format, types, subset
         self.weight = StreamWeight.of(proportion=proportion, repeat=repeat, choose=choose, samples=samples)
         self.proportion = self.weight.proportion
         self.repeat = self.weight.repeat
@@ -102,6 +117,18 @@ class Stream:
         values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
+    def _place(self, given: Given | None, *, is_data: bool) -> str | None:
+        """Give the place of the data, or of their copies, as one path or URL."""
+        if given is None:
+            return None
+        if not is_list(given):
+            return os.fspath(given)  # type: ignore[arg-type]
+        if not is_data:
+            raise ConfigError("local= is the folder for copies of what remote= names: give one folder, not a list")
+        source = find_source(given, ())
+        self.patterns = source.patterns
+        return source.root
+
     def apply_default(self, defaults: Mapping[str, Any]) -> None:
         """Take from the dataset what was left out here."""
         for name, value in defaults.items():
@@ -115,6 +142,16 @@ class Stream:
         self.repeat = count / num_samples if num_samples else 0.0
         self.proportion = count / epoch_size if epoch_size else 0.0
 
+    def adopt_revision(self, commit: str) -> bool:
+        """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
+        if self.remote is None or url_scheme(self.remote) != "hf":
+            return False
+        named = parse_hub_url(self.remote)[2] or (self.storage_options or {}).get("revision")
+        if is_commit(named) or (self.storage_options or {}).get("revision"):
+            return False
+        self.remote = at_revision(self.remote, commit)
+        return True
+
     @property
     def url(self) -> str | None:
         """The remote, with the split."""
@@ -125,12 +162,18 @@ class Stream:
         """The local folder, with the split."""
         return None if self.local is None else Path(self.local).expanduser() / (self.split or "")
 
-    def choose_folder(self) -> None:
-        """Say in `local` where the files of the stream are, if the user left that open."""
-        if self.local is None and self.remote is not None:
-            is_here = url_scheme(self.remote) in (None, "file")
-            root = LocalStore.from_url(self.remote).root if is_here else default_directory(self.remote, None)
-            self.local = str(root)
+    def choose_folder(self, root: str | None = None) -> None:
+        """Say in `local` where the files of the stream are, below a root, if the user left that open."""
+        place = root or self.remote
+        if self.local is None and place is not None:
+            is_here = url_scheme(place) in (None, "file")
+            self.local = str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
+
+    @property
+    def described_place(self) -> str:
+        """Where the data are, in words that are the same on all nodes: folders of a node may have other names there."""
+        is_here = self.url is None or url_scheme(self.url) in (None, "file")
+        return f"folders of each node{f', {self.split}' if self.split else ''}" if is_here else shown_url(str(self.url))
 
     @property
     def in_place(self) -> Path | None:
@@ -163,7 +206,7 @@ def name_streams(given: list[Stream]) -> list[str]:
     names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(given)]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two streams are called {name!r}: give each a name of its own")
+            raise ConfigError(f"two streams are called {name!r}: give each stream its own name")
     return names
 
 
@@ -177,8 +220,8 @@ def fill_weights(streams: Sequence[Stream], shards: Sequence[StreamShards], sett
 
 def gather_streams(
     streams: Sequence[Stream] | None,
-    remote: str | os.PathLike[str] | None,
-    local: str | os.PathLike[str] | None,
+    remote: Given | None,
+    local: Given | None,
     split: str | None,
     stream_name: str,
     stream_config: Mapping[str, Any] | None,
@@ -190,5 +233,5 @@ def gather_streams(
         make = stream_classes.get(stream_name)
         return [make(remote=remote, local=local, split=split, **(stream_config or {}))]
     if remote is not None or local is not None:
-        raise ConfigError("streams name their own remote and local: give either streams, or remote and local")
+        raise ConfigError("streams= and remote= or local= exclude each other: each stream has its own remote and local")
     return list(streams)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from penstock.data.in_place.look import FilesLook
     from penstock.formats.base import ShardBytes
     from penstock.index.model import FileInfo, Part, ShardInfo
 
@@ -66,6 +67,25 @@ def verify_dataset(
                 problems.append(str(error))
     stored = [part.stored.num_bytes for shard in index.shards for part in shard.parts]
     return VerifyReport(len(index.shards), index.num_samples, sum(stored), num_digests, tuple(problems))
+
+
+def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport:
+    """Fetch, unpack and open every shard of files of other programs and, if asked, read every value."""
+    options = ReadOptions(image_decoder="array" if read_values else "raw")
+    problems = []
+    for number, shard in enumerate(files.index.shards):
+        try:
+            with files.open_shard(number, options) as reader:
+                if len(reader) != shard.num_samples:
+                    problems.append(f"{shard.name} has {len(reader)} samples, and the index says {shard.num_samples}")
+                for begin in range(0, len(reader) if read_values else 0, _ROWS):
+                    reader.read(range(begin, min(begin + _ROWS, len(reader))))
+        except MissingExtraError:
+            raise
+        except (PenstockError, OSError) as error:
+            problems.append(str(error))
+    num_bytes = int(files.index.columns.stored_sizes.sum())
+    return VerifyReport(len(files.index.shards), files.index.num_samples, num_bytes, 0, tuple(problems))
 
 
 def _verify_shard(folder: Path, shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> int:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.policy import Limit, fair_shares, shortage
+from penstock.cachedir.policy import Limit, describe_conflicts, fair_shares, shortage
 from penstock.errors import CacheTooSmallError
 from penstock.fetcher.disk import RESERVE_VARIABLE, measure_disk, parse_reserve
 from penstock.fetcher.folders import Folders
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.wire.share import Share
 
 _log = logging.getLogger("penstock.cache")
+_SHARE_OF_COPIES = 2
 _NEARLY_FULL_BYTES = 8 << 30  # less than that above its reserve may be gone before the next plan comes
 
 
@@ -52,6 +53,7 @@ class DiskBudget:
         self._books = self._folders.books
         self._groups: dict[Hashable, frozenset[str]] = {}
         self._limits: dict[Hashable, Limit] = {}
+        self._shares: set[Hashable] = set()  # groups whose limit nobody gave
         self._too_full: set[Limit] = set()
         self._reserve = parse_reserve(os.environ.get(RESERVE_VARIABLE))
         self._full_disks: dict[int, Limit] = {}  # by device: what the caches on it may take, as long as it is so full
@@ -61,36 +63,44 @@ class DiskBudget:
 
     # --- Who is bound by what -------------------------------------------------------------------------------
 
-    def open(self, group: Hashable, directories: Sequence[Path], limit_bytes: int | None) -> list[str]:
-        """Add a group of directories and give warnings about limits of others that bind them too."""
+    def open(
+        self, group: Hashable, directories: Sequence[Path], limit_bytes: int | None, copies: Collection[Path] = ()
+    ) -> list[str]:
+        """Add a group of directories and give warnings about limits of others that bind them too.
+
+        Those that hold `copies` of files of this machine are limited by a share of the disk if nobody says otherwise.
+        """
         names = frozenset(map(str, directories))
         for directory in directories:
             self._folders.open(directory)
-        limit = None if limit_bytes is None else Limit(limit_bytes, names)
+        limit = self._share_of_disk(copies) if limit_bytes is None else Limit(limit_bytes, names)
         with self._books:
-            warnings = self._conflicts(names, limit_bytes)
+            given = [limit for other, limit in self._limits.items() if other not in self._shares]
+            warnings = describe_conflicts(given, names, limit_bytes)
             self._groups[group] = names
             if limit is not None:
                 self._limits[group] = limit
                 self._too_full.add(limit)
+                if limit_bytes is None:
+                    self._shares.add(group)
         if limit is not None:
-            with self._folders.holding(names):
+            with self._folders.holding(limit.directories):
                 self._trim(limit)
         return warnings
 
-    def _conflicts(self, names: frozenset[str], limit_bytes: int | None) -> list[str]:
-        return [
-            f"another dataset of this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
-            " the smaller limit holds while both are open"
-            for other in self._limits.values()
-            if (shared := sorted(other.directories & names)) and (limit_bytes is None or other.num_bytes < limit_bytes)
-        ]
+    def _share_of_disk(self, copies: Collection[Path]) -> Limit | None:
+        """Give what copies may take: half of what is free, and of what they take now."""
+        names, disk = frozenset(map(str, copies)), measure_disk(min(copies)) if copies else None
+        with self._folders.holding(names):
+            used = sum(map(self._used, names))
+        return None if disk is None else Limit(max(1, (disk.free_bytes + used) // _SHARE_OF_COPIES), names)
 
     def close(self, group: Hashable) -> None:
         """Forget a group."""
         with self._books:
             self._groups.pop(group, None)
             self._limits.pop(group, None)
+            self._shares.discard(group)
             self._too_full &= set(self._limits.values())
 
     def close_folders(self) -> None:
@@ -200,6 +210,8 @@ class DiskBudget:
             folder.temporary_bytes -= reservation.temporary_bytes
             if record is not None:
                 self._folders.arrived(str(reservation.directory), record)
+                if record.num_bytes > reservation.num_bytes:  # its size was only estimated
+                    self._too_full |= set(self._binding(reservation.directory))
                 if hand_over:
                     folder.hand_over(record.name)
 
@@ -236,14 +248,14 @@ class DiskBudget:
             for limit in self._binding(directory):
                 used = self._folders.stays(limit.directories)
                 count = sum(len(self._folders[name].eviction_order) for name in limit.directories)
-                parts.append(f"of {format_bytes(limit.num_bytes)}, {count} shards take {format_bytes(used)}")
+                parts.append(f"{count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
                 for name in limit.directories:
                     folder = self._folders[name]
                     sizes |= {folder.directory / file: size for file, size in folder.eviction_order.sizes().items()}
         from penstock.cachedir.holders import who_holds  # needed only to explain an error
 
         who = who_holds(sizes)
-        return f"{'; '.join(parts)}, all of it in use or pinned{f' ({who})' if who else ''}"
+        return f"{'; '.join(parts)}, all in use or pinned{f' ({who})' if who else ''}"
 
     def usage(self) -> dict[str, int]:
         """Give the bytes known in each directory, those on their way included."""
@@ -273,8 +285,7 @@ class DiskBudget:
 
     def _make_room(self, limit: Limit, stays: int, temporary: int, *, is_urgent: bool) -> bool:
         tried: dict[str, set[str]] = {name: set() for name in limit.directories}
-        for name in limit.directories:
-            self._scan(name)
+        sum(map(self._used, limit.directories))  # all are scanned
         while True:
             with self._books:
                 used = {name: self._folders.stays([name]) for name in limit.directories}
@@ -286,10 +297,11 @@ class DiskBudget:
             if not self._evict_one(limit, tried, is_urgent=is_urgent):
                 return False
 
-    def _scan(self, name: str) -> None:
+    def _used(self, name: str) -> int:
         folder = self._folders[name]
         if not folder.is_scanned:
             folder.scan()
+        return folder.eviction_order.used_bytes
 
     def _evict_one(self, limit: Limit, tried: dict[str, set[str]], *, is_urgent: bool) -> bool:
         """Evict the first of all directories that can go; entries found gone have made room too."""
@@ -349,7 +361,7 @@ class DiskBudget:
         if disk is None:
             return True
         for name in names:
-            self._scan(name)
+            self._used(name)
         num_bytes, reserve = wanted.num_bytes + wanted.temporary_bytes, self._reserve.of(disk.total_bytes)
         self._note_full(wanted.directory, disk, self._ceiling(names, disk.free_bytes - reserve))
         if self._make_room(self._ceiling(names, disk.free_bytes - reserve), num_bytes, 0, is_urgent=False):
@@ -368,8 +380,7 @@ class DiskBudget:
 
     def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
         """Give what directories may take if they may fill so much more."""
-        used = sum(self._folders[name].eviction_order.used_bytes for name in names)
-        return Limit(max(0, used + free_bytes), names)
+        return Limit(max(0, sum(map(self._used, names)) + free_bytes), names)
 
     def _note_full(self, directory: Path, disk: Disk, ceiling: Limit) -> None:
         with self._books:
@@ -380,9 +391,9 @@ class DiskBudget:
         if is_new:
             left = format_bytes(self._reserve.of(disk.total_bytes))
             text = (
-                f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free): what nobody needs now"
-                f" is removed from the caches on it, to leave {left} to others. Set a cache_limit that leaves room, or"
-                f" {RESERVE_VARIABLE} to leave more or less"
+                f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free), so penstock"
+                f" removes shards that are not in use from the caches on it, to leave {left} for others. Set a"
+                f" cache_limit that leaves enough room, or set {RESERVE_VARIABLE} to leave more or less"
             )
             _log.warning("%s", text)
             with self._books:

@@ -2,13 +2,14 @@
 
 A copy is right if it was brought for this very edition; if it was brought for another one and digest, or size and
 version, say that the object is the same; or if it was put there by somebody else and came with this very index, or has
-the digest that the index says. What is not right goes if it is ours and nobody uses it. Else it stays, and the right
-copy is kept apart from it.
+the digest that the index says. It is not if another user put it where everybody may: he can change it at any time. What
+is not right goes if it is ours and nobody uses it. Else it stays, and the right copy is kept apart from it.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -180,7 +181,7 @@ class Copies:
         return Copy(item.name, is_right=True)
 
     def _is_right_file(self, folder: Folder, item: Item, stamp: FileStamp, file: StoredFile) -> bool:
-        if file.num_bytes not in (None, stamp.num_bytes):
+        if file.num_bytes not in (None, stamp.num_bytes) or _is_strangers(folder.directory, stamp.name):
             return False
         about = _edition(folder.directory, item.edition).about()
         is_vouched = about is not None and about.trusts_found and _is_trusted_file(folder.directory, stamp.name)
@@ -248,6 +249,19 @@ def _is_made_of(record: Record, item: Item) -> bool:
     return record.keys == tuple(file.key for file in stored) and all(
         file.num_bytes in (None, num_bytes) for file, num_bytes in zip(stored, record.stored_bytes, strict=True)
     )
+
+
+def _is_strangers(directory: Path, name: str) -> bool:
+    """Tell whether a file lies where everybody may put files, as in /tmp, and is another user's.
+
+    He may change it at any time, also after it was looked at.
+    """
+    try:
+        status = os.lstat(directory / name)
+        can_anybody_write = bool(directory.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return True
+    return can_anybody_write and status.st_uid not in (0, os.getuid())
 
 
 def _is_trusted_file(directory: Path, name: str) -> bool:

@@ -60,7 +60,7 @@ def parse_reserve(text: str | None) -> Reserve:
         if percent is None:
             return Reserve(most_bytes=parse_bytes(text))
     except ConfigError as error:
-        raise ConfigError(f"{RESERVE_VARIABLE}: {error}, or a part of the disk, like '3%'") from error
+        raise ConfigError(f"{RESERVE_VARIABLE}: {error}, or a share of the disk, like '3%'") from error
     if float(percent[1]) > 100:
         raise ConfigError(f"{RESERVE_VARIABLE}: {text!r} is more than the whole disk")
     return Reserve(float(percent[1]) / 100)
@@ -186,7 +186,7 @@ class Flusher:
             except FileNotFoundError:
                 continue  # it was evicted meanwhile
             except OSError as error:
-                _log.warning("%s in %s cannot be flushed: %s", record.name, directory, error)
+                _log.warning("cannot flush %s in %s to the disk: %s", record.name, directory, error)
 
     def _next(self) -> _Waiting | None:
         """Wait for a file whose time has come; None: there will be no more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger("penstock.cache")
-_MOST_WORKERS = 32  # for what is expected
-_MOST_URGENT_WORKERS = 64  # when somebody waits
+# How many items are on their way at once: enough for as many pieces as are read at once, and some that are unpacked.
+_MOST_WORKERS = 10  # for what is expected
+_MOST_URGENT_WORKERS = 12  # when somebody waits
+# One more for each directory that none of them works for: a disk that hangs holds up nobody else.
+_MOST_DIRECTORIES = 64
 _FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless somebody asks
 # Most room is announced by whoever makes it. A reader that this fetcher does not know, or a pin that is removed by
 # hand, is not, and the kernel tells nobody that a lock of another process is gone: so it is tried again now and then.
@@ -63,6 +67,7 @@ class Dispatcher:
         self._work_news = threading.Condition(lock)
         self._clock_news = threading.Condition(lock)
         self._workers: set[threading.Thread] = set()  # they come when they are needed, and stay until `close`
+        self._running: Counter[str] = Counter()  # how many of them work for a directory
         self.num_idle = 0
         self._clock: threading.Thread | None = None  # there while anything waits for room
 
@@ -70,11 +75,17 @@ class Dispatcher:
         """See to it that somebody looks at what has come to the queue."""
         if self._is_closed or not self._queue.is_any_waiting():
             return
-        if self.num_idle == 0 and len(self._workers) < min(_MOST_URGENT_WORKERS, len(self._queue)):
+        if self.num_idle == 0 and self._may_start_another():
             thread = threading.Thread(target=self._work, name="penstock-download", daemon=True)
             self._workers.add(thread)
             thread.start()
         self._work_news.notify()
+
+    def _may_start_another(self) -> bool:
+        num_workers = len(self._workers)
+        if num_workers < _MOST_URGENT_WORKERS:
+            return num_workers < len(self._queue)
+        return num_workers < _MOST_DIRECTORIES and not self._queue.urgent_directories() <= self._running.keys()
 
     def has_just_failed(self, key: ItemKey) -> bool:
         """Tell whether an item need not be tried again so soon."""
@@ -112,7 +123,10 @@ class Dispatcher:
     def _work(self) -> None:
         try:
             while (work := self._next()) is not None:
-                self._fetch(*work)
+                try:
+                    self._fetch(*work)
+                finally:
+                    self._end_work(work[0].key[0])
                 del work  # it may hold much memory, and the next may be long in coming
         finally:
             with self._lock:
@@ -133,6 +147,12 @@ class Dispatcher:
                 self.wake()  # there may be more that can begin now
             return work
 
+    def _end_work(self, directory: str) -> None:
+        with self._lock:
+            self._running[directory] -= 1
+            self._running += Counter()  # without those that have none
+            self.wake()
+
     def _take(self, num_busy: int) -> tuple[QueuedItem, Transfer, bool] | None:
         """Give an item that may be admitted now; where it competes for room, nobody else is admitted meanwhile."""
         known: dict[str, frozenset[str]] = {}
@@ -143,10 +163,12 @@ class Dispatcher:
                 known[name] = self._budget.bound_with(queued.directory) | {name}
             return known[name]
 
-        is_crowded = num_busy >= _MOST_WORKERS
-        queued = self._queue.pop(only_urgent=is_crowded, busy=self._admitting, competing=competing)
+        is_crowded, is_full = num_busy >= _MOST_WORKERS, num_busy >= _MOST_URGENT_WORKERS
+        busy = self._admitting | self._running.keys() if is_full else self._admitting
+        queued = self._queue.pop(only_urgent=is_crowded, busy=busy, competing=competing)
         if queued is None:
             return None
+        self._running[queued.key[0]] += 1
         queued.competes_in = competing(queued)
         self._admitting |= queued.competes_in
         transfer = Transfer(queued.directory, queued.item, queued.stream, partial(self._demand, queued))
@@ -172,7 +194,7 @@ class Dispatcher:
         if isinstance(result, NoLongerWanted):
             if self._is_wanted_again(queued):
                 return
-            result = CacheError(f"{queued.item.name} is no longer wanted")
+            result = CacheError(f"{queued.item.name} is no longer needed")
         if result is None:
             self._park(queued, was_urgent=was_urgent)
         else:
@@ -286,7 +308,7 @@ class Dispatcher:
         try:
             too_full = self._budget.trim()
         except Exception:  # noqa: BLE001  whoever asks for room there meets the same error; the clock has others to serve
-            _log.exception("what is above a limit could not be removed")
+            _log.exception("could not remove shards to get below a limit")
             too_full = frozenset()
         with self._lock:
             self._too_full = too_full
@@ -299,7 +321,8 @@ class Dispatcher:
             try:
                 error: Exception = CacheTooSmallError(
                     f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
-                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at once",
+                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at"
+                    " once",
                     needed=queued.item.raw_bytes,
                 )
             except Exception as failure:  # noqa: BLE001  it goes to whoever waits; the clock has others to serve

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record, boot_id, flush_file
 from penstock.cachedir.presence import stamp_of
-from penstock.cachedir.versions import lasting_tag
+from penstock.cachedir.versions import lasting_tag, tag_of
 from penstock.codecs.unpack import map_file, release, unpack_to_file
 from penstock.errors import (
     CacheError,
@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.failpoints import reach
 from penstock.fetcher.disk import PartFile
 from penstock.fetcher.open_editions import digest_of
-from penstock.fetcher.pieces import split
+from penstock.fetcher.unpacking import place_spans
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
 from penstock.storage.base import check_version
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.origin import Origin
     from penstock.fetcher.pieces import Piece, PieceOwner, PiecePool
+    from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
     from penstock.storage.base import ObjectInfo
     from penstock.types import Span
     from penstock.wire.item import Item, ItemPart, StoredFile
@@ -95,6 +96,7 @@ class Download:
     check: Callable[[Sequence[ObjectInfo]], None]  # raises if objects are not of the item's edition
     explain: Callable[[str], None]  # raises if the dataset was written again: then that is why an object is wrong
     file_mode: int
+    unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
 
     def run(self) -> Record:
         """Fetch what is missing, unpack it, write it down and publish it; give what was written down."""
@@ -142,12 +144,15 @@ class Download:
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
         where = self.origin.where(part.stored.key)
-        with self.unpacking:
-            data = map_file(packed)
-            try:
-                unpack_to_file(data, self.item.compression or "", part.raw.num_bytes or 0, raw, where)
-            finally:
-                release(data)
+        if self.unpacks is not None:
+            self.unpacks.run(packed, raw, where)
+        else:
+            with self.unpacking:
+                data = map_file(packed)
+                try:
+                    unpack_to_file(data, self.item.compression or "", part.raw.num_bytes or 0, raw, where)
+                finally:
+                    release(data)
         raw.chmod(self.file_mode & raw.stat().st_mode)
         reach("unpack.done")
 
@@ -163,8 +168,8 @@ class Download:
             if attempt < self.origin.retry:
                 self.on_retry()
         raise CorruptShardError(
-            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, in"
-            f" {self.origin.retry + 1} attempts: the object is damaged, write it again",
+            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, after"
+            f" {self.origin.retry + 1} attempts: the object is damaged, so write it again",
             key=file.key,
             digest=file.digest,
         )
@@ -188,8 +193,8 @@ class Download:
             path.unlink()
             self.on_retry()
         raise StoreError(
-            f"{self.origin.where(file.key)} came with other bytes in each of {len(came)} attempts: the network damages"
-            " what it carries",
+            f"{self.origin.where(file.key)} arrived with different bytes in each of {len(came)} attempts:"
+            " something in the network damages data",
             key=file.key,
         )
 
@@ -214,10 +219,10 @@ class Download:
 
     def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
         """Read all pieces side by side; each tells the version that it is of, and they must agree."""
-        spans = split(num_bytes)
-        found = [] if beginning is None else self._use_beginning(beginning, spans[0], out)
+        spans = place_spans(file, num_bytes, self.unpacks)
+        found = [] if beginning is None else self._use_beginning(beginning, spans[0].span, out)
         pieces = [
-            self._submit(file.key, len(span), partial(self._copy, file, span, out)) for span in spans[len(found) :]
+            self._submit(file.key, len(each.span), partial(self._copy, file, each, out)) for each in spans[len(found) :]
         ]
         try:
             found += self.pool.wait(pieces)
@@ -232,7 +237,17 @@ class Download:
         for info in found:
             self._check_size(file, info, num_bytes)
             check_version(self.origin.where(file.key), info, found[0].etag)
+            self._check_pinned(file, info)
         return found[0]
+
+    def _check_pinned(self, file: StoredFile, info: ObjectInfo) -> None:
+        """Raise if an object is not the version that was indexed."""
+        if file.span is not None and file.span.version not in (None, tag_of(info)):
+            raise ObjectChangedError(
+                f"{self.origin.where(file.key)} was changed after it was indexed: open the dataset again to index it"
+                " anew",
+                key=file.key,
+            )
 
     def _use_beginning(self, beginning: Beginning, span: Span, out: PartFile) -> list[ObjectInfo]:
         """Use what was read already instead of the first piece, if it is long enough."""
@@ -249,19 +264,19 @@ class Download:
         (info,) = self.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
         return int(info.num_bytes)
 
-    def _copy(self, file: StoredFile, span: Span, out: PartFile) -> ObjectInfo:
+    def _copy(self, file: StoredFile, piece: PlacedSpan, out: PartFile) -> ObjectInfo:
+        span, place = piece
         copy_piece = getattr(self.origin.store, "copy_piece", None)
         if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
-            info: ObjectInfo = copy_piece(
-                file.key, span, None, lambda chunk, at: self._write(chunk, span.begin + at, out)
-            )
+            info: ObjectInfo = copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, place + at, out))
         else:
             data, info = self.origin.store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
-                    f"{self.origin.where(file.key)}: {len(span)} bytes were asked for, and another number came"
+                    f"{self.origin.where(file.key)}: the store sent another number of bytes than the {len(span)}"
+                    " that were requested"
                 )
-            out.write(data, span.begin)
+            out.write(data, place)
         self.check_wanted()
         reach("download.half")  # with more than one piece, others are still under way
         return info
@@ -273,7 +288,7 @@ class Download:
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise self._no_space(error) from error
-            raise CacheError(f"{out.path} cannot be written: {error.strerror}", path=str(out.path)) from error
+            raise CacheError(f"cannot write {out.path}: {error.strerror}", path=str(out.path)) from error
 
     def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
         return self.pool.submit(self.owner, num_bytes, self.origin, key, action)
@@ -289,14 +304,15 @@ class Download:
     def _check_size(
         self, file: StoredFile, info: ObjectInfo, num_bytes: int, cause: BaseException | None = None
     ) -> None:
-        if info.num_bytes != num_bytes:
+        expected = num_bytes if file.span is None else file.span.object_bytes
+        if expected not in (None, info.num_bytes):
             self.explain(file.key)
             raise ObjectChangedError(
-                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {num_bytes}:"
-                " it was changed or cut after the index was written",
+                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
+                " was changed or cut after the index was written",
                 key=file.key,
                 num_bytes=info.num_bytes,
-                expected=num_bytes,
+                expected=expected,
             ) from cause
 
     # --- Names ----------------------------------------------------------------------------------------------
@@ -313,7 +329,7 @@ class Download:
             url=self.origin.name,
             keys=tuple(file.key for file in stored),
             stored_bytes=tuple(
-                (file.num_bytes or 0) if part.info is None else part.info.num_bytes
+                (file.num_bytes or 0) if part.info is None or file.span is not None else part.info.num_bytes
                 for file, part in zip(stored, parts, strict=True)
             ),
             versions=tuple(part.version for part in parts),
@@ -364,8 +380,8 @@ class Download:
     def _no_space(self, error: OSError) -> CacheError:
         needed = self.item.raw_bytes + self.item.packed_bytes
         return CacheError(
-            f"no space in {self.directory} for the {format_bytes(needed)} of {self.item.name} ({error.strerror}): free"
-            " some, or set a cache_limit that leaves room",
+            f"not enough disk space in {self.directory} for {self.item.name}, which needs {format_bytes(needed)}"
+            f" ({error.strerror}): free some space, or set a cache_limit that leaves room",
             path=str(self.directory),
             num_bytes=needed,
         )

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,11 +14,20 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.editions import Edition, last_edition
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.presence import is_name_taken, look
-from penstock.errors import AccessDeniedError, BadIndexError, ObjectNotFoundError, PenstockError, StoreError
+from penstock.errors import (
+    AccessDeniedError,
+    BadIndexError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    PenstockError,
+    StoreError,
+)
 from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
 from penstock.fetcher.download import Beginning, Download
 from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
+from penstock.fetcher.open_files import FilesOpener, source_of
+from penstock.fetcher.unpacking import FormatUnpacker
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.units import format_bytes
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.queue import Transfer
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item
+    from penstock.wire.settings import FilesRequest
 
 _log = logging.getLogger("penstock.cache")
 _BEGINNING_BYTES = 1 << 20
@@ -69,6 +80,8 @@ class Downloader:
         self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self._copies = Copies(self._unpacking)
         self._opener = EditionOpener()
+        self._files = FilesOpener(self._opener)
+        self._unpacker = FormatUnpacker(self._unpacking)
         self._flusher = Flusher()
 
     def close(self) -> None:
@@ -92,7 +105,7 @@ class Downloader:
             return Admission(copy=copy)
         if item.parts[0].stored.num_bytes is None or is_name_taken(transfer.directory, item.name):
             return Admission()
-        reservation = self._reserve(transfer, item)
+        reservation = self._reserve(transfer, self._unpacker.resolve(transfer.directory, item))
         return None if reservation is None else Admission(reservation)
 
     def fetch(self, transfer: Transfer, admission: Admission) -> Fetched | None:
@@ -104,6 +117,7 @@ class Downloader:
             return Fetched(admission.copy.name)
         if item.parts[0].stored.num_bytes is None:
             item, beginning = self._sized(transfer)
+        item = self._unpacker.resolve(transfer.directory, item)
         transfer.reservation = admission.reservation
         try:
             return self._again(transfer, lambda: self._fetch_held(transfer, item, beginning))
@@ -135,7 +149,9 @@ class Downloader:
                 below = f"{transfer.directory}{os.sep}"
                 if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
                     raise  # it is an object of the store that is missing, not one of our own files
-                _log.info("%s was deleted while %s was on its way: again", transfer.directory, transfer.item.name)
+                _log.info(
+                    "%s was deleted while %s was being fetched, trying again", transfer.directory, transfer.item.name
+                )
         with translated(transfer.directory):
             return bring()
 
@@ -196,20 +212,50 @@ class Downloader:
             check=lambda infos: self.watch.check(transfer.directory, item, infos, origin),
             explain=lambda key: self.watch.explain(transfer.directory, item.edition, origin, key),
             file_mode=0o600 if transfer.stream.is_private else 0o666,
+            unpacks=self._unpacker.of(transfer.directory, item),
         )
 
     # --- The index ------------------------------------------------------------------------------------------
 
     def _open_index(self, transfer: Transfer) -> Fetched:
-        """Fetch the index and open its edition; the one that was opened last serves if the store is away."""
+        """Fetch or make the index and open its edition; the one that was opened last serves if the store is away."""
+        files = transfer.stream.files
+        if files is None:
+            return self._open_fetched(transfer)
+        if files.may_have_index:
+            with suppress(ObjectNotFoundError):
+                return self._open_fetched(transfer)
+        return self._open_made(transfer, files)
+
+    def _open_made(self, transfer: Transfer, files: FilesRequest) -> Fetched:
+        folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
+        try:
+            made = self._files.find(folder, origin, files, transfer)
+            with self._holding(transfer, INDEX_NAME):
+                edition = self._files.open(folder, made, partial(self._budget.evict, transfer.directory))
+                self.watch.begin(edition)
+                self._copies.begin(edition)
+        except CancelledError as error:
+            raise NoLongerWanted from error
+        except (ObjectNotFoundError, AccessDeniedError, ObjectChangedError):
+            raise
+        except StoreError as error:
+            last = last_edition(transfer.directory, source_of(origin, files), digest_of)
+            if last is None:
+                raise
+            last.reopen()
+            return Fetched(edition=last.name, away=str(error))
+        return Fetched(edition=edition.name, revision=origin.revision())
+
+    def _open_fetched(self, transfer: Transfer) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
         try:
             item, beginning = self._sized(transfer)
             num_bytes = item.parts[0].stored.num_bytes or 0
             if num_bytes > MAX_INDEX_BYTES:
                 raise BadIndexError(
-                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and an index of more than"
-                    f" {format_bytes(MAX_INDEX_BYTES)} is not read: merge small shards into larger ones",
+                    f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and penstock reads indexes of at"
+                    f" most {format_bytes(MAX_INDEX_BYTES)}: merge small shards into larger ones",
                     num_bytes=num_bytes,
                 )
             transfer.begin(num_bytes)
@@ -230,7 +276,7 @@ class Downloader:
             if last is None:
                 raise
             return Fetched(edition=last.name, away=str(error))
-        return Fetched(edition=edition.name)
+        return Fetched(edition=edition.name, revision=origin.revision())
 
     def _last(self, transfer: Transfer, folder: Folder, origin: Origin) -> Edition | None:
         """Give the edition that was opened last, or one of the index that somebody else laid there."""

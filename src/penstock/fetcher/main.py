@@ -6,10 +6,12 @@ Its one argument is the descriptor on which it says that it listens.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LAST_WORDS_S = 2.0  # to remove files on their way
+_ALONE_S = 1.0  # for which a successor waits: a disk that hangs may keep us from leaving for ever
 
 
 def main() -> None:
     """Run until the last client has left."""
     ready = int(sys.argv[1])
+    gc.freeze()
+    gc.enable()
     reach("start.begun")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     address = fetcher_address()
@@ -47,6 +52,9 @@ def main() -> None:
 
     scheduler = Scheduler()
     asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
+    make_way = threading.Timer(_ALONE_S, leaving[0].close)
+    make_way.daemon = True
+    make_way.start()
     scheduler.close()
     scheduler.join(_LAST_WORDS_S)
     logging.shutdown()

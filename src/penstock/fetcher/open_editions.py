@@ -77,7 +77,7 @@ class EditionOpener:
         )
         edition.create(index, about)
         _publish_index(folder, edition, origin, info)
-        self._remove_old(folder, edition, about, evict)
+        self.remove_old(folder, edition, about, evict)
         return edition
 
     def _edition(self, directory: Path, source: str, index_digest: str, info: ObjectInfo | None) -> Edition:
@@ -92,7 +92,7 @@ class EditionOpener:
             self._unproven[known] = edition_of(source, index_digest, info, os.urandom(8).hex())
             return Edition(directory, self._unproven[known])
 
-    def _remove_old(self, folder: Folder, current: Edition, about: About, evict: Callable[[str], bool]) -> None:
+    def remove_old(self, folder: Folder, current: Edition, about: About, evict: Callable[[str], bool]) -> None:
         """Remove earlier editions of the same place that nobody reads, and the copies that only they had."""
         for edition in editions_in(folder.directory):
             if edition.name == current.name or edition.is_open():
@@ -205,13 +205,13 @@ class EditionWatch:
         return self._of(directory, edition).tags.get(key)
 
     def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], origin: Origin) -> None:
-        """Raise if the objects of a shard are not of its edition; what fitted its digest is, whatever else changed."""
+        """Raise if the objects of a shard are not of its edition; what fitted its digest or version surely is."""
         if item.number is None:
             return
         watched, edition = self._of(directory, item.edition), Edition(directory, item.edition)
         version = fingerprint(map(tag_of, infos))
         seen = edition.seen(item.number)
-        if not all(part.stored.digest for part in item.parts):
+        if not all(part.stored.is_pinned for part in item.parts):
             if seen not in (0, version):
                 raise self._changed(origin, infos[0].key, "it is not the object that was read before")
             for info in infos:
@@ -248,31 +248,32 @@ class EditionWatch:
                     self._check_not_put_back(watched, origin, info.key)
                 return
             if modified_ns > watched.opened_ns + _CLOCKS_DIFFER_NS:
-                raise self._changed(origin, info.key, "it was written after this job had opened the dataset")
+                raise self._changed(origin, info.key, "it was written after this job opened the dataset")
             self._check_index(watched, origin, info.key)
             if not is_young(info, time.time_ns()):
                 watched.mark_ns = modified_ns
 
     def _check_index(self, watched: _Watched, origin: Origin, key: str) -> None:
         watched.asked_at = time.monotonic()
-        if watched.about is None:
+        if watched.about is None or watched.about.listing is not None:
             return
         try:
             info = origin.store.stat(INDEX_NAME)
         except ObjectNotFoundError as error:
             raise self._changed(origin, key, f"{INDEX_NAME} is gone") from error
         if not watched.about.is_version(info):
-            raise self._changed(origin, key, f"{INDEX_NAME} is another one by now")
+            raise self._changed(origin, key, f"{INDEX_NAME} was replaced")
 
     def _check_not_put_back(self, watched: _Watched, origin: Origin, key: str) -> None:
         watched.asked_at = time.monotonic()
         with suppress(ObjectNotFoundError):  # it is being written again: shards will tell
             if watched.about is not None and watched.about.is_after(origin.store.stat(INDEX_NAME)):
-                raise self._changed(origin, key, f"{INDEX_NAME} is an older one by now")
+                raise self._changed(origin, key, f"{INDEX_NAME} was replaced by an older one")
 
     def _changed(self, origin: Origin, key: str, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"{origin.where(key)} was written again while this job reads it ({reason}): a job reads one version of its"
-            " data from beginning to end. Start it again to read the new one, or write new data to a new place",
+            f"{origin.where(key)} was rewritten while this job was reading it ({reason}): a job reads the same"
+            " version of its data from beginning to end. Restart the job to read the new version, or write new"
+            " data to a new place",
             key=key,
         )

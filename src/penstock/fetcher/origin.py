@@ -34,6 +34,11 @@ class Origin:
         """Name an object in messages."""
         return f"{shown_url(self.url).rstrip('/')}/{key}"
 
+    def revision(self) -> str | None:
+        """Give the commit that is read, if the store keeps commits."""
+        commit = getattr(self.store, "commit", None)
+        return None if commit is None else str(commit())
+
 
 def is_near(origin: Origin) -> bool:
     """Tell whether a store answers a question at once: nothing is gained by asking it less."""
@@ -77,7 +82,7 @@ def call_store(call: CallStore, is_over: threading.Event) -> tuple[StoreAnswer, 
 
     def pause(seconds: float) -> None:
         if is_over.wait(seconds):
-            raise FetcherError(f"whoever wanted to {call.action} has left")
+            raise FetcherError(f"the client that wanted to {call.action} has disconnected")
 
     return _act(open_store(call.store, retry=RetryPolicy(**call.retry), hooks=RetryHooks(sleep=pause)), call)
 
@@ -103,5 +108,5 @@ def _act(store: Store, call: CallStore) -> tuple[StoreAnswer, bytes]:
     elif call.action == "delete":
         store.delete(call.key)
     else:
-        raise FetcherError(f"a client asked to {call.action!r} a store, which cannot be done")
+        raise FetcherError(f"a client asked for the unknown store action {call.action!r}")
     return StoreAnswer(info), data

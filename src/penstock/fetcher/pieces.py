@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreTimeoutError
+from penstock.fetcher.elastic_threads import REST_S
 from penstock.storage.pieces import cut_span
 from penstock.types import Span
 
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 160 << 20
 _SMALL_BYTES = 512 << 10
-MOST_SMALL = 96
+MOST_SMALL = 96  # for the moment that a first batch takes: their threads leave after it
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
 # How many are read at once.
 LOWEST = 4
-HIGHEST = 32
+HIGHEST = 16
 _BETTER = 1.05
 _WORSE = 0.95
 # A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
@@ -79,7 +80,7 @@ class Piece:
 
 
 class PiecePool:
-    """Runs pieces. Threads come when they are needed and stay until `close`. `on_bytes` hears of bytes as they come."""
+    """Runs pieces. Threads come when they are needed and leave soon after. `on_bytes` hears of bytes as they come."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         self._on_bytes = on_bytes
@@ -87,6 +88,7 @@ class PiecePool:
         self._pending: dict[PieceOwner, deque[Piece]] = {}
         self._concurrency = Concurrency()
         self._started: set[Piece] = set()
+        self._num_small = 0  # of those
         self._running_bytes = 0
         self._num_threads = 0
         self._num_stuck = 0
@@ -213,8 +215,8 @@ class PiecePool:
         for piece in pieces:
             if piece.left_s() <= 0 and not piece.future.done():
                 raise StoreTimeoutError(
-                    f"{piece.where}: nothing was heard of {piece.num_bytes} bytes for"
-                    f" {_HANGS_AFTER * piece.timeout_s:g} s: see whether the store can be reached, or raise"
+                    f"{piece.where}: no answer to a request for {piece.num_bytes} bytes within"
+                    f" {_HANGS_AFTER * piece.timeout_s:g} s: check that the store can be reached, or raise"
                     " download_timeout"
                 )
 
@@ -251,14 +253,14 @@ class PiecePool:
             while not self._is_closed:
                 piece = self._best()
                 if piece is not None:
-                    self._started.add(piece)
-                    self._running_bytes += piece.num_bytes
+                    self._enter(piece)
                     if not piece.future.set_running_or_notify_cancel():
                         self._leave(piece)
                         continue
                     piece.heard_at = time.monotonic()
                     return piece
-                self._changed.wait()
+                if not self._changed.wait(REST_S) and not self._pending:
+                    break
             self._num_threads -= 1
             return None
 
@@ -280,14 +282,20 @@ class PiecePool:
             return True
         # Small reads wait for the store's answer, not for bytes: many of them at once cost nothing.
         if piece.is_small:
-            return sum(started.is_small for started in self._started) < MOST_SMALL
-        num_large = sum(not started.is_small for started in self._started)
+            return self._num_small < MOST_SMALL
+        num_large = len(self._started) - self._num_small
         # But somebody stands still for their answers: large ones do not crowd them out.
-        limit = self._concurrency.limit if num_large == len(self._started) else LOWEST
+        limit = LOWEST if self._num_small else self._concurrency.limit
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
+
+    def _enter(self, piece: Piece) -> None:
+        self._started.add(piece)
+        self._num_small += piece.is_small
+        self._running_bytes += piece.num_bytes
 
     def _leave(self, piece: Piece) -> None:
         self._started.discard(piece)
+        self._num_small -= piece.is_small
         self._running_bytes -= piece.num_bytes
 
     def _measure(self, num_bytes: int) -> None:

@@ -182,6 +182,10 @@ class ItemQueue:
         """Tell whether any item may wait for its turn: in doubt, yes."""
         return bool(self._urgent) or any(self._later.values())
 
+    def urgent_directories(self) -> set[str]:
+        """Give the directories for which somebody waits that no thread has begun to serve."""
+        return {directory for directory, _ in self._urgent}
+
     def get(self, key: ItemKey, make: Callable[[], QueuedItem]) -> QueuedItem:
         """Give the item of a wish, a new one if it is the first."""
         queued = self.items.get(key)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import CacheError
+from penstock.fetcher.elastic_threads import ElasticThreads
 from penstock.fetcher.pieces import MOST_SMALL, PieceOwner, split
 from penstock.storage.base import check_version
 from penstock.storage.pieces import PIECE_BYTES
@@ -45,7 +46,7 @@ class ObjectReader:
         self._counts = counts
         self._origins = origins
         self._watch = watch
-        self._threads = ThreadPoolExecutor(MOST_SMALL, thread_name_prefix="penstock-read")
+        self._threads = ElasticThreads(MOST_SMALL, "penstock-read")
 
     def start(self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> Reading:
         """Read in the background; each object or range comes as a list of pieces."""

@@ -92,7 +92,12 @@ class Scheduler:
         """
         risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
         warnings = [text for texts in risks for text in texts]
-        warnings += self._budget.open(group, [stream.directory for stream in streams], limit_bytes)
+        warnings += self._budget.open(
+            group,
+            [stream.directory for stream in streams],
+            limit_bytes,
+            copies=[stream.directory for stream in streams if stream.copies_local_files],
+        )
         too_full = self._budget.trim()
         with self._lock:
             self._groups[group] = tuple(streams)
@@ -270,7 +275,7 @@ class Scheduler:
             try:
                 return self._groups[group][stream]
             except (KeyError, IndexError) as error:
-                raise CacheError("the fetcher was asked about a stream that nobody told it of") from error
+                raise CacheError("a client asked the fetcher about a stream that it had not announced") from error
 
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
         key = str(settings.directory), want.item.identity

@@ -9,7 +9,6 @@ import itertools
 import logging
 import threading
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
+from penstock.fetcher.elastic_threads import ElasticThreads
 from penstock.fetcher.origin import call_store
 from penstock.wire import messages
 from penstock.wire.address import check_peer
@@ -25,6 +25,7 @@ from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, dump_error, pac
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from concurrent.futures import Executor
 
     from typing_extensions import Buffer
 
@@ -38,6 +39,7 @@ PROGRESS_S = 1.0
 FIRST_CLIENT_S = 5.0
 GRACE_S = 0.5
 _MOST_STORE_CALLS = 16  # uploads of several writers side by side; each one is itself sent in parts
+_MOST_CLIENTS = 1024  # whose messages are done at the same moment
 _LARGE_BYTES = 64 << 10  # of a message that takes long to decode
 
 
@@ -51,7 +53,10 @@ class Server:
         self._numbers = itertools.count()
         self._idle_since = time.monotonic() + FIRST_CLIENT_S - GRACE_S
         self._changed = asyncio.Event()
-        self._store_threads = ThreadPoolExecutor(_MOST_STORE_CALLS, thread_name_prefix="penstock-store")
+        self._store_threads = ElasticThreads(_MOST_STORE_CALLS, "penstock-store")
+        # Each client has one of these at most, while it needs it: a directory on a slow disk holds up nobody but those
+        # who use it.
+        self._client_threads = ElasticThreads(_MOST_CLIENTS, "penstock-client")
 
     async def run(self, on_ready: Callable[[], None], may_leave: Callable[[], bool]) -> None:
         """Serve until nobody has been connected for a while and `may_leave` agrees."""
@@ -69,18 +74,21 @@ class Server:
             except asyncio.TimeoutError:
                 continue
         server.close()
-        self._store_threads.shutdown(wait=False, cancel_futures=True)
+        self._client_threads.shutdown()
+        self._store_threads.shutdown(cancel_futures=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = next(self._numbers)
         self._clients.add(client)
         self._changed.set()
-        session = ClientSession(self._scheduler, client, self._store_threads, reader, writer)
+        session = ClientSession(
+            self._scheduler, client, reader, writer, threads=self._client_threads, store_threads=self._store_threads
+        )
         try:
             check_peer(writer.get_extra_info("socket"))
             await session.run()
         except (FetcherError, ConnectionError, asyncio.IncompleteReadError) as error:
-            _log.info("a client left: %s", error)
+            _log.info("a client disconnected: %s", error)
         finally:
             await session.close()
             self._clients.discard(client)
@@ -125,9 +133,11 @@ class ClientSession:
         self,
         scheduler: Scheduler,
         client: int,
-        store_threads: Executor,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        *,
+        threads: Executor,
+        store_threads: Executor,
     ) -> None:
         self._scheduler = scheduler
         self._client = client
@@ -135,8 +145,7 @@ class ClientSession:
         self._writer = writer
         self._store_threads = store_threads
         self._loop = asyncio.get_running_loop()
-        # Its own, so that a directory on a slow disk holds up nobody but those who use it.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-client")
+        self._threads = threads
         self._sending = asyncio.Lock()
         self._tasks: dict[object, asyncio.Task[None]] = {}  # those that answer a request by its number
         self._waiting: dict[int | None, Callable[[], messages.Progress]] = {}  # by request: who says how far it is
@@ -163,13 +172,11 @@ class ClientSession:
         for task in self._tasks.values():
             task.cancel()
         self._writer.close()
-        try:
-            await self._in_turn(self._scheduler.drop_client, self._client)
-        finally:
-            self._thread.shutdown(wait=False)
+        await self._in_turn(self._scheduler.drop_client, self._client)
 
     def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        return self._loop.run_in_executor(self._thread, action, *arguments)
+        """Do what may take long; whoever calls waits for it, so that a client's messages are done in order."""
+        return self._loop.run_in_executor(self._threads, action, *arguments)
 
     def _start(self, work: Coroutine[Any, Any, None], number: int | None = None) -> None:
         name = object() if number is None else number
@@ -186,7 +193,7 @@ class ClientSession:
         num_header, num_payload = unpack_prefix(prefix)
         data = await self._reader.readexactly(num_header)
         if num_payload:
-            raise FetcherError("a client sent bytes that nobody asked for")
+            raise FetcherError("a client sent bytes that were not requested")
         received: _Received = _understand(data) if num_header < _LARGE_BYTES else await self._in_turn(_understand, data)
         return received
 
@@ -247,7 +254,7 @@ class ClientSession:
                     if number in self._waiting and number is not None:
                         await self._send({"id": number, "progress": progress()})
         except ConnectionError as error:
-            _log.info("a client left before it was told how far its requests are: %s", error)
+            _log.info("a client disconnected before it was told about the progress of its requests: %s", error)
         finally:
             self._is_reporting = False
 
@@ -275,7 +282,7 @@ class ClientSession:
             while self._news:
                 await self._send({"news": self._news.pop(next(iter(self._news)))})
         except ConnectionError as error:
-            _log.info("a client left before it was told the news: %s", error)
+            _log.info("a client disconnected before it was told the news: %s", error)
         finally:
             self._is_telling = False
 

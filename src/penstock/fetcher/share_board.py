@@ -72,4 +72,4 @@ class ShareBoard:
                 try:
                     on_share(share)
                 except Exception:  # noqa: BLE001  its own affair: others are still to be told
-                    _log.exception("somebody did not take what he may keep open")
+                    _log.exception("could not tell a client how much it may keep open")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from penstock.index.model import Column, ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample, Span
 
-# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`.
+# The raw bytes of one part: a mapped file, or memory that a part was unpacked to; both slice to `bytes`. Files that
+# other programs wrote may be mapped in part: see `formats.files`.
 ShardBytes: TypeAlias = mmap.mmap | bytes
 Rows: TypeAlias = "Sequence[int] | Int64Array"
 
@@ -37,7 +38,7 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.image_decoder not in IMAGE_DECODERS:
             known = ", ".join(IMAGE_DECODERS)
-            raise ConfigError(f"unknown image decoder {self.image_decoder!r}: known are {known}")
+            raise ConfigError(f"unknown image decoder {self.image_decoder!r}: use one of {known}")
 
 
 class ShardReader(Protocol):
@@ -110,6 +111,14 @@ class RowRanges(Protocol):
     def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
         """Give a reader of these rows alone, numbered from 0, of the bytes of their spans."""
         ...
+
+    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:  # noqa: ARG002
+        """Say where the index lets one expect these rows, or None.
+
+        They are read at the same time as what locates them, which saves a round trip where the guess was right. A
+        class that does not inherit from this one may leave it out.
+        """
+        return None
 
 
 class ShardFormat(EntryFormat, Protocol):

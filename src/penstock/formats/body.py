@@ -110,7 +110,8 @@ class Body:
     def _spill(self, total: int) -> None:
         if total > self._max_bytes:
             raise ShardTooLargeError(
-                f"the sample would make its shard {format_bytes(total)}, and a shard ends below 4 GB: lower size_limit"
+                f"with this sample, the shard would grow to {format_bytes(total)}, but a shard must stay below 4"
+                " GB: lower size_limit"
             )
         self._sizes.extend(map(len, self._pending))
         data = memoryview(b"".join(self._pending))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     # Either is a value of bytes for each; an array of NumPy's byte strings is one step for all of them.
     Pieces: TypeAlias = npt.NDArray[np.bytes_] | list[bytes]
+    Values: TypeAlias = npt.NDArray[Any] | list[Any]
 
 # NumPy waits for many places of memory at once, where a step of Python waits for one after the other; but it copies
 # each value twice, and blanks what a shorter one does not fill. Measured: it pays up to these lengths.
@@ -70,3 +73,43 @@ class ValueGatherer:
 def as_list(pieces: Pieces) -> list[bytes]:
     """Give each value's bytes as an object of its own."""
     return pieces if isinstance(pieces, list) else pieces.tolist()
+
+
+def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:
+    """Put items that were gathered group by group at their places."""
+    if not items:
+        return items
+    numbers = np.empty(len(items), dtype=np.int64)
+    numbers[np.concatenate(places)] = np.arange(len(items))
+    return list(map(items.__getitem__, numbers.tolist()))
+
+
+class GatheredColumn(Protocol):
+    """Takes the stored values of shard after shard, then gives the values of some rows."""
+
+    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard."""
+        ...
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """All are there, of each shard at these places: find out whether they can be read."""
+        ...
+
+    def take(self, begin: int, end: int | None) -> Values:
+        """Give the values of all rows from one to another, once all are there."""
+        ...
+
+    def so_far(self, places: Int64Array) -> Values:
+        """Give the values that were added, which is at these places."""
+        ...
+
+
+class ColumnKind(ABC):
+    """How the values of a column are gathered, if not as stored bytes that an encoding decodes.
+
+    Columns of shards are gathered together if their kinds are equal.
+    """
+
+    @abstractmethod
+    def begin(self, name: str, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+        """Begin a column of so many rows; `by_sample`, as a list of values for samples."""

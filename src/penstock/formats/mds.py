@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import BadIndexError, CorruptShardError, UnsafeTypeError
-from penstock.formats.base import ShardFormat, get_format
+from penstock.formats.base import RowRanges, ShardFormat, get_format
 from penstock.formats.body import BodyBuilder
 from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
@@ -50,7 +50,7 @@ _TABLE_BYTES_PER_ROW = 256 << 10
 _SHARDS_PART_OF_TABLE = 32  # of tiny samples it is much of the shard, which may come as a whole soon
 
 
-class MDSRowRanges:
+class MDSRowRanges(RowRanges):
     """Finds rows by the table of offsets: all of it, if that is little for so many rows, or their entries."""
 
     def spans_to_locate(self, info: ShardInfo, rows: Int64Array) -> list[Span]:
@@ -74,9 +74,18 @@ class MDSRowRanges:
         if is_wrong.any():
             row = int(rows[int(np.argmax(is_wrong))])
             raise CorruptShardError(
-                f"{info.name}, row {row}: its offsets lie outside of the shard", shard=info.name, row=row
+                f"{info.name}, row {row}: its offsets are outside the shard", shard=info.name, row=row
             )
         return [Span(begin, end) for begin, end in bounds.tolist()]
+
+    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:
+        """Samples that all have one size fill the end of their shard."""
+        sizes = [column.num_bytes for column in info.layout.columns]
+        sample_bytes = sum(size or 0 for size in sizes)
+        first = info.parts[0].raw.num_bytes - info.num_samples * sample_bytes
+        if None in sizes or first < table_bytes(info.num_samples):
+            return None
+        return [Span(first + row * sample_bytes, first + (row + 1) * sample_bytes) for row in rows.tolist()]
 
     def open(self, info: ShardInfo, pieces: Sequence[bytes], options: ReadOptions) -> ShardReader:
         """Make a shard of these rows alone, which is read as any other."""
@@ -119,8 +128,8 @@ class MDSFormat(ShardFormat):
             sizes = {encoding.num_bytes, column.num_bytes}
             if len(sizes) > 1 and not (encoding.follows_index and None in sizes):
                 raise BadIndexError(
-                    f"the index gives column {column.name!r} of encoding {column.encoding!r} the size"
-                    f" {column.num_bytes}, but it is {encoding.num_bytes}"
+                    f"the index says that column {column.name!r} of encoding {column.encoding!r} has"
+                    f" {column.num_bytes} bytes, but it has {encoding.num_bytes}"
                 )
         check_projection(layout, options)
 
@@ -298,7 +307,7 @@ def _locate_columns(data: ShardBytes, info: ShardInfo, options: ReadOptions) -> 
     if len(bad):
         row = int(bad[0])
         raise CorruptShardError(
-            f"{name}, row {row}: its values end at byte {ends[row]}, but the sample at {stops[row]}",
+            f"{name}, row {row}: its values end at byte {ends[row]}, but the sample ends at byte {stops[row]}",
             shard=name,
             row=row,
         )

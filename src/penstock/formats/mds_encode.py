@@ -116,7 +116,7 @@ class _CarefulEncoder:
                 # Whoever hands in bytes has encoded the value already.
                 piece = encoding.check_stored(value) if isinstance(value, bytes) else encoding.encode(value)
                 if not isinstance(piece, bytes):
-                    raise ColumnTypeError(f"is encoded to {type(piece).__name__}, which is not bytes")
+                    raise ColumnTypeError(f"is encoded as {type(piece).__name__}, but an encoding must return bytes")
                 if num_bytes is None:
                     sizes.append(len(piece))
                 elif len(piece) != num_bytes:
@@ -125,5 +125,5 @@ class _CarefulEncoder:
         except Exception as error:
             raise encode_error(sample, name, error) from error
         if sum(sizes) > MAX_SHARD_BYTES:
-            raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, and a shard ends below 4 GB")
+            raise ShardTooLargeError(f"the sample takes {format_bytes(sum(sizes))}, but a shard must stay below 4 GB")
         return b"".join([struct.pack(f"<{len(sizes)}I", *sizes), *pieces])

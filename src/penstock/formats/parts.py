@@ -111,8 +111,8 @@ def _load_span(
         data = file.read(span.num_bytes)
     if len(data) != span.num_bytes:
         raise CorruptShardError(
-            f"{path} ends before byte {span.offset + span.num_bytes}, where {part.stored.basename} should: fetch or"
-            " write it again",
+            f"{path} ends before byte {span.offset + span.num_bytes}, where {part.stored.basename} should end:"
+            " download or write it again",
             path=str(path),
         )
     if validate_hash is not None:
@@ -125,8 +125,8 @@ def _load_span(
 def _check_room(path: Path, num_bytes: int, room: int | None) -> None:
     if room is not None and num_bytes > room:
         raise ConfigError(
-            f"{path} unpacks to {format_bytes(num_bytes)}, more than memory_limit allows: raise memory_limit, or give"
-            " an unpack_dir, where shards are unpacked to files",
+            f"{path} needs {format_bytes(num_bytes)} when decompressed, more than memory_limit allows: raise"
+            " memory_limit, or set unpack_dir, so that shards are decompressed to files",
             path=str(path),
         )
 
@@ -137,12 +137,12 @@ def _has_size(path: Path, info: FileInfo) -> bool:
 
 
 def load_file(path: Path, info: FileInfo, validate_hash: str | None) -> ShardBytes:
-    """Map a stored file whose size, and digest if asked for, are those of the index."""
+    """Map a stored file whose size, if it is known, and digest, if asked for, are those of the index."""
     data = map_file(path)
     try:
-        if len(data) != info.num_bytes:
+        if info.is_exact and len(data) != info.num_bytes:
             raise CorruptShardError(
-                f"{path} has {len(data)} bytes, but the index says {info.num_bytes}: fetch or write it again",
+                f"{path} has {len(data)} bytes, but the index says {info.num_bytes}: download or write it again",
                 path=str(path),
             )
         if validate_hash is not None:

@@ -42,7 +42,7 @@ def read_offsets(
     offsets: npt.NDArray[Any] = np.frombuffer(data, "<u4", num_samples + 1, 4)
     first, last = int(offsets[0]), int(offsets[-1])
     if (offsets[1:] < offsets[:-1]).any():
-        raise CorruptShardError(f"{shard} has sample offsets that descend", shard=shard)
+        raise CorruptShardError(f"{shard} has sample offsets that decrease", shard=shard)
     if (begin is not None and first < begin) or last != end:
         raise CorruptShardError(
             f"{shard} has samples from byte {first} to {last}, but they must end at {end}"
@@ -69,11 +69,14 @@ def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
         else:
             numbers = np.asarray(rows, dtype=np.int64)
     except OverflowError as error:
-        raise SampleIndexError(f"{shard} has rows 0 to {num_samples - 1}, and no such numbers", shard=shard) from error
+        raise SampleIndexError(
+            f"{shard} has rows 0 to {num_samples - 1}, and you asked for others", shard=shard
+        ) from error
     # As unsigned numbers, negative ones are too large as well: one comparison does.
     if len(numbers) and numbers.view(np.uint64).max() >= num_samples:
         raise SampleIndexError(
-            f"{shard} has rows 0 to {num_samples - 1}, asked for {numbers.min()} to {numbers.max()}", shard=shard
+            f"{shard} has rows 0 to {num_samples - 1}, and you asked for {numbers.min()} to {numbers.max()}",
+            shard=shard,
         )
     return numbers
 

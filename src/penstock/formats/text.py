@@ -53,7 +53,7 @@ class TextFormat(ShardFormat, Protocol):
         """Lines and values are told apart by some text."""
         for name, value in settings.items():
             if not (isinstance(value, str) and value):
-                raise IndexFieldError(f"lacks a '{name}' of at least one character")
+                raise IndexFieldError(f"needs a '{name}' of at least one character")
 
     def max_samples(self, raw_sizes: Sequence[int]) -> int:
         """Each sample has an offset in the meta file."""
@@ -66,7 +66,7 @@ class TextFormat(ShardFormat, Protocol):
             try:
                 name.encode()
             except UnicodeEncodeError as error:
-                raise ColumnNameError(f"column {name!r} has a name that UTF-8 cannot spell") from error
+                raise ColumnNameError(f"column {name!r} has a name that cannot be written in UTF-8") from error
         return tuple(Column(name, text) for name, text in sorted(encodings.items()))
 
     def infer(self, sample: Sample) -> dict[str, str]:
@@ -82,7 +82,7 @@ class TextFormat(ShardFormat, Protocol):
 
 def _check_encoding(text: str) -> None:
     if text not in ENCODINGS:
-        raise UnknownEncodingError(f"unknown column encoding {text!r}: a text format knows {', '.join(ENCODINGS)}")
+        raise UnknownEncodingError(f"unknown column encoding {text!r}: text formats have {', '.join(ENCODINGS)}")
 
 
 def _newline(layout: ShardLayout) -> str:
@@ -98,7 +98,8 @@ def _infer(name: str, value: Any) -> str:
         if isinstance(value, kind) or isinstance(plain_number(value), _NUMBERS.get(kind, ())):
             return text
     raise ColumnTypeError(
-        f"column {name!r} holds a {type(value).__name__}: text formats store {', '.join(ENCODINGS)}", column=name
+        f"column {name!r} holds a value of type {type(value).__name__}: text formats can store {', '.join(ENCODINGS)}",
+        column=name,
     )
 
 
@@ -211,13 +212,13 @@ class TextBuilder(BodyBuilder):
     def convert(self, value: Any, kind: type) -> Any:
         """Take what is of this kind under another name: a NumPy scalar, a tensor of one number, a subclass."""
         if isinstance(value, bool) and kind is int and not self.keeps_bools:
-            raise ColumnTypeError(f"wants int, got bool, which would come back as {int(value)}: give int(value)")
+            raise ColumnTypeError(f"expects an int, got bool, which would come back as {int(value)}: pass int(value)")
         if isinstance(value, (bool, str)) and isinstance(value, kind):
             return value
         number = plain_number(value)
         if isinstance(number, _NUMBERS.get(kind, ())):
             return kind(number)
-        raise ColumnTypeError(f"wants {kind.__name__}, got {type(value).__name__}: give {kind.__name__}(value)")
+        raise ColumnTypeError(f"expects {kind.__name__}, got {type(value).__name__}: pass {kind.__name__}(value)")
 
     def build(self) -> list[list[Buffer]]:
         """Give the data file and the meta file."""
@@ -309,7 +310,7 @@ class XSVFormat(TextFormat):
                 return {name: kind(value) for (name, kind), value in zip(columns, values, strict=True)}
             except ValueError as error:
                 raise CorruptShardError(
-                    f"{shard}, row {row}: the line does not hold its {len(columns)} columns: {error}",
+                    f"{shard}, row {row}: the line does not have the {len(columns)} columns of the dataset: {error}",
                     shard=shard,
                     row=row,
                 ) from error
@@ -362,7 +363,7 @@ class DelimitedBuilder(TextBuilder):
         pairs = zip(values, texts, fields, strict=False)
         name = next(name for name, text, field in pairs if text != field or self._newline in text)
         raise ColumnValueError(
-            f"column {name!r} contains the separator {self._separator!r} or the newline {self._newline!r}, or ends in"
-            " a piece of one, and this format has no quoting: use JSONWriter or MDSWriter",
+            f"column {name!r} contains the separator {self._separator!r} or the newline {self._newline!r}, or ends"
+            " with a part of one, and this format has no quoting: use JSONWriter or MDSWriter",
             column=name,
         )

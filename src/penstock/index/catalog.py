@@ -32,7 +32,12 @@ class Catalog(Protocol):
 
 
 catalogs: Registry[Callable[[], Catalog]] = Registry(
-    "catalog", group="penstock.catalogs", builtin={"mosaic": "penstock.index.mosaic_json:MosaicCatalog"}
+    "catalog",
+    group="penstock.catalogs",
+    builtin={
+        "mosaic": "penstock.index.mosaic_json:MosaicCatalog",
+        "files": "penstock.index.files_json:FilesCatalog",
+    },
 )
 
 
@@ -55,14 +60,14 @@ def parse_index(data: bytes, where: str) -> Index:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptIndexError(
-            f"Index file at {where} is empty or corrupted: {error}. Write it again, or fetch it anew", where=where
+            f"Index file at {where} is empty or corrupted: {error}. Download or write it again", where=where
         ) from error
     if not isinstance(document, dict):
         raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
     name = document.get("catalog", "mosaic")
     if not isinstance(name, str) or name not in catalogs:
         raise BadIndexError(
-            f"Index file at {where} is of the unknown catalog {name!r}: known are {', '.join(catalogs.names())}."
-            " Install or import the package that registers it"
+            f"Index file at {where} names the unknown catalog {name!r}, and penstock knows only"
+            f" {', '.join(catalogs.names())}. Install or import the package that registers it"
         )
     return catalogs.get(name)().parse(document, where)

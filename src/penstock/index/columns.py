@@ -6,14 +6,16 @@ and can be written to a file and mapped again, which takes no time at all.
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from penstock.arrays_file import ArraysFile, ArraysWriter
 from penstock.index.shards import Column, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-_ALIGNED_TO = 64
 _NO_DIGESTS: Mapping[str, str] = {}
 
 
@@ -39,7 +40,10 @@ class ShardColumns(Sequence[ShardInfo]):
         first_file   n + 1
         is_packed    f      whether this is the packed form of the file before it
         num_bytes    f
-        name, digest, object: texts, as UTF-8 laid end to end, and where each ends in name_end, digest_end, object_end
+        name, digest, object, version: texts, as UTF-8 laid end to end, and where each ends in name_end, digest_end …
+        object_bytes        of each object, -1 if the index does not say
+        is_estimate  f      whether num_bytes is one; empty if none is
+        details             of all shards, laid end to end, and where each ends in details_end; empty if none has any
         digests_of   f      number of its kind of digests, a list of their names; values follow in that order
         first_digest f + 1
         span_file, span_object, span_offset  s   the stored file, sorted, in which object it lies, and from where on
@@ -64,7 +68,8 @@ class ShardColumns(Sequence[ShardInfo]):
                 [file.digests for file in files],
                 [is_packed for part in shard.parts for is_packed in ((False, True) if part.packed else (False,))],
             )
-            columns.add_shards(shard.layout, [shard.num_samples], len(files))
+            columns.add_estimates([not file.is_exact for file in files])
+            columns.add_shards(shard.layout, [shard.num_samples], len(files), [shard.details])
         return columns.build()
 
     def __len__(self) -> int:
@@ -112,6 +117,22 @@ class ShardColumns(Sequence[ShardInfo]):
         return self._sums(self._has_packed)
 
     @property
+    def content(self) -> str:
+        """Name the objects that shards are parts of, by their names and sizes; empty if the index says no sizes."""
+        if not self._has_objects:
+            return ""
+        return _digest(self._arrays["object"], self._arrays["object_end"], self._arrays["object_bytes"])
+
+    @property
+    def versions(self) -> str:
+        """Name the versions of these objects."""
+        return _digest(self._arrays["version"], self._arrays["version_end"]) if self._has_objects else ""
+
+    @property
+    def _has_objects(self) -> bool:
+        return bool((self._arrays["object_bytes"] >= 0).any())
+
+    @property
     def _has_packed(self) -> npt.NDArray[np.bool_]:
         """Whether the packed form of a file comes after it."""
         return np.append(self._arrays["is_packed"][1:], False)
@@ -136,62 +157,64 @@ class ShardColumns(Sequence[ShardInfo]):
             packed = self._file(stored) if has_packed else None
             parts.append(Part(self._file(file), packed, self._span(stored)))
             file = stored + 1
-        return ShardInfo(self.layouts[arrays["layout"][number]], int(arrays["num_samples"][number]), tuple(parts))
+        num_samples = int(arrays["num_samples"][number])
+        details = self._bytes("details", number) if len(arrays["details_end"]) else b""
+        return ShardInfo(self.layouts[arrays["layout"][number]], num_samples, tuple(parts), details)
 
     def _file(self, file: int) -> FileInfo:
         first = int(self._arrays["first_digest"][file])
         names = self._digest_kinds[self._arrays["digests_of"][file]]
         digests = {name: self._text("digest", first + place) for place, name in enumerate(names)}
-        return FileInfo(self._text("name", file), int(self._arrays["num_bytes"][file]), digests or _NO_DIGESTS)
+        num_bytes, is_estimate = int(self._arrays["num_bytes"][file]), self._arrays["is_estimate"]
+        is_exact = not len(is_estimate) or not is_estimate[file]
+        return FileInfo(self._text("name", file), num_bytes, digests or _NO_DIGESTS, is_exact)
 
     def _span(self, file: int) -> ObjectSpan | None:
         spans = self._arrays["span_file"]
         place = int(spans.searchsorted(file))
         if place == len(spans) or spans[place] != file:
             return None
-        name = self._text("object", int(self._arrays["span_object"][place]))
-        return ObjectSpan(name, int(self._arrays["span_offset"][place]), int(self._arrays["num_bytes"][file]))
+        number = int(self._arrays["span_object"][place])
+        object_bytes, version = int(self._arrays["object_bytes"][number]), self._text("version", number)
+        return ObjectSpan(
+            self._text("object", number),
+            int(self._arrays["span_offset"][place]),
+            int(self._arrays["num_bytes"][file]),
+            None if object_bytes < 0 else object_bytes,
+            version or None,
+        )
 
     def _text(self, kind: str, number: int) -> str:
+        return self._bytes(kind, number).decode("utf-8", "surrogatepass")
+
+    def _bytes(self, kind: str, number: int) -> bytes:
         ends = self._arrays[f"{kind}_end"]
         begin = int(ends[number - 1]) if number else 0
-        return self._arrays[kind][begin : ends[number]].tobytes().decode("utf-8", "surrogatepass")
+        return self._arrays[kind][begin : ends[number]].tobytes()
 
     # --- As bytes -------------------------------------------------------------------------------------------
 
     def dump(self) -> npt.NDArray[np.uint8]:
-        """Give everything as one run of bytes: the length of a description, the description, the arrays."""
-        end = 0
-        where: dict[str, tuple[str, int, int]] = {}
+        """Give everything as the bytes of one file."""
+        out = BytesIO()
+        writer = ArraysWriter(out)
         for name, array in self._arrays.items():
-            where[name] = array.dtype.str, len(array), end
-            end = _aligned(end + array.nbytes)
-        about = {"layouts": list(map(asdict, self.layouts)), "digests": self._digest_kinds, "arrays": where}
-        text = json.dumps(about).encode()
-        first = _aligned(8 + len(text))
-        data = np.zeros(first + end, np.uint8)
-        data[:8] = np.array([len(text)], "<u8").view(np.uint8)
-        data[8 : 8 + len(text)] = np.frombuffer(text, np.uint8)
-        for name, (_, _, offset) in where.items():
-            stored = self._arrays[name].view(np.uint8)
-            data[first + offset : first + offset + len(stored)] = stored
-        return data
+            writer.add(name, array.dtype.str, array.view(np.uint8))
+        writer.finish({"layouts": list(map(asdict, self.layouts)), "digests": self._digest_kinds})
+        return np.frombuffer(out.getbuffer(), np.uint8)
 
     @classmethod
     def load(cls, data: npt.NDArray[np.uint8]) -> ShardColumns:
         """Take what `dump` gave, maybe mapped from a file, without reading more of it than the description."""
-        size = int(data[:8].view("<u8")[0])
-        about = json.loads(data[8 : 8 + size].tobytes())
-        first = _aligned(8 + size)
-        arrays = {
-            name: data[first + offset :][: count * np.dtype(kind).itemsize].view(kind)
-            for name, (kind, count, offset) in about["arrays"].items()
-        }
-        return cls(list(map(_layout, about["layouts"])), list(map(tuple, about["digests"])), arrays)
+        file = ArraysFile(data, "a kept index")
+        return cls(list(map(_layout, file.about["layouts"])), list(map(tuple, file.about["digests"])), dict(file))
 
 
-def _aligned(position: int) -> int:
-    return -(-position // _ALIGNED_TO) * _ALIGNED_TO
+def _digest(*arrays: npt.NDArray[Any]) -> str:
+    hasher = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        hasher.update(array.tobytes())
+    return hasher.hexdigest()
 
 
 def _layout(fields: dict[str, Any]) -> ShardLayout:
@@ -213,11 +236,16 @@ class ColumnsBuilder:
         self._kinds: dict[tuple[str, ...], int] = {}
         self._digests_of: list[int] = []
         self._digests: list[str] = []
-        self._objects: dict[str, int] = {}
+        self._objects: dict[tuple[str, int | None, str | None], int] = {}
         self._spans: list[tuple[int, int, int]] = []
+        self._is_estimate: list[bool] = []
+        self._details: list[bytes] = []
 
-    def add_shards(self, layout: ShardLayout, num_samples: Sequence[int], num_files: int) -> None:
-        """Add shards of one layout and so many files each."""
+    def add_shards(
+        self, layout: ShardLayout, num_samples: Sequence[int], num_files: int, details: Sequence[bytes] = ()
+    ) -> None:
+        """Add shards of one layout and so many files each; details of all shards that are added, or of none."""
+        self._details += details
         number, _ = self._layouts.setdefault(id(layout), (len(self._layouts), layout))
         self._layout_of += [number] * len(num_samples)
         self._num_samples += num_samples
@@ -238,9 +266,13 @@ class ColumnsBuilder:
         self._digests_of += [kinds.setdefault(tuple(each), len(kinds)) for each in digests]
         self._digests += chain.from_iterable(each.values() for each in digests)
 
+    def add_estimates(self, is_estimate: Sequence[bool]) -> None:
+        """Say of the files added last whether their sizes are estimates; of all files that are added, or of none."""
+        self._is_estimate += is_estimate
+
     def add_span(self, file: int, span: ObjectSpan) -> None:
         """Say where the stored file lies that is so far ahead of those added last."""
-        number = self._objects.setdefault(span.basename, len(self._objects))
+        number = self._objects.setdefault((span.basename, span.object_bytes, span.version), len(self._objects))
         self._spans.append((len(self._names) + file, number, span.offset))
 
     def build(self) -> ShardColumns:
@@ -259,13 +291,26 @@ class ColumnsBuilder:
             "span_file": spans[:, 0].copy(),
             "span_object": spans[:, 1].copy(),
             "span_offset": spans[:, 2].copy(),
+            "object_bytes": np.array([-1 if size is None else size for _, size, _ in self._objects], np.int64),
+            "is_estimate": np.array(self._is_estimate if any(self._is_estimate) else [], np.bool_),
         }
-        for kind, texts in [("name", self._names), ("digest", self._digests), ("object", list(self._objects))]:
-            arrays[kind], arrays[f"{kind}_end"] = _text_arrays(texts)
+        texts = {
+            "name": self._names,
+            "digest": self._digests,
+            "object": [name for name, _, _ in self._objects],
+            "version": [version or "" for _, _, version in self._objects],
+        }
+        for kind, values in texts.items():
+            arrays[kind], arrays[f"{kind}_end"] = _text_arrays(values)
+        details = self._details if any(self._details) else []
+        arrays["details"], arrays["details_end"] = _byte_arrays(details)
         layouts = [layout for _, layout in self._layouts.values()]
         return ShardColumns(layouts, list(self._kinds), arrays)
 
 
 def _text_arrays(texts: list[str]) -> tuple[npt.NDArray[np.uint8], Int64Array]:
-    stored = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return _byte_arrays([text.encode("utf-8", "surrogatepass") for text in texts])
+
+
+def _byte_arrays(stored: list[bytes]) -> tuple[npt.NDArray[np.uint8], Int64Array]:
     return np.frombuffer(b"".join(stored), np.uint8), np.cumsum([*map(len, stored)], dtype=np.int64)

@@ -24,6 +24,9 @@ class EntryFormat(Protocol):
     part_suffixes: tuple[str, ...] = ("",)
     column_fields: tuple[str, ...] = ("column_names", "column_encodings", "column_sizes")
     setting_fields: tuple[str, ...] = ()  # what a layout's `settings` hold, as JSON can hold it
+    # Of a format of files that other programs write: names what its `unpack` writes, which is another version if that
+    # changes. Without one, a shard is read as it is stored.
+    raw_version: str = ""
 
     def dump_columns(self, columns: Sequence[Column]) -> dict[str, Any]:
         """Give the fields of an entry that describe the columns: those that `column_fields` names."""
@@ -42,7 +45,7 @@ class EntryFormat(Protocol):
         names, encodings = fields["column_names"], fields["column_encodings"]
         sizes = fields["column_sizes"] if "column_sizes" in self.column_fields else [None] * len(names)
         if not len(names) == len(encodings) == len(sizes):
-            raise IndexFieldError("has column names, encodings and sizes of different number")
+            raise IndexFieldError("has different numbers of column names, encodings and sizes")
         return tuple(map(Column, names, encodings, sizes))
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -64,6 +67,13 @@ formats: Registry[Callable[[], EntryFormat]] = Registry(
         "csv": "penstock.formats.text:CSVFormat",
         "tsv": "penstock.formats.text:TSVFormat",
         "xsv": "penstock.formats.text:XSVFormat",
+        "arrow": "penstock.formats.columnar.arrow:ArrowFormat",
+        "parquet": "penstock.formats.columnar.parquet:ParquetFormat",
+        "jsonl": "penstock.formats.lines.jsonl:JSONLinesFormat",
+        "csv_file": "penstock.formats.lines.csv:CSVFileFormat",
+        "tsv_file": "penstock.formats.lines.csv:TSVFileFormat",
+        "text": "penstock.formats.lines.text:TextFileFormat",
+        "webdataset": "penstock.formats.webdataset.format:WebDatasetFormat",
     },
 )
 

@@ -90,7 +90,7 @@ class MosaicCatalog:
             raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
         if document["version"] != VERSION:
             raise BadIndexError(
-                f"Index file at {where} has version {document['version']!r}, and only version {VERSION} can be read"
+                f"Index file at {where} has version {document['version']!r}, but penstock reads only version {VERSION}"
             )
         entries = document.get("shards")
         if not isinstance(entries, list):
@@ -146,7 +146,7 @@ class _EntryParser:
                 self._refuse(f"declares {num_samples} samples, more than its files can hold")
             return ShardInfo(layout, num_samples, parts)
         except KeyError as error:
-            self._refuse(f"lacks the field {error}")
+            self._refuse(f"has no field {error}")
 
     def parse_alike(self, entries: list[Any]) -> ShardColumns | None:
         """Parse entries that differ in nothing but their files, all at once; None: some differ, or one is wrong."""
@@ -167,8 +167,8 @@ class _EntryParser:
         if known is None:
             if name not in formats:
                 raise BadIndexError(
-                    f"{self._shard()} has unknown format {name!r}: known are {', '.join(formats.names())}. Install or"
-                    " import the package that registers it"
+                    f"{self._shard()} has the unknown format {name!r}, and penstock knows only"
+                    f" {', '.join(formats.names())}. Install or import the package that registers it"
                 )
             known = self._known[name] = _KnownFormat(name)
         return known
@@ -177,7 +177,7 @@ class _EntryParser:
         try:
             key = repr(values)
         except RecursionError:
-            self._refuse("has a field that is nested too deep")
+            self._refuse("has a field that is nested too deeply")
         layout = known.layouts.get(key)
         if layout is None:
             fields = dict(zip(known.fields, values, strict=True))
@@ -229,7 +229,7 @@ class _EntryParser:
     def _part(self, entry: dict[str, Any], raw_field: str, packed_field: str, compression: str | None) -> Part:
         packed = entry[packed_field]
         if (packed is None) != (compression is None):
-            self._refuse(f"has 'compression' {compression!r} that does not fit its '{packed_field}'")
+            self._refuse(f"has 'compression' {compression!r}, which does not fit its '{packed_field}'")
         raw = self._file(entry[raw_field], raw_field, MAX_SHARD_BYTES)
         if packed is None:
             if "object" in entry[raw_field]:
@@ -304,8 +304,8 @@ def _columns_of(known: _KnownFormat, layout: ShardLayout, entries: list[dict[str
 
 def _why_not(name: str) -> str:
     if not is_plain_name(name):
-        return "which is not a plain path below the dataset's folder"
+        return "which is not a plain path inside the folder of the dataset"
     return (
-        f"which no shard may be called: names that begin with a dot, {INDEX_NAME} and control characters are refused,"
+        f"which is not allowed: names that begin with a dot, {INDEX_NAME} and control characters are refused,"
         " because reading a dataset must not replace other files. Write the dataset under other names"
     )

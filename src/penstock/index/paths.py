@@ -44,7 +44,7 @@ def resolve_inside(folder: Path, basename: str) -> Path:
     root, target = os.path.realpath(folder), os.path.realpath(path)
     if os.path.commonpath([root, target]) != root:
         raise BadIndexError(
-            f"{path} leads outside the dataset's folder through a symbolic link: copy the file into the folder",
+            f"{path} leads outside the folder of the dataset through a symbolic link: copy the file into the folder",
             basename=basename,
         )
     return path

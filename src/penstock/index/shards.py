@@ -16,20 +16,34 @@ MAX_SHARD_BYTES = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One stored file: its name below the dataset's folder, its exact size, its digests by algorithm."""
+    """One stored file: its name below the dataset's folder, its size, its digests by algorithm.
+
+    The size of a raw file may be an estimate, if it shows only when the file is unpacked.
+    """
 
     basename: str
     num_bytes: int
     digests: Mapping[str, str] = field(default_factory=dict)
+    is_exact: bool = True
+
+    @property
+    def known_bytes(self) -> int | None:
+        """The size, if it is known."""
+        return self.num_bytes if self.is_exact else None
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectSpan:
-    """The bytes of a stored object, by its name below the dataset's folder, from `offset` on."""
+    """The bytes of a stored object, by its name below the dataset's folder, from `offset` on.
+
+    Where the index says so, the whole object must still have this size and version when it is read.
+    """
 
     basename: str
     offset: int
     num_bytes: int
+    object_bytes: int | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,7 @@ class Part:
         if span is not None and not (span.offset >= 0 and span.num_bytes == self.stored.num_bytes):
             raise BadIndexError(
                 f"{self.stored.basename} of {self.stored.num_bytes} bytes cannot be the {span.num_bytes} bytes of"
-                f" {span.basename} from {span.offset} on",
+                f" {span.basename} that begin at {span.offset}",
                 basename=self.stored.basename,
             )
 
@@ -91,6 +105,7 @@ class ShardInfo:
     layout: ShardLayout
     num_samples: int
     parts: tuple[Part, ...]
+    details: bytes = b""  # for its format alone, such as where its columns begin
 
     @property
     def name(self) -> str:

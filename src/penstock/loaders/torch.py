@@ -33,6 +33,9 @@ else:
 class StreamingDataLoader(DataLoader[Any]):
     """A `DataLoader` for a `StreamingDataset`: the same arguments, and a state that loads on any number of ranks.
 
+        loader = StreamingDataLoader(dataset, batch_size=32, num_workers=8)
+        loader.load_state_dict(state)  # if you have saved loader.state_dict()
+
     With any other dataset it works as torch's loader does, and has no state.
 
     It sets the batch size of the dataset. It counts the batches that your training loop has taken, not those that
@@ -41,8 +44,8 @@ class StreamingDataLoader(DataLoader[Any]):
     Args:
         dataset: The dataset.
         batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
-        columnar: Give batches as dicts of tensors, made from whole columns without making samples first. `num_workers`
-            then counts threads of this process, and columns that are not arrays come as lists.
+        columnar: Return batches as dicts of tensors, made from whole columns without making samples first. Then
+            `num_workers` counts threads of this process, and columns that are not arrays come as lists.
         warn_when_waiting: Warn once if the training loop waits much for data, with the reason that the counts show.
         **options: All other arguments of torch's loader.
     """
@@ -71,7 +74,10 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         for name in ("shuffle", "sampler", "batch_sampler"):
             if options.get(name):
-                raise ConfigError(f"{name}= is the dataset's business: set the order there, with shuffle=True")
+                raise ConfigError(
+                    f"a StreamingDataLoader takes no {name}=: the dataset decides the order, so pass shuffle=True"
+                    " to the dataset"
+                )
         _agree_on_batch_size(dataset, batch_size)
         self._columnar = dataset.columnar if columnar is None else columnar
         self._num_threads = 0
@@ -85,7 +91,10 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._columnar:
             dataset.check_columnar()
             if options.get("collate_fn") is not None:
-                raise ConfigError("columnar batches are not collated from samples: leave out collate_fn= or columnar=")
+                raise ConfigError(
+                    "columnar batches are read as whole columns, so collate_fn= is never called: leave out"
+                    " collate_fn= or columnar="
+                )
             self._num_threads = int(options.pop("num_workers", 0))
             self._threads_ahead = int(options.pop("prefetch_factor", None) or _BATCHES_AHEAD)
             options = {name: value for name, value in options.items() if name not in _FOR_PROCESSES}
@@ -138,13 +147,13 @@ class StreamingDataLoader(DataLoader[Any]):
     @overload
     def stats(self, *, by_worker: bool = ..., flat: Literal[True]) -> dict[str, float]: ...
     def stats(self, *, by_worker: bool = False, flat: bool = False) -> Stats | dict[str, float]:
-        """Give the counts of the dataset, and how long the training loop waited for the batches of this loader.
+        """Return the counts of the dataset, and how long your training loop waited for the batches of this loader.
 
-        Nothing is counted if the dataset is no `StreamingDataset`.
+        It counts nothing if the dataset is not a `StreamingDataset`.
 
         Args:
-            by_worker: Give the counts of each worker, too.
-            flat: Give numbers by dotted name, for loggers, instead of an object with named fields.
+            by_worker: Also return the counts of each worker.
+            flat: Return a dict of numbers by dotted name, for loggers, instead of an object with named fields.
         """
         loop = self._delivered.stats()
         stats = self._streaming.count(loop=loop, by_worker=by_worker) if self._is_streaming else Stats()
@@ -157,7 +166,9 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def _streaming(self) -> StreamingDataset:
         if not isinstance(self.dataset, StreamingDataset):
-            raise ConfigError(f"this loader reads a {type(self.dataset).__name__}: only a StreamingDataset has that")
+            raise ConfigError(
+                f"this loader reads a {type(self.dataset).__name__}, and only loaders of a StreamingDataset can do this"
+            )
         return self.dataset
 
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
@@ -195,14 +206,15 @@ _BATCHES_AHEAD = 4
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:
     if batch_size is None:
         if dataset.batch_size is None:
-            raise ConfigError("neither loader nor dataset has a batch size: pass batch_size= to the loader")
+            raise ConfigError("neither the loader nor the dataset has a batch size: pass batch_size= to the loader")
     elif dataset.batch_size is None:
         dataset.batch_size = batch_size
     elif dataset.batch_size != batch_size:
         # Workers take whole batches in turn: only if both agree is what was delivered the beginning of the order, so
         # that a state says where it ended.
         warnings.warn(
-            f"the loader has batch_size={batch_size} and its dataset {dataset.batch_size}: both use the loader's now",
+            f"the loader has batch_size={batch_size} but its dataset has batch_size={dataset.batch_size}: both use"
+            f" {batch_size} from now on",
             stacklevel=3,
         )
         dataset.batch_size = batch_size

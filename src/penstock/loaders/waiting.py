@@ -25,7 +25,7 @@ _WORK = {
     "decoding": "decoding values",
     "transforming": "your transforms (`sample_transform`, `batch_transform` or `get_item`)",
     "collating": "collating samples to batches",
-    "reading": "taking stored values out of shards",
+    "reading": "reading stored values from shards",
 }
 
 
@@ -79,14 +79,15 @@ def explain_waiting(
         reason = _explain_store(before, after, training_s, passed_s, limit)
     elif num_workers and busy_s < _IDLE * capacity_s:
         reason = (
-            f"The workers are idle {1 - busy_s / capacity_s:.0%} of the time, so what takes long is handing batches"
-            " over to this process: make batches smaller, or read whole columns in threads with columnar=True"
+            f"The workers are idle {1 - busy_s / capacity_s:.0%} of the time, so passing batches to this process"
+            " is what takes long: make batches smaller, or read whole columns in threads with columnar=True"
         )
     else:
         reason = _explain_work(spent, num_workers, num_processors)
     return (
-        f"in the last {passed_s:.0f} s the training loop waited {waiting_s / passed_s:.0%} of the time for data."
-        f" {reason}. See docs/waiting.md; warn_when_waiting=False or {VARIABLE}=0 turns this warning off"
+        f"in the last {passed_s:.0f} s, the training loop waited for data {waiting_s / passed_s:.0%} of the time."
+        f" {reason}. See docs/waiting.md; to turn this warning off, pass warn_when_waiting=False or set"
+        f" {VARIABLE}=0"
     )
 
 
@@ -100,14 +101,15 @@ def _explain_store(before: Stats, after: Stats, training_s: float, passed_s: flo
     if again and again >= _MUCH_AGAIN * downloads:
         size = "" if limit is None else f" of {format_bytes(limit)}"
         return (
-            f"The cache is too small: {again} of the {downloads} shards fetched in this time had been fetched before"
-            f" and were removed to make room. Raise the cache_limit{size}, or lower shuffle_block_size"
+            f"The cache is too small: {again} of the {downloads} shards fetched in this time had been fetched"
+            f" before and were removed to make room. Raise the cache_limit{size}, or lower shuffle_block_size"
         )
     num_bytes = after.bytes - before.bytes
     needed = "more" if training_s <= 0 else f"{format_bytes(num_bytes / training_s)}/s"
     return (
-        f"The store is too slow: samples came at {format_bytes(num_bytes / passed_s)}/s, and training needs {needed}."
-        " Bring the data nearer, compress the shards, or fetch them beforehand with `penstock cache warm`"
+        f"The store is too slow: samples came at {format_bytes(num_bytes / passed_s)}/s, but training needs"
+        f" {needed}. Move the data closer, compress the shards, or fetch them in advance with `penstock cache"
+        " warm`"
     )
 
 
@@ -116,8 +118,11 @@ def _explain_work(spent: dict[str, float], num_workers: int, num_processors: int
     share = spent[largest] / max(1e-9, sum(spent.values()))
     what = f"Most of the time ({share:.0%}) goes to {_WORK[largest]}"
     if num_workers < num_processors:
-        return f"{what}: use more workers (num_workers={num_workers} now, and there are {num_processors} processors)"
+        return (
+            f"{what}: use more workers (you have num_workers={num_workers}, and this machine has {num_processors}"
+            " processors)"
+        )
     return (
-        f"{what}, and there are no more processors than workers ({num_workers}): do that work when you write the"
-        " dataset, read only the columns you need, or give the job more processors"
+        f"{what}, and there are already as many workers ({num_workers}) as processors: do that work when you write"
+        " the dataset, read only the columns you need, or give the job more processors"
     )

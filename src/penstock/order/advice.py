@@ -82,8 +82,8 @@ def check_world(plan: StreamPlan, world: World, num_bytes: int = 0, room: CacheR
     """
     if plan.epoch_size(0) < world.num_ranks and plan.options.epoch_end == "pad":
         warn_user(
-            f"an epoch has {plan.epoch_size(0)} samples for {world.num_ranks} ranks, so ranks share samples:"
-            " check that the dataset is as large as it should be"
+            f"an epoch has {plan.epoch_size(0)} samples for {world.num_ranks} ranks, so some ranks get the same"
+            " samples: check that the dataset is as large as it should be"
         )
     if not plan.options.shuffle or (plan.spans.num_samples <= _SMALL_SAMPLES and num_bytes <= _SMALL_BYTES):
         return
@@ -92,15 +92,15 @@ def check_world(plan: StreamPlan, world: World, num_bytes: int = 0, room: CacheR
     fetched_by = footprint.lanes_per_node * num_nodes / num_lanes
     if fetched_by > 1:
         warn_user(
-            f"{num_nodes} nodes do not divide {num_lanes} lanes, so each shard is fetched by up to "
-            f"{fetched_by:.0f} nodes: start the run with num_canonical_nodes={num_nodes}, or use a number of "
-            f"nodes that divides {num_lanes}"
+            f"{num_nodes} nodes do not divide {num_lanes} lanes evenly, so each shard is fetched by up to"
+            f" {fetched_by:.0f} nodes: start the run with num_canonical_nodes={num_nodes}, or use a number of"
+            f" nodes that divides {num_lanes}"
         )
     num_shards = _count_shards(plan)
     if footprint.shards_open < min(_FEW_SHARDS, num_shards):
         warn_user(
-            f"samples are shuffled among {footprint.shards_open} of {num_shards} shards at a time: "
-            f"{_how_to_shuffle_better(plan, world, room)}"
+            f"samples are shuffled among only {footprint.shards_open} of {num_shards} shards at a time:"
+            f" {_how_to_shuffle_better(plan, world, room)}"
         )
 
 
@@ -143,16 +143,16 @@ def _how_to_need_less(
     plan: StreamPlan, world: World, room: CacheRoom, block_size: int | None, *, is_resumed: bool
 ) -> str:
     if is_resumed:
-        return ", since the loaded state says how many that are"
+        return ", because the loaded state fixes how many shards that is"
     if block_size is not None:
         fits = _with_block(plan, world, block_size)
         return (
-            f", or shuffle_block_size={block_size}, which shuffles among {fits.shards_open} of {_count_shards(plan)} "
-            "shards at a time"
+            f", or set shuffle_block_size={block_size}, which shuffles among {fits.shards_open} of"
+            f" {_count_shards(plan)} shards at a time"
         )
     if plan.options.shuffle and room.holds(_unshuffled(plan, world)):
-        return ", or give up shuffle=True: this limit holds too few shards to shuffle among"
-    return "; no order of these shards needs so little"
+        return ", or leave out shuffle=True: this limit has room for too few shards to shuffle among"
+    return "; this limit is too small for these shards in any order"
 
 
 def largest_block_that_fits(plan: StreamPlan, world: World, room: CacheRoom) -> int | None:

@@ -210,8 +210,8 @@ class Lane:
         numbers = np.arange(low, high, dtype=np.int64)
         entry = (numbers - self.first) // self.pace.bundle * self.pace.rate - self.lead
         # Where a window begins costs a little to say: over many of them, some marks to go by are enough.
-        marks = np.unique(np.linspace(window, last, _MAX_MARKS).astype(np.int64))
-        starts = [self.start(mark) for mark in marks.tolist()]
+        marks = sorted({*np.linspace(window, last, _MAX_MARKS).astype(np.int64).tolist()})
+        starts = [self.start(mark) for mark in marks]
         places = np.interp(entry, marks, starts).astype(np.int64)
         return (
             np.concatenate([open_now, self.layout.shards[numbers]]),

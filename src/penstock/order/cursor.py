@@ -22,7 +22,7 @@ class Cursor:
 
     def __post_init__(self) -> None:
         if self.epoch < 0 or self.position < 0:
-            raise ResumeError(f"epoch {self.epoch}, position {self.position} is no place in a run: both count from 0")
+            raise ResumeError(f"epoch {self.epoch}, position {self.position} does not exist: both count from 0")
 
 
 def read_state(state: Mapping[str, Any], *, order: str) -> Cursor:
@@ -30,12 +30,12 @@ def read_state(state: Mapping[str, Any], *, order: str) -> Cursor:
     version = state.get("version")
     if version != STATE_VERSION:
         raise ResumeError(
-            f"the state has version {version!r} and this release reads {STATE_VERSION}: load it with the "
-            "release that wrote it, or start the epoch anew"
+            f"the state has version {version!r}, but this release reads version {STATE_VERSION}: load it with the"
+            " release that wrote it, or start the epoch from the beginning"
         )
     kind = state.get("order")
     if kind != order:
-        raise ResumeError(f"the state is of order {kind!r} and this run uses {order!r}: set order={kind!r}")
+        raise ResumeError(f"the state was saved with order={kind!r}, but this run uses {order!r}: set order={kind!r}")
     return Cursor(epoch=int(state["epoch"]), position=int(state["position"]))
 
 
@@ -43,6 +43,6 @@ def check_fingerprint(state: Mapping[str, Any], fingerprint: str) -> None:
     """Refuse a state of another dataset or of another order."""
     if state["fingerprint"] != fingerprint:
         raise ResumeError(
-            f"the state's fingerprint {state['fingerprint']} is not this run's {fingerprint}: it belongs to another "
-            "dataset or to other settings"
+            f"the fingerprint {state['fingerprint']} of the state is not the one of this run, {fingerprint}: the"
+            " state belongs to another dataset or to other settings"
         )

@@ -11,9 +11,10 @@ import numpy as np
 
 from penstock.order.base import orders
 from penstock.order.batching import UnitOrder, Units
-from penstock.order.mixed import MIX_ROWS, MixedOrder, Segment, StreamOrder, Version
+from penstock.order.mixed import MIX_ROWS, MixedOrder, Segment, Version
 from penstock.order.schedule import MixSchedule
 from penstock.order.sequential import EndToEnd
+from penstock.order.stream_ids import StreamOrder
 from penstock.order.weights import apportion
 
 if TYPE_CHECKING:

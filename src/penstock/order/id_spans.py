@@ -22,7 +22,7 @@ class IdSpans:
     def __init__(self, lengths: Sequence[int] | Int64Array) -> None:
         sizes = np.asarray(lengths, dtype=np.int64)
         if sizes.ndim != 1 or (sizes < 0).any():
-            raise ConfigError("shard lengths must be a flat list of numbers that are not negative")
+            raise ConfigError("shard lengths must be a flat list of numbers, none of them negative")
         self.starts: Int64Array = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=self.starts[1:])
         self.num_samples = int(self.starts[-1])

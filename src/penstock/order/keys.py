@@ -31,6 +31,17 @@ def fold(*words: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(ascii(plain).encode(), digest_size=8).digest(), "little")
 
 
+def fold_each(numbers: range, *words: int | str) -> UInt64Array:
+    """Give the keys of words that are followed by each of some numbers: `fold(*words, number)`, three times as fast."""
+    begun = hashlib.blake2b(ascii(words)[:-1].encode(), digest_size=8)
+    digests = bytearray()
+    for number in numbers:
+        each = begun.copy()
+        each.update(b", %d)" % number)
+        digests += each.digest()
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
 def draw(key: int, counters: UInt64Array) -> UInt64Array:
     """Give one well mixed 64-bit number for each counter: random access into the stream of a key."""
     mixed = counters * _GOLDEN
@@ -67,6 +78,22 @@ def permutation(key: int, size: int) -> Int64Array:
     packed.sort()
     packed &= (np.uint64(1) << num_bits) - np.uint64(1)
     return packed.view(np.int64)
+
+
+def shuffle_each(keys: UInt64Array, sizes: Int64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """Shuffle 0 … size − 1 for each of some keys as `permutation` does: one row each, and where rows have numbers."""
+    numbers = np.arange(int(sizes.max(initial=0)), dtype=np.uint64)
+    num_bits = np.array([max(size - 1, 0).bit_length() for size in sizes.tolist()], dtype=np.uint64)[:, None]
+    packed = numbers * _GOLDEN + keys[:, None]
+    _mix(packed)
+    packed >>= num_bits
+    packed <<= num_bits
+    packed |= numbers
+    is_number = numbers.view(np.int64) < sizes[:, None]
+    packed[~is_number] = np.uint64(2**64 - 1)  # the end of a row, wherever it is sorted
+    packed.sort(axis=1)
+    packed &= (np.uint64(1) << num_bits) - np.uint64(1)
+    return packed.view(np.int64), is_number
 
 
 _INDEX_BITS = np.uint64(18)

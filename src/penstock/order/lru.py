@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
+
+_weight_of = itemgetter(0)
 
 
 class LRU(Generic[T]):
@@ -20,7 +23,7 @@ class LRU(Generic[T]):
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self._limit, self._heaviest = limit, 1
         self._kept: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[LRU[T]], tuple[int]]:
@@ -38,6 +41,12 @@ class LRU(Generic[T]):
         return found[1]
 
     def _make_room(self, weight: int) -> None:
+        self._heaviest = max(weight, self._heaviest)
         with contextlib.suppress(KeyError):
-            while sum(kept for kept, _ in list(self._kept.values())) + weight > self._limit:
+            while self._weigh() + weight > self._limit:
                 self._kept.popitem(last=False)
+
+    def _weigh(self) -> int:
+        if self._heaviest == 1:
+            return len(self._kept)
+        return sum(map(_weight_of, list(self._kept.values())))

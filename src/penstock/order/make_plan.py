@@ -61,7 +61,8 @@ class RunSettings:
         if order == MOSAIC:
             _check_mosaic(self)
         else:
-            orders.get(order)  # an unknown one is an error, also where nothing is shuffled
+            if order not in orders:  # also where nothing is shuffled
+                raise ConfigError(f"unknown order {order!r}: use one of {', '.join([MOSAIC, *orders.names()])}")
             _native_options(order, self, num_ranks=1, global_batch_size=1)
 
 
@@ -115,10 +116,12 @@ def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) 
     named = settings.order or (MOSAIC if of_mosaic else None)
     if of_mosaic and named != MOSAIC:
         given = ", ".join(f"{name}={getattr(settings, name)!r}" for name in of_mosaic)
-        raise ConfigError(f"{given} can only mean order='mosaic', not {named!r}: leave one of them out")
+        raise ConfigError(f"{given} works only with order='mosaic', not with {named!r}: leave out one of them")
     begun = None if state is None else _order_of(state)
     if named and begun and named != begun:
-        raise ResumeError(f"the state is of order {begun!r} and this run names {named!r}: set order={begun!r}")
+        raise ResumeError(
+            f"the state was saved with order={begun!r}, but this run has order={named!r}: set order={begun!r}"
+        )
     return named or begun or NATIVE
 
 
@@ -128,8 +131,8 @@ def _order_of(state: Mapping[str, Any]) -> str:
     if "sample_in_epoch" in state:
         return MOSAIC
     raise ResumeError(
-        f"the state has the fields {', '.join(state) or 'none'}, which are neither penstock's nor MosaicML's:"
-        " load a state_dict as it was saved"
+        f"the state has the fields {', '.join(state) or 'none'}, which are neither penstock's nor MosaicML's: load"
+        " a state_dict as it was saved"
     )
 
 
@@ -153,7 +156,9 @@ def _native_options(order: str, settings: RunSettings, num_ranks: int, global_ba
 
 def _check_mosaic(settings: RunSettings) -> None:
     if settings.epoch_end != "pad" or settings.schedule is not None:
-        raise ConfigError("order='mosaic' has neither epoch_end nor schedule: leave them out, or use order='native'")
+        raise ConfigError(
+            "epoch_end and schedule do not work with order='mosaic': leave them out, or use order='native'"
+        )
 
 
 def _mosaic_options(settings: RunSettings, batch_size: int | None) -> MosaicOptions:

@@ -10,17 +10,17 @@ block are small and share some slots of it. Within its block a lane is shuffled,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from penstock.order.keys import fold, permutation, sort_groups
 from penstock.order.lanes import lane_length
 from penstock.order.lru import LRU
-from penstock.order.small_streams import SmallStreams, rank_among_equals
+from penstock.order.small_streams import SmallStreams, group_equals, rank_among_equals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.types import Int64Array
 
@@ -28,17 +28,25 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1 << 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
-    """A run of rows of one lane: for each, the stream and the sample's index in it.
+class MixedStream(NamedTuple):
+    """What a stream has in a run of rows: at which of them its samples are, rising, and their indexes in the stream.
 
     For a stream with lanes the index counts the samples that this lane has taken in the segment; for a
     small stream, all that the segment has taken.
     """
 
+    stream: int
+    rows: Int64Array  # counted from the first of the run
+    indexes: range | Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """A run of rows of one lane, by the streams that they belong to."""
+
     first_row: int
-    streams: Int64Array
-    indexes: Int64Array
+    num_rows: int
+    parts: tuple[MixedStream, ...]
 
 
 class Mixer:
@@ -68,6 +76,7 @@ class Mixer:
         self._blocks_at_once = max(1, ROWS_AT_ONCE // block_rows)
         self._mixed: LRU[Mixed] = LRU(num_lanes + 1)
         self._tails: LRU[list[Mixed]] = LRU(1)
+        self._kept_shares: LRU[tuple[Int64Array, Int64Array]] = LRU(4)
 
     def rows(self, lane: int, row: int) -> Mixed:
         """Give a run of blocks of a lane that holds a row, or what is left after the last whole block."""
@@ -116,10 +125,12 @@ class Mixer:
             if num_rows > 0:
                 mixed = self.rows(lane, block * self.block_rows)
                 skipped = block * self.block_rows - mixed.first_row
-                seen = mixed.streams[skipped : skipped + num_rows]
-                counted = np.bincount(seen, minlength=len(self.counts))
-                by_lane[:, lane] += np.where(self.is_small, 0, counted)
-                small += np.where(self.is_small, counted, 0)
+                for stream, rows, _ in mixed.parts:
+                    before, after = np.searchsorted(rows, (skipped, skipped + num_rows)).tolist()
+                    if self.is_small[stream]:
+                        small[stream] += after - before
+                    else:
+                        by_lane[stream, lane] += after - before
         return by_lane, small
 
     def _below(self, bound: int, row: int) -> Int64Array:
@@ -136,52 +147,69 @@ class Mixer:
     def _mix_blocks(self, lane: int, block: int, num_blocks: int) -> Mixed:
         """Mix some blocks of a lane in a row, each within itself."""
         row, num_rows = block * self.block_rows, num_blocks * self.block_rows
-        streams = np.empty(num_rows, dtype=np.int64)
-        indexes = np.empty(num_rows, dtype=np.int64)
-        is_laned = np.ones(num_rows, dtype=bool)
+        parts: list[MixedStream] = []
+        laned_rows: Int64Array | None = None  # all of them
         if self._small is not None:
-            small_rows, slots = self._small_slots(lane, row, num_rows)
+            small_rows, slots = self._small_slots(lane, block, num_blocks)
             numbers, small_indexes = self._small.blocks(block, num_blocks)
             slots -= self._small_slots_before(block)
-            streams[small_rows], indexes[small_rows] = self._small_numbers[numbers[slots]], small_indexes[slots]
+            streams = self._small_numbers[numbers[slots]]
+            parts += _by_stream(streams, small_rows, small_indexes[slots])
+            is_laned = np.ones(num_rows, dtype=bool)
             is_laned[small_rows] = False
-        below = np.array([self._in_lane(bound, lane, row, num_blocks) for bound in self._bounds])
+            laned_rows = np.flatnonzero(is_laned)
+        floors, staggered = self._shares("blocks", block, num_blocks)
+        below = floors + (staggered + lane >= self.num_lanes)
         taken = below[1:] - below[:-1]  # [stream][block], and one more: what comes after the last
         counts = np.diff(taken, axis=1).T
         labels = np.repeat(np.tile(np.arange(len(self._laned)), num_blocks), counts.ravel())
         if self._is_shuffled:
             labels = labels[self._shuffle(lane, block, counts.sum(axis=1))]
-        streams[is_laned] = self._laned[labels]
-        indexes[is_laned] = taken[:, 0][labels] + rank_among_equals(labels)
-        return Mixed(first_row=row, streams=streams, indexes=indexes)
+        for label, places in group_equals(labels):
+            rows = places if laned_rows is None else laned_rows[places]
+            first = int(taken[label, 0])
+            parts.append(MixedStream(int(self._laned[label]), rows, range(first, first + len(rows))))
+        return Mixed(first_row=row, num_rows=num_rows, parts=tuple(parts))
 
-    def _in_lane(self, bound: int, lane: int, row: int, num_blocks: int) -> Int64Array:
-        """Count a lane's samples below a bound where each of some blocks begins, and after the last."""
-        floors, staggered = self._ahead(bound, row, num_blocks, self.block_rows)
-        in_lane: Int64Array = floors + (staggered + lane >= self.num_lanes)
-        return in_lane
+    def _shares(self, of: Literal["blocks", "small"], block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
+        """Give what `_ahead` does for all bounds where blocks begin, or of the small streams row by row.
+
+        It is the same for every lane, and kept for the lanes to come: all but the stagger of its thresholds.
+        """
+        row = block * self.block_rows
+
+        def compute() -> tuple[Int64Array, Int64Array]:
+            if of == "small":
+                return self._ahead(self._bounds[0], row, num_blocks * self.block_rows, 1)
+            pairs = [self._ahead(bound, row, num_blocks, self.block_rows) for bound in self._bounds]
+            return np.stack([floors for floors, _ in pairs]), np.stack([staggered for _, staggered in pairs])
+
+        return self._kept_shares((of, block), compute)
 
     def _ahead(self, bound: int, row: int, num_steps: int, step: int) -> tuple[Int64Array, Int64Array]:
         """Give row · bound / size for evenly spaced rows: the whole part, and the rest in parts of a lane."""
         # Counted from the first row, products fit in 64 bits whatever the size.
         whole, rest = divmod(row * bound, self.size)
         ahead = rest + np.arange(num_steps + 1, dtype=np.int64) * (step * bound)
-        return whole + ahead // self.size, (ahead % self.size) * self.num_lanes // self.size
+        floors, rests = np.divmod(ahead, self.size)
+        return whole + floors, rests * self.num_lanes // self.size
 
     def _shuffle(self, lane: int, block: int, sizes: Int64Array) -> Int64Array:
         if self.block_rows <= ROWS_AT_ONCE:
             return sort_groups(fold("mix", self._key, lane), block, sizes)
         return permutation(fold("mix", self._key, lane, block), int(sizes[0]))
 
-    def _small_slots(self, lane: int, row: int, num_rows: int) -> tuple[Int64Array, Int64Array]:
+    def _small_slots(self, lane: int, block: int, num_blocks: int) -> tuple[Int64Array, Int64Array]:
         """Find the rows where a lane has a slot of small streams, and number these slots over all lanes."""
         num_lanes = self.num_lanes
-        floors, staggered = self._ahead(self._bounds[0], row, num_rows, 1)
+        floors, staggered = self._shares("small", block, num_blocks)
         in_lane = floors + (staggered + lane >= num_lanes)
-        in_lanes_before = lane * floors + np.maximum(0, lane - num_lanes + staggered)
-        in_all = num_lanes * floors + staggered
-        rows = np.flatnonzero(np.diff(in_lane))
-        return rows, in_all[rows] + in_lanes_before[rows + 1] - in_lanes_before[rows]
+        rows = np.flatnonzero(in_lane[1:] != in_lane[:-1])
+        before, after = (
+            lane * floors[at] + np.maximum(0, lane - num_lanes + staggered[at])  # in the lanes before this one
+            for at in (rows, rows + 1)
+        )
+        return rows, num_lanes * floors[rows] + staggered[rows] + after - before
 
     def _mix_tail(self) -> list[Mixed]:
         """Mix what is left after the last whole block: streams end to end, then each lane shuffled."""
@@ -200,5 +228,12 @@ class Mixer:
         for lane, in_lane in enumerate(lanes):
             streams = labels[lane :: self.num_lanes]
             indexes = np.where(self.is_small[streams], over_all[lane :: self.num_lanes], in_lane)
-            mixed.append(Mixed(first_row=self.num_blocks * self.block_rows, streams=streams, indexes=indexes))
+            parts = tuple(_by_stream(streams, np.arange(len(streams)), indexes))
+            mixed.append(Mixed(first_row=self.num_blocks * self.block_rows, num_rows=len(streams), parts=parts))
         return mixed
+
+
+def _by_stream(streams: Int64Array, rows: Int64Array, indexes: Int64Array) -> Iterator[MixedStream]:
+    """Sort rows, given with their streams and indexes, by stream."""
+    for stream, places in group_equals(streams):
+        yield MixedStream(stream, rows[places], indexes[places])

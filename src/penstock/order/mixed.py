@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +14,9 @@ from penstock.order.base import LooksAhead
 from penstock.order.keys import fold
 from penstock.order.lanes import Chunk, lane_length, read_lanes
 from penstock.order.lru import LRU
-from penstock.order.mix import Mixed, Mixer
+from penstock.order.mix import ROWS_AT_ONCE, Mixed, Mixer
 from penstock.order.rows_taken import Exchange, advance_all, take_from_all
+from penstock.order.stream_ids import ScatteredIds, StreamOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,15 +26,8 @@ if TYPE_CHECKING:
 
 # Rows of a lane that are mixed together when batches do not ask for something else.
 MIX_ROWS = 1 << 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOrder:
-    """One stream: its name, its own order, and the id of its first sample in the dataset."""
-
-    name: str
-    order: Order
-    first_id: int
+# Samples of a small stream that are read together, if its share is as large: lanes have them in turn.
+_MIN_SCATTERED, _MAX_SCATTERED = 1 << 10, 1 << 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +53,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Phase:
+class Phase:
     """A segment ready for use: where it ends or is cut short, and the rows taken of every stream where it begins."""
 
     segment: Segment
@@ -80,7 +73,7 @@ class EpochMix:
         names = {name for version in versions for segment in version.segments for name in segment.names}
         rows_taken = {name: np.zeros(num_lanes, dtype=np.int64) for name in sorted(names)}
         self.exchanges = {name: Exchange() for name in rows_taken}
-        self.phases: list[_Phase] = []
+        self.phases: list[Phase] = []
         for version, following in zip(versions, [*versions[1:], None], strict=True):
             phases, ends = self._plan(version, rows_taken)
             closed = {name: self.exchanges[name].close(rows_taken[name], ends[name]) for name in rows_taken}
@@ -96,7 +89,7 @@ class EpochMix:
             self.phases += phases
         self.size = self.phases[-1].stop if self.phases else 0
 
-    def rows_taken_at(self, phase: _Phase, position: int) -> dict[str, Int64Array]:
+    def rows_taken_at(self, phase: Phase, position: int) -> dict[str, Int64Array]:
         """Count the rows of every stream that its lanes have taken before a position of a phase."""
         offset = min(position - phase.segment.start, phase.segment.size)
         by_lane, small = phase.mixer.taken_at(offset)
@@ -116,7 +109,7 @@ class EpochMix:
                 rows_taken = self.rows_taken_at(phase, min(position, phase.stop))
         return {name: int(rows.sum()) for name, rows in rows_taken.items()}
 
-    def _plan(self, version: Version, rows_taken: dict[str, Int64Array]) -> tuple[list[_Phase], dict[str, Int64Array]]:
+    def _plan(self, version: Version, rows_taken: dict[str, Int64Array]) -> tuple[list[Phase], dict[str, Int64Array]]:
         phases = []
         for segment in version.segments:
             mixer = Mixer(
@@ -127,7 +120,7 @@ class EpochMix:
                 is_shuffled=self._is_shuffled,
             )
             stop = segment.start + segment.size
-            phases.append(_Phase(segment=segment, stop=stop, mixer=mixer, rows_taken=rows_taken))
+            phases.append(Phase(segment=segment, stop=stop, mixer=mixer, rows_taken=rows_taken))
             rows_taken = self.rows_taken_at(phases[-1], stop)
         return phases, rows_taken
 
@@ -150,6 +143,7 @@ class MixedOrder:
         self._versions_of, self._is_shuffled = versions_of, is_shuffled
         self._epochs: LRU[EpochMix] = LRU(2)
         self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
+        self._scattered = ScatteredIds(2 * ROWS_AT_ONCE * num_lanes + 4 * _MIN_SCATTERED * len(streams))
 
     @property
     def looks_ahead(self) -> bool:
@@ -169,7 +163,7 @@ class MixedOrder:
         mix = self.mix(epoch)
         segment = mix.phases[0].segment
         if len(mix.phases) == 1 and len(segment.names) == 1:
-            return self._read_alone(epoch, self._streams[segment.names[0]], positions)
+            return self._streams[segment.names[0]].spaced(epoch, positions)
 
         def chunk_at(lane: int, place: int) -> Chunk:
             position = place * self._num_lanes + lane
@@ -217,57 +211,44 @@ class MixedOrder:
             is_shuffled=self._is_shuffled,
         )
 
-    def _read_alone(self, epoch: int, stream: StreamOrder, positions: range) -> Int64Array:
-        """Read the only stream there is: positions number its samples, pass after pass."""
-        size, parts = stream.order.num_samples, []
-        while positions:
-            pass_id = positions.start // size
-            begin = pass_id * size
-            num_here = len(range(positions.start, min(positions.stop, begin + size), positions.step))
-            here = positions[:num_here]
-            parts.append(stream.order.ids(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step)))
-            positions = positions[num_here:]
-        if len(parts) == 1:
-            return parts[0] + stream.first_id if stream.first_id else parts[0]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *parts]) + stream.first_id
-
-    def _read(self, epoch: int, mix: EpochMix, phase: _Phase, lane: int, mixed: Mixed) -> Chunk:
+    def _read(self, epoch: int, mix: EpochMix, phase: Phase, lane: int, mixed: Mixed) -> Chunk:
         local_lane = (lane - phase.segment.start) % self._num_lanes
         first = phase.segment.start + mixed.first_row * self._num_lanes + local_lane
-        streams = mixed.streams[: lane_length(phase.stop - first, self._num_lanes, 0)]
-        ids = np.empty(len(streams), dtype=np.int64)
-        for stream in np.flatnonzero(np.bincount(streams)):
-            name = phase.segment.names[stream]
-            is_here = np.flatnonzero(streams == stream)
-            rows_taken, indexes = phase.rows_taken[name], mixed.indexes[is_here]
-            if phase.mixer.is_small[stream]:
-                numbers, step = take_from_all(rows_taken, indexes), 1
-            else:
-                numbers, step = (rows_taken[lane] + indexes) * self._num_lanes + lane, self._num_lanes
-            exchanged = mix.exchanges[name].apply(numbers)
-            if exchanged is numbers and name in self._streams and _is_evenly_spaced(numbers, step):
-                spaced = range(int(numbers[0]), int(numbers[-1]) + 1, step)
-                ids[is_here] = self._read_alone(epoch, self._streams[name], spaced)
-            else:
-                ids[is_here] = self._name(epoch, name, exchanged, step)
+        num_rows = min(mixed.num_rows, lane_length(phase.stop - first, self._num_lanes, 0))
+        ids = np.empty(num_rows, dtype=np.int64)
+        for stream, rows, indexes in mixed.parts:
+            num_here = len(rows) if num_rows == mixed.num_rows else int(np.searchsorted(rows, num_rows))
+            if num_here:
+                here = indexes[:num_here]
+                ids[rows[:num_here]] = self._read_stream(epoch, mix, phase, lane, stream, here)
         return first // self._num_lanes, ids
 
-    def _name(self, epoch: int, name: str, numbers: Int64Array, step: int) -> Int64Array:
-        """Turn numbers of a stream's samples, mostly `step` apart, into ids, evenly spaced ones at once."""
-        stream = self._streams.get(name)
+    def _read_stream(
+        self, epoch: int, mix: EpochMix, phase: Phase, lane: int, number: int, indexes: range | Int64Array
+    ) -> Int64Array:
+        """Give the ids of what a lane takes of a stream, by indexes as in `Mixed`."""
+        name, num_lanes = phase.segment.names[number], self._num_lanes
+        stream, exchange, rows_taken = self._streams.get(name), mix.exchanges[name], phase.rows_taken[name]
         if stream is None:  # it has left the mix, and only positions of the past ask for it
-            return np.full(len(numbers), -1, dtype=np.int64)
-        passes, places = np.divmod(numbers, stream.order.num_samples)
-        is_break = (np.diff(places) != step) | (np.diff(passes) != 0)
-        bounds = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(numbers)]
-        ids = np.empty(len(numbers), dtype=np.int64)
-        for begin, end in pairwise(bounds):
-            if begin < end:
-                first = int(places[begin])
-                spaced = range(first, first + (end - begin) * step, step)
-                ids[begin:end] = stream.order.ids(epoch, int(passes[begin]), spaced)
-        ids += stream.first_id
-        return ids
+            return np.full(len(indexes), -1, dtype=np.int64)
+        if phase.mixer.is_small[number]:
+            numbers, step = take_from_all(rows_taken, np.asarray(indexes)), 1
+        else:
+            if isinstance(indexes, range):
+                first = (int(rows_taken[lane]) + indexes.start) * num_lanes + lane
+                spaced = range(first, first + len(indexes) * num_lanes, num_lanes)
+                if not exchange.concerns(spaced[-1]):
+                    return stream.spaced(epoch, spaced)
+            numbers, step = (rows_taken[lane] + np.asarray(indexes)) * num_lanes + lane, num_lanes
+        exchanged = exchange.apply(numbers)
+        if exchanged is numbers and _is_evenly_spaced(numbers, step):
+            return stream.spaced(epoch, range(int(numbers[0]), int(numbers[-1]) + 1, step))
+        if not phase.mixer.is_small[number]:
+            return stream.mostly_spaced(epoch, exchanged, step)
+        # As many as all lanes together take until it is this lane's turn again.
+        taken_by_all = phase.segment.counts[number] * ROWS_AT_ONCE * num_lanes // phase.segment.size
+        block_size = min(max(_MIN_SCATTERED, 1 << taken_by_all.bit_length()), _MAX_SCATTERED)
+        return self._scattered.ids(epoch, stream, exchanged, block_size)
 
 
 def _is_evenly_spaced(numbers: Int64Array, step: int) -> bool:
@@ -285,7 +266,7 @@ def _shards_of(order: Order, epoch: int, numbers: range) -> tuple[Int64Array, In
         num_here = len(range(numbers.start, min(numbers.stop, begin + size), numbers.step))
         here = numbers[:num_here]
         if not isinstance(order, LooksAhead):
-            raise ConfigError("an order that does not know its shards cannot be asked for them")
+            raise ConfigError("this order cannot tell which shards it needs")
         found, needed = order.shards(epoch, pass_id, range(here.start - begin, here.stop - begin, here.step))
         shards.append(found)
         firsts.append(needed + begin)

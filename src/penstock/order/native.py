@@ -47,8 +47,8 @@ class StreamPlan:
     @classmethod
     def make(cls, streams: Sequence[StreamShards], options: OrderOptions) -> StreamPlan:
         """Plan a run: what the options leave open follows from the shard lengths."""
-        lengths = [stream.lengths for stream in streams]
-        lanes = options.num_canonical_nodes or (default_lanes(lengths) if options.shuffle else 1)
+        lengths, sizes = [stream.lengths for stream in streams], [stream.sizes for stream in streams]
+        lanes = options.num_canonical_nodes or (default_lanes(lengths, sizes) if options.shuffle else 1)
         return cls(
             streams=tuple(streams),
             options=options,
@@ -60,14 +60,16 @@ class StreamPlan:
     def __post_init__(self) -> None:
         names = [stream.name for stream in self.streams]
         if len(set(names)) < len(names):
-            raise ConfigError(f"two streams have the same name among {names}: give each its own")
+            raise ConfigError(f"two of the streams {names} have the same name: give each stream its own name")
         order = make_order(self.streams, self.windows, self.options, self.num_lanes, self._versions_of)
         spans = IdSpans(np.concatenate([stream.lengths for stream in self.streams]))
         object.__setattr__(self, "spans", spans)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "_ahead", ReadAhead(order))
         if self.history is None and self.epoch_size(0) == 0:
-            raise ConfigError("an epoch has less than one whole batch: use smaller batches or batching_method='random'")
+            raise ConfigError(
+                "an epoch is smaller than one whole batch: use smaller batches, or batching_method='random'"
+            )
 
     @property
     def fingerprint(self) -> str:
@@ -93,7 +95,10 @@ class StreamPlan:
 
     def stop(self, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
         """Give the position where a pass ends: past the last sample if ranks are made equal."""
-        left = max(0, self.epoch_size(at.epoch) - at.position)
+        return self._stop(self.epoch_size(at.epoch), at, num_ranks, global_batch_size)
+
+    def _stop(self, size: int, at: Cursor, num_ranks: int, global_batch_size: int) -> int:
+        left = max(0, size - at.position)
         if self.options.epoch_end == "drop":
             return at.position + left // global_batch_size * global_batch_size
         if self.options.epoch_end == "pad":
@@ -118,6 +123,16 @@ class StreamPlan:
         """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
         modulus = seat.world.num_ranks
         return self._read(at, step, 1, seat.world, global_batch_size, residue=seat.residue, modulus=modulus)
+
+    def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
+        """Give the same for several steps at once, which costs little more than one of them."""
+        share, rest = divmod(global_batch_size, seat.world.num_ranks)
+        if rest or not steps:
+            return [self.batch(at, step, seat, global_batch_size) for step in steps]
+        first, modulus = steps.start, seat.world.num_ranks
+        num_steps = steps[-1] + 1 - first
+        ids = self._read(at, first, num_steps, seat.world, global_batch_size, residue=seat.residue, modulus=modulus)
+        return [ids[(step - first) * share : (step - first + 1) * share] for step in steps]
 
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
@@ -192,25 +207,27 @@ class StreamPlan:
     def _check_batch(self, at: Cursor, global_batch_size: int, world: World) -> None:
         options = self.options
         if global_batch_size < 1:
-            raise ConfigError(f"global batch size {global_batch_size} is empty: give 1 or more")
+            raise ConfigError(f"the global batch size is {global_batch_size}: set it to 1 or more")
         if options.batching_method == "random":
             return
         if global_batch_size != options.global_batch_size:
             raise ConfigError(
-                f"batching_method={options.batching_method!r} was planned for global batches of "
-                f"{options.global_batch_size}, not {global_batch_size}: keep the size, or use 'random'"
+                f"batching_method={options.batching_method!r} was planned for global batches of"
+                f" {options.global_batch_size}, not {global_batch_size}: keep that size, or use"
+                " batching_method='random'"
             )
         if at.position % global_batch_size and at.position < self.epoch_size(at.epoch):
             raise ResumeError(
-                f"position {at.position} lies within a global batch of {global_batch_size}, which "
-                f"batching_method={options.batching_method!r} does not cut: resume at a multiple of it"
+                f"position {at.position} is inside a global batch of {global_batch_size}, and"
+                f" batching_method={options.batching_method!r} cannot divide a batch: resume at a multiple of"
+                f" {global_batch_size}"
             )
         if options.batching_method == "device_per_stream":
             num_devices = global_batch_size // (options.device_batch_size or 1)
             if world.num_ranks != num_devices:
                 raise ConfigError(
-                    f"batching_method='device_per_stream' was planned for {num_devices} device batches of "
-                    f"{options.device_batch_size} and cannot serve {world.num_ranks} ranks: use {num_devices}"
+                    f"batching_method='device_per_stream' was planned for {num_devices} device batches of"
+                    f" {options.device_batch_size}, so it cannot serve {world.num_ranks} ranks: use {num_devices}"
                 )
 
     def _read(
@@ -218,7 +235,8 @@ class StreamPlan:
     ) -> Int64Array:
         """Read the positions ≡ residue of some global batches, and the repeats after the last position."""
         self._check_batch(at, global_batch_size, world)
-        size, stop = self.epoch_size(at.epoch), self.stop(at, world.num_ranks, global_batch_size)
+        size = self.epoch_size(at.epoch)
+        stop = self._stop(size, at, world.num_ranks, global_batch_size)
         begin = at.position + step * global_batch_size
         end = min(begin + num_steps * global_batch_size, stop)
         first = begin + (residue - begin) % modulus
@@ -232,7 +250,9 @@ class StreamPlan:
         if repeats:
             ids = np.concatenate([ids, *repeats])
         if self.history is not None and (ids < 0).any():
-            raise ResumeError("a position before the change of mix belongs to a stream that is gone: add it again")
+            raise ResumeError(
+                "a position before the change of the mix belongs to a stream that was removed: add the stream again"
+            )
         return ids
 
 
@@ -258,16 +278,21 @@ def make_mix(streams: Sequence[StreamShards], options: OrderOptions) -> MixSpec:
 def check_schedule(schedule: MixSchedule, streams: Sequence[StreamShards]) -> None:
     """Refuse a schedule that is not one of these streams."""
     if len(schedule.proportions[0]) != len(streams):
-        raise ConfigError(f"the schedule has {len(schedule.proportions[0])} proportions for {len(streams)} streams")
+        raise ConfigError(
+            f"the schedule has {len(schedule.proportions[0])} proportions, but there are {len(streams)} streams:"
+            " give one proportion per stream"
+        )
     for number, stream in enumerate(streams):
         if stream.weight.proportion or stream.weight.repeat or stream.weight.choose:
-            raise ConfigError(f"stream {stream.name!r} has a weight and a schedule: give one of the two")
+            raise ConfigError(f"stream {stream.name!r} has a weight, and there is a schedule: leave out one of the two")
         if not stream.num_samples and any(shares[number] for shares in schedule.proportions):
-            raise ConfigError(f"stream {stream.name!r} is empty but has a share: set its proportion to 0")
+            raise ConfigError(
+                f"stream {stream.name!r} is empty, but the schedule gives it a share: set its proportion to 0"
+            )
 
 
 def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, num_streams: int) -> int:
     """Fix how many shards of a stream each lane keeps open."""
     if options.shuffle_block_size is not None:
         return window_of_block(stream.lengths, options.shuffle_block_size)
-    return default_window(stream.lengths, num_lanes, num_streams)
+    return default_window(stream.lengths, num_lanes, num_streams, stream.sizes)

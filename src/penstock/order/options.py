@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamShards:
-    """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight."""
+    """One stream as the order sees it: a name that stays the same over the run, shard lengths, a weight.
+
+    Files of other programs have shards of any size, so these count, too, and names and sizes of the files tell one
+    dataset from another. Of a dataset with an index of its own, both are left out: its order is promised for ever.
+    """
 
     name: str
     lengths: Int64Array
     weight: StreamWeight = field(default_factory=StreamWeight)
+    sizes: Int64Array | None = None  # bytes of each shard as it is read
+    content: str = ""  # names the files
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", np.asarray(self.lengths, dtype=np.int64))
@@ -36,8 +42,9 @@ class StreamShards:
 
     @property
     def fingerprint(self) -> str:
-        """Name the shard lengths: other lengths are other data."""
-        return hashlib.blake2b(self.lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        """Name the shard lengths, and the files if they count: others are other data."""
+        named = self.lengths.astype("<i8").tobytes() + self.content.encode()
+        return hashlib.blake2b(named, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +75,23 @@ class OrderOptions:
         for setting in fields(self):
             value = getattr(self, setting.name)
             if setting.name != "seed" and type(value) is int and value < 1:
-                raise ConfigError(f"{setting.name}={value} makes no order: give 1 or more")
+                raise ConfigError(f"{setting.name}={value} is too small: set it to 1 or more")
         if self.epoch_end not in ("pad", "drop", "uneven"):
-            raise ConfigError(f"epoch_end={self.epoch_end!r} is unknown: use pad, drop or uneven")
+            raise ConfigError(f"unknown epoch_end {self.epoch_end!r}: use pad, drop or uneven")
         if self.batching_method not in BATCHING_METHODS:
             raise ConfigError(
-                f"batching_method={self.batching_method!r} is unknown: use one of {', '.join(BATCHING_METHODS)}"
+                f"unknown batching_method {self.batching_method!r}: use one of {', '.join(BATCHING_METHODS)}"
             )
         if self.batching_method != "random" and self.global_batch_size is None:
-            raise ConfigError(f"batching_method={self.batching_method!r} fixes the global batch: give its size")
+            raise ConfigError(f"batching_method={self.batching_method!r} depends on the global batch: pass batch_size=")
         if self.batching_method == "device_per_stream":
             self._check_device_batch()
 
     def _check_device_batch(self) -> None:
         if self.device_batch_size is None:
-            raise ConfigError("batching_method='device_per_stream' fixes the device batch: give its size")
+            raise ConfigError("batching_method='device_per_stream' depends on the device batch: pass batch_size=")
         if self.global_batch_size is not None and self.global_batch_size % self.device_batch_size:
             raise ConfigError(
-                f"device batches of {self.device_batch_size} do not make up a global batch of "
-                f"{self.global_batch_size}: choose sizes that divide"
+                f"a global batch of {self.global_batch_size} is not a multiple of the device batch of"
+                f" {self.device_batch_size}: choose sizes that divide evenly"
             )

@@ -39,6 +39,9 @@ class Plan(Protocol):
     def batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
         """Give the ids of one rank's share of a global batch; empty past the end of the epoch."""
 
+    def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
+        """Give the same for several steps at once, which costs little more than one of them."""
+
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
     ) -> Int64Array:
@@ -56,9 +59,10 @@ class Plan(Protocol):
         """Describe the cursor and all that a plan must adopt to go on from it, as plain JSON values."""
 
 
-def worker_batch(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_size: int) -> Int64Array:
-    """Give the ids of a worker's batch number `turn`: the workers of a rank take its steps in turn."""
-    return plan.batch(at, seat.step_of(turn), seat, global_batch_size)
+def worker_batches(plan: Plan, at: Cursor, turns: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
+    """Give the ids of some of a worker's batches, by their numbers: the workers of a rank take its steps in turn."""
+    steps = range(seat.step_of(turns.start), seat.step_of(turns.stop), seat.world.workers_per_rank)
+    return plan.batches(at, steps, seat, global_batch_size)
 
 
 def first_uses(shards: Int64Array, steps: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -56,8 +56,8 @@ def _check_order(options: OrderOptions, state: dict[str, Any]) -> None:
     for name in fixed:
         if state[name] != getattr(options, name):
             raise ResumeError(
-                f"the state was made with {name}={state[name]!r}, not {getattr(options, name)!r}, which is "
-                f"another order: set {name}={state[name]!r}"
+                f"the state was saved with {name}={state[name]!r}, but this run has {getattr(options, name)!r},"
+                f" which means another order: set {name}={state[name]!r}"
             )
 
 
@@ -66,9 +66,9 @@ def _check_streams(plan: StreamPlan, state: dict[str, Any]) -> None:
         known = state["streams"].get(stream.name)
         if known is not None and known != stream.fingerprint:
             raise ResumeError(
-                f"stream {stream.name!r} has other shards than when the state was made "
-                f"({state['sizes'][stream.name]} samples then, {stream.num_samples} now): use the same data, "
-                "or give the new data another name and allow_mix_change=True"
+                f"the shards of stream {stream.name!r} have changed since the state was saved"
+                f" ({state['sizes'][stream.name]} samples then, {stream.num_samples} now): use the same data, or"
+                " give the new data another name and pass allow_mix_change=True"
             )
 
 
@@ -77,14 +77,14 @@ def _announce_change(before: MixSpec, after: MixSpec, cursor: Cursor, *, is_allo
     now = dict(zip(after.names, after.counts, strict=True))
     change = f"samples per epoch were {was} and are now {now}"
     if before.schedule != after.schedule:
-        change += "; the schedule differs"
+        change += "; the schedule is another one"
     if not is_allowed:
         raise ResumeError(
-            f"the mix is not the one of the state: {change}. Restore it, or pass allow_mix_change=True to "
-            "go on with the new one"
+            f"the mix has changed since the state was saved: {change}. Restore it, or pass allow_mix_change=True"
+            " to continue with the new one"
         )
     warnings.warn(
-        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Every stream goes "
-        "on at its own position",
+        f"the mix changes at epoch {cursor.epoch}, position {cursor.position}: {change}. Each stream continues at"
+        " its own position",
         stacklevel=3,
     )

@@ -58,9 +58,13 @@ class Exchange:
 
     stands_for: dict[int, int] = field(default_factory=dict)
 
+    def concerns(self, highest: int) -> bool:
+        """Tell whether any of the numbers up to the highest might stand for another."""
+        return bool(self.stands_for) and highest >= min(self.stands_for)
+
     def apply(self, numbers: Int64Array) -> Int64Array:
         """Replace the numbers that stand for others."""
-        if not self.stands_for or int(numbers.max(initial=-1)) < min(self.stands_for):
+        if not self.concerns(int(numbers.max(initial=-1))):
             return numbers
         keys = np.array(sorted(self.stands_for), dtype=np.int64)
         places = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

@@ -47,15 +47,16 @@ class MixSchedule:
             proportions = tuple(tuple(map(_plain, each)) for each in self.proportions)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                "a schedule has a list of whole numbers, positions=[0, 1000], and a list of as many lists of numbers,"
-                f" proportions=[[1, 0], [0.5, 0.5]]: {error}"
+                "a schedule needs a list of whole numbers, such as positions=[0, 1000], and a list of as many"
+                f" lists of numbers, such as proportions=[[1, 0], [0.5, 0.5]]: {error}"
             ) from error
         object.__setattr__(self, "proportions", proportions)
         if not self.positions or self.positions[0] != 0 or list(self.positions) != sorted(set(self.positions)):
-            raise ConfigError(f"schedule positions {self.positions} must begin with 0 and grow")
+            raise ConfigError(f"schedule positions {self.positions} must start with 0 and increase")
         if len(self.positions) != len(self.proportions):
             raise ConfigError(
-                f"{len(self.positions)} positions have {len(self.proportions)} sets of proportions: give both"
+                f"the schedule has {len(self.positions)} positions but {len(self.proportions)} lists of"
+                " proportions: give one list for each position"
             )
         for shares in self.proportions:
             if (
@@ -63,9 +64,9 @@ class MixSchedule:
                 or not all(0 <= share < math.inf for share in shares)
                 or not sum(shares)
             ):
-                raise ConfigError(f"proportions {shares} do not fit: one per stream, none negative, not all 0")
+                raise ConfigError(f"proportions {shares} must have one number per stream, none negative and not all 0")
         if self.shape not in ("step", "linear", "cosine"):
-            raise ConfigError(f"schedule shape {self.shape!r} is unknown: use step, linear or cosine")
+            raise ConfigError(f"unknown schedule shape {self.shape!r}: use step, linear or cosine")
         check_whole("block", self.block, 1)
 
     @classmethod
@@ -81,8 +82,8 @@ class MixSchedule:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(
-                f"schedule={given!r:.200} is no schedule ({error}): give a MixSchedule, a dict with its fields, or a"
-                " list of pairs (position, proportions)"
+                f"schedule={given!r:.200} is not a schedule ({error}): pass a MixSchedule, a dict with its fields,"
+                " or a list of pairs (position, proportions)"
             ) from error
         return cls(positions=[position for position, _ in pairs], proportions=[shares for _, shares in pairs])
 
@@ -129,7 +130,8 @@ class MixSchedule:
                 first = max(low, begin) - (max(low, begin) - low) % block
                 if (min(high, end) - first) // block > _MAX_SEGMENTS:
                     raise ConfigError(
-                        f"a schedule block of {block} samples makes over {_MAX_SEGMENTS} segments: raise it"
+                        f"a schedule block of {block} samples makes more than {_MAX_SEGMENTS} segments: use a"
+                        " larger block"
                     )
                 cuts.update(cut for cut in range(first, min(high, end), block) if cut > begin)
         return sorted(cuts)

@@ -14,11 +14,13 @@ from penstock.errors import ResumeError
 from penstock.order.id_spans import IdSpans
 from penstock.order.keys import draw, fold
 from penstock.order.lanes import Chunk, lane_length, lane_start, read_lanes
+from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.order.mixed import StreamOrder, Version
+    from penstock.order.mixed import Version
+    from penstock.order.stream_ids import StreamOrder
     from penstock.types import Int64Array
 
 _CHUNK_SIZE = 1 << 16
@@ -86,15 +88,16 @@ class EndToEnd:
     ) -> None:
         self._streams = {stream.name: stream for stream in streams}
         self._num_lanes, self._seed, self._versions_of = num_lanes, seed, versions_of
+        self._epochs: LRU[tuple[list[_Stretch], list[int]]] = LRU(2)
 
     def size(self, epoch: int) -> int:
         """Count the positions of an epoch."""
-        return sum(stretch.count for stretch in self._lay_out(self._versions_of(epoch)))
+        _, ends = self._stretches(epoch)
+        return ends[-1] if ends else 0
 
     def ids(self, epoch: int, positions: range) -> Int64Array:
         """Give the ids at evenly spaced positions of an epoch."""
-        stretches = self._lay_out(self._versions_of(epoch))
-        ends = list(accumulate(stretch.count for stretch in stretches))
+        stretches, ends = self._stretches(epoch)
         size = ends[-1]
 
         def chunk_at(lane: int, place: int) -> Chunk:
@@ -117,7 +120,7 @@ class EndToEnd:
         del epoch
         if self._num_lanes > 1:
             raise ResumeError(
-                "the mix of an unshuffled run can change only with one lane: leave out num_canonical_nodes"
+                "the mix of an unshuffled run can change only if there is one lane: leave out num_canonical_nodes"
             )
         taken: dict[str, int] = {}
         for stretch in self._lay_out(versions):
@@ -125,6 +128,15 @@ class EndToEnd:
             taken[stretch.name] = taken.get(stretch.name, 0) + count
             position -= count
         return taken
+
+    def _stretches(self, epoch: int) -> tuple[list[_Stretch], list[int]]:
+        """Give the stretches of an epoch, and where each ends."""
+
+        def lay_out() -> tuple[list[_Stretch], list[int]]:
+            stretches = self._lay_out(self._versions_of(epoch))
+            return stretches, list(accumulate(stretch.count for stretch in stretches))
+
+        return self._epochs(epoch, lay_out)
 
     def _lay_out(self, versions: Sequence[Version]) -> list[_Stretch]:
         stretches: list[_Stretch] = []
@@ -151,8 +163,8 @@ class EndToEnd:
             return
         if stretch.first > planned_before - planned_before % stream.order.num_samples:
             raise ResumeError(
-                f"stream {stretch.name!r} is within a partial pass, drawn for its old weight: change the "
-                "weights of an unshuffled mix at the end of an epoch"
+                f"stream {stretch.name!r} is in the middle of a partial pass that was drawn for its old weight:"
+                " change the weights of an unshuffled mix at the end of an epoch"
             )
 
     def _read(self, epoch: int, stretch: _Stretch, begin: int, end: int) -> Int64Array:

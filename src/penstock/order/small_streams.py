@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.order.keys import fold, permutation
+from penstock.order.keys import fold, fold_each, permutation, shuffle_each
 from penstock.order.lru import LRU
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.types import Int64Array
 
@@ -98,17 +98,25 @@ class SmallStreams:
         return parts
 
     def _deal_all(self, blocks: range) -> tuple[Int64Array, Int64Array]:
-        dealt = [self._deal(block) for block in blocks]
-        return np.concatenate([pair[0] for pair in dealt]), np.concatenate([pair[1] for pair in dealt])
+        streams, indexes = [], []
+        while blocks:
+            era = self._era_of(blocks.start)
+            here = blocks[: era.first_block + len(era.columns) - blocks.start]
+            dealt = self._deal(era, here)
+            streams.append(dealt)
+            # Blocks of an era take from each stream one after the other.
+            indexes.append(era.before[here.start - era.first_block][dealt] + rank_among_equals(dealt))
+            blocks = blocks[len(here) :]
+        return np.concatenate(streams), np.concatenate(indexes)
 
-    def _deal(self, block: int) -> tuple[Int64Array, Int64Array]:
-        era = self._era_of(block)
-        num_blocks = len(era.columns)
-        column = int(era.columns[block - era.first_block])
-        cards = np.arange(column, int(era.bounds[-1]), num_blocks, dtype=np.int64)
-        cards = cards[permutation(fold("pool", self._key, block), len(cards))]
-        streams = np.searchsorted(era.bounds, cards, side="right").astype(np.int64) - 1
-        return streams, era.before[block - era.first_block][streams] + rank_among_equals(streams)
+    def _deal(self, era: _Era, blocks: range) -> Int64Array:
+        """Give the stream of each slot of some blocks of an era, each block's cards shuffled."""
+        num_blocks, num_cards = len(era.columns), int(era.bounds[-1])
+        columns = era.columns[blocks.start - era.first_block : blocks.stop - era.first_block]
+        sizes = (num_cards - columns + num_blocks - 1) // num_blocks
+        turns, is_card = shuffle_each(fold_each(blocks, "pool", self._key), sizes)
+        cards = (turns * num_blocks + columns[:, None])[is_card]
+        return np.searchsorted(era.bounds, cards, side="right").astype(np.int64) - 1
 
     def _era_of(self, block: int) -> _Era:
         # A short last era would round coarsely, so it joins the one before.
@@ -143,11 +151,21 @@ def _match_columns(sizes: Int64Array, num_cards: int, key: int) -> Int64Array:
     return columns
 
 
+def group_equals(labels: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Give each label that occurs, lowest first, and where it occurs, in order."""
+    if not len(labels):
+        return
+    order = _sort_stably(labels)
+    counts = np.bincount(labels)
+    ends = np.cumsum(counts).tolist()
+    for label in np.flatnonzero(counts).tolist():
+        end = ends[label]
+        yield label, order[end - int(counts[label]) : end]
+
+
 def rank_among_equals(labels: Int64Array) -> Int64Array:
     """Number the occurrences of each label, in order, from 0."""
-    # Short integers are sorted by radix, several times faster.
-    is_short = len(labels) > 0 and int(labels.max()) < 1 << 16
-    order = np.argsort(labels.astype(np.uint16) if is_short else labels, kind="stable")
+    order = _sort_stably(labels)
     sorted_labels = labels[order]
     is_first = np.ones(len(labels), dtype=bool)
     is_first[1:] = sorted_labels[1:] != sorted_labels[:-1]
@@ -156,3 +174,9 @@ def rank_among_equals(labels: Int64Array) -> Int64Array:
     ranks = np.empty(len(labels), dtype=np.int64)
     ranks[order] = numbers - firsts
     return ranks
+
+
+def _sort_stably(labels: Int64Array) -> Int64Array:
+    # Short integers are sorted by radix, several times faster.
+    is_short = len(labels) > 0 and int(labels.max()) < 1 << 16
+    return np.argsort(labels.astype(np.uint16) if is_short else labels, kind="stable")

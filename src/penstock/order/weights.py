@@ -30,10 +30,12 @@ class StreamWeight:
     def __post_init__(self) -> None:
         given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
         if len(given) > 1:
-            raise ConfigError(f"a stream has one weight, not both {' and '.join(given)}: give one of them")
+            raise ConfigError(
+                f"a stream can have only one weight, but this one has {' and '.join(given)}: leave out all but one"
+            )
         for name, value in given.items():
             if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-                raise ConfigError(f"{name}={value!r} is no weight: give a number that is not negative")
+                raise ConfigError(f"{name}={value!r} is not a weight: use a number of 0 or more")
 
     @classmethod
     def of(
@@ -46,9 +48,9 @@ class StreamWeight:
     ) -> StreamWeight:
         """Read a weight as people write it: 1e6 or "1.5b" samples; `samples` is the old name of `choose`."""
         if samples is not None:
-            warnings.warn("samples= is now choose=: please rename it", DeprecationWarning, stacklevel=2)
+            warnings.warn("samples= was renamed to choose=: use choose= instead", DeprecationWarning, stacklevel=2)
             if choose is not None:
-                raise ConfigError("samples is the old name of choose: give choose alone")
+                raise ConfigError("samples= is the old name of choose=: pass only choose=")
             choose = samples
         return cls(proportion=proportion, repeat=repeat, choose=None if choose is None else parse_count(choose))
 
@@ -58,16 +60,16 @@ def read_epoch_size(
 ) -> int | None:
     """Read the size of an epoch as people write it; `samples_per_epoch` is its old name."""
     if samples_per_epoch is not None:
-        message = "samples_per_epoch= is now epoch_size=: please rename it"
+        message = "samples_per_epoch= was renamed to epoch_size=: use epoch_size= instead"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         if epoch_size is not None:
-            raise ConfigError("samples_per_epoch is the old name of epoch_size: give epoch_size alone")
+            raise ConfigError("samples_per_epoch= is the old name of epoch_size=: pass only epoch_size=")
         epoch_size = samples_per_epoch
     if epoch_size is None:
         return None
     size = parse_count(epoch_size)
     if size < 1:
-        raise ConfigError(f"epoch_size={epoch_size!r} leaves nothing to train on: give 1 or more")
+        raise ConfigError(f"epoch_size={epoch_size!r} leaves nothing to train on: set it to 1 or more")
     return size
 
 
@@ -75,10 +77,10 @@ def count_samples(weights: Sequence[StreamWeight], sizes: Sequence[int], epoch_s
     """Give the exact number of samples that each stream gives to an epoch."""
     is_relative = [weight.proportion is not None for weight in weights]
     if any(is_relative) and not all(is_relative):
-        raise ConfigError("some streams have a proportion and some have not: give one to all or to none")
+        raise ConfigError("some streams have a proportion and some do not: give every stream a proportion, or none")
     is_weighted = any(weight.repeat is not None or weight.choose is not None for weight in weights)
     if is_weighted and epoch_size is not None:
-        raise ConfigError("repeat and choose already fix the size of an epoch: leave out epoch_size")
+        raise ConfigError("repeat and choose already determine the size of an epoch: leave out epoch_size")
     if all(is_relative) or epoch_size is not None:
         shares = [
             Fraction(size if weight.proportion is None else weight.proportion)
@@ -89,9 +91,9 @@ def count_samples(weights: Sequence[StreamWeight], sizes: Sequence[int], epoch_s
         counts = [_count_alone(weight, size) for weight, size in zip(weights, sizes, strict=True)]
     for number, (count, size) in enumerate(zip(counts, sizes, strict=True)):
         if count and not size:
-            raise ConfigError(f"stream {number} is empty but shall give {count} samples: set its weight to 0")
+            raise ConfigError(f"stream {number} should give {count} samples, but it is empty: set its weight to 0")
     if not sum(counts):
-        raise ConfigError("no stream gives a sample: give at least one of them a weight above 0")
+        raise ConfigError("no stream gives any samples: give at least one of them a weight above 0")
     return counts
 
 
@@ -99,7 +101,7 @@ def apportion(shares: Sequence[Fraction], total: int) -> list[int]:
     """Split a number by shares into integers; what rounding leaves over goes to the largest fractions."""
     everything = sum(shares, Fraction(0))
     if not everything:
-        raise ConfigError("all proportions are 0: give at least one stream more than that")
+        raise ConfigError("all proportions are 0: give at least one stream a proportion above 0")
     exact = [share * total / everything for share in shares]
     counts = [math.floor(share) for share in exact]
     by_fraction = sorted(range(len(shares)), key=lambda number: (counts[number] - exact[number], number))

@@ -51,7 +51,7 @@ class Conveyor:
         self, lengths: Int64Array, *, seed: int, stream: str = "", num_lanes: int = 1, window: int = 16
     ) -> None:
         if num_lanes < 1 or window < 1:
-            raise ConfigError(f"{num_lanes} lanes with a window of {window} shards: give 1 or more of each")
+            raise ConfigError(f"{num_lanes} lanes with a window of {window} shards: use 1 or more of each")
         self.num_lanes, self.window = num_lanes, window
         self._seed, self._stream = seed, stream
         self._spans = IdSpans(lengths)

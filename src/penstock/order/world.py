@@ -18,7 +18,7 @@ class World:
     def __post_init__(self) -> None:
         for name in ("num_nodes", "ranks_per_node", "workers_per_rank"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} makes no world: give 1 or more")
+                raise ConfigError(f"{name}={getattr(self, name)} is too small: use 1 or more")
 
     @property
     def num_ranks(self) -> int:
@@ -43,7 +43,7 @@ class Seat:
             ("worker", world.workers_per_rank),
         ):
             if not 0 <= getattr(self, name) < limit:
-                raise ConfigError(f"{name}={getattr(self, name)} has no seat: this world has {limit}, from 0 on")
+                raise ConfigError(f"{name}={getattr(self, name)} does not exist: there are {limit}, counted from 0")
 
     @property
     def rank(self) -> int:
@@ -81,7 +81,8 @@ def replicate(seat: Seat, replication: int) -> Seat:
     world = seat.world
     if replication < 1 or world.num_ranks % replication:
         raise ConfigError(
-            f"replication={replication} does not divide the {world.num_ranks} ranks: choose one that does"
+            f"replication={replication} does not divide the {world.num_ranks} ranks evenly: choose a divisor of"
+            f" {world.num_ranks}"
         )
     num_groups = world.num_ranks // replication
     # Whole nodes stay nodes; groups that reach across nodes in another pattern make one large node.

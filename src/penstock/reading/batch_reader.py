@@ -28,7 +28,7 @@ C = TypeVar("C", SampleCollector, ColumnCollector)
 
 
 # A hundred requests take little longer than one. Of more, each takes as long as many bytes on a good network.
-_FEW_ROWS = 100
+_FEW_REQUESTS = 100
 _COST_OF_FEW_BYTES = 8 << 10
 _COST_OF_MANY_BYTES = 96 << 10
 
@@ -55,22 +55,24 @@ class BatchReader:
     def read_some(self, ids: range | Int64Array, before_shards: Callable[[], None] = lambda: None) -> list[Sample]:
         """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched.
 
-        `before_shards` is called once those bytes are here, before whole shards are waited for.
+        `before_shards` is called once those bytes are here, if whole shards are waited for, too.
         """
         if self._rows is None or not len(ids):
+            before_shards()
             return self.read(ids)
         return self._samples(len(ids), self._readers_of_some(np.asarray(ids, np.int64), before_shards))
 
     def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
         if self._rows is None or not len(ids):
+            before_shards()
             return self.collect(ids)
         return self._fill(ColumnCollector(len(ids)), self._readers_of_some(ids, before_shards))
 
     def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
         """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
         groups = list(group_by_shard(ids, self._spans))
-        few, cost_bytes = self._rows, _cost_of_asking(len(ids), len(groups))
+        few, cost_bytes = self._rows, _cost_of_asking([rows for _, rows, _ in groups])
         far = [
             (shard, rows, places)
             for shard, rows, places in groups
@@ -81,11 +83,12 @@ class BatchReader:
                 readers = few.open([(shard, rows) for shard, rows, _ in far])
             for reader, (_, rows, places) in zip(readers, far, strict=True):
                 yield reader, np.arange(len(rows)), places
-        before_shards()
         fetched = {shard for shard, _, _ in far}
-        for shard, rows, places in groups:
-            if shard not in fetched:
-                yield self._shards.get(shard), rows, places
+        left = [group for group in groups if group[0] not in fetched]
+        if left:
+            before_shards()
+        for shard, rows, places in left:
+            yield self._shards.get(shard), rows, places
 
     def read(self, ids: range | Int64Array) -> list[Sample]:
         """Give many samples."""
@@ -153,9 +156,14 @@ def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
         return Gap(error)
 
 
-def _cost_of_asking(num_rows: int, num_shards: int) -> float:
-    """Say how long it takes to ask for the rows of each shard on average, in bytes that could be read instead."""
-    return (_COST_OF_FEW_BYTES if num_rows <= _FEW_ROWS else _COST_OF_MANY_BYTES) * num_rows / num_shards
+def _cost_of_asking(rows_of_shards: Sequence[Int64Array]) -> float:
+    """Say how long it takes to ask for the rows of each shard on average, in bytes that could be read instead.
+
+    Rows that follow each other are one request.
+    """
+    num_requests = sum(1 + int(np.count_nonzero(np.diff(rows) > 1)) for rows in rows_of_shards)
+    cost_bytes = _COST_OF_FEW_BYTES if num_requests <= _FEW_REQUESTS else _COST_OF_MANY_BYTES
+    return cost_bytes * num_requests / len(rows_of_shards)
 
 
 def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows] | None:
@@ -188,7 +196,8 @@ def group_by_shard(ids: Int64Array, spans: IdSpans) -> Iterator[tuple[int, Int64
         shards = np.arange(first, last + 1)
         cuts = np.searchsorted(sorted_ids, spans.starts[first : last + 2]).tolist()
     else:
-        shards = np.unique(spans.locate(sorted_ids)[0])
+        located = spans.locate(sorted_ids)[0]
+        shards = located[np.flatnonzero(np.diff(located, prepend=-1))]
         cuts = [*np.searchsorted(sorted_ids, spans.starts[shards]).tolist(), len(ids)]
     for shard, begin, end in zip(shards.tolist(), cuts, cuts[1:], strict=False):
         if begin < end:

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
-from penstock.formats.gather import as_list
+from penstock.formats.gather import ColumnKind, as_list, in_order
 from penstock.formats.rows import join_columns
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import Pieces
+    from penstock.formats.gather import GatheredColumn, Pieces, Values
     from penstock.types import Columns, Int64Array, Sample
 
-    Values: TypeAlias = npt.NDArray[Any] | list[Any]
     View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ class GathersColumns(Protocol):
     """A shard reader that gives stored values, to be decoded when all of a batch are there."""
 
     name: str
-    encodings: dict[str, Encoding]
+    encodings: dict[str, Encoding | ColumnKind]
 
     def fill(self, name: str, rows: Int64Array, places: Int64Array, out: npt.NDArray[Any]) -> None:
         """Put the stored values of a column of fixed size at their places in an array of void items."""
@@ -58,30 +57,10 @@ class GathersColumns(Protocol):
         ...
 
 
-class GatheredColumn(Protocol):
-    """Takes the stored values of shard after shard, then gives the values of some rows."""
-
-    def add(self, reader: GathersColumns, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard."""
-        ...
-
-    def finish(self, places: Sequence[Int64Array]) -> None:
-        """All are there, of each shard at these places: find out whether they can be read."""
-        ...
-
-    def take(self, begin: int, end: int | None) -> Values:
-        """Give the values of all rows from one to another, once all are there."""
-        ...
-
-    def so_far(self, places: Int64Array) -> Values:
-        """Give the values that were added, which is at these places."""
-        ...
-
-
 class Gathering:
     """All columns of so many rows, of shards that store them alike; `by_sample`, each a list of values for samples."""
 
-    def __init__(self, encodings: dict[str, Encoding], num_rows: int, *, by_sample: bool) -> None:
+    def __init__(self, encodings: dict[str, Encoding | ColumnKind], num_rows: int, *, by_sample: bool) -> None:
         self._encodings = encodings
         self._columns = {
             name: _begin_column(name, encoding, num_rows, by_sample=by_sample) for name, encoding in encodings.items()
@@ -113,8 +92,10 @@ class Gathering:
         return places, {name: column.so_far(places) for name, column in self._columns.items()}
 
 
-def _begin_column(name: str, encoding: Encoding, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+def _begin_column(name: str, encoding: Encoding | ColumnKind, num_rows: int, *, by_sample: bool) -> GatheredColumn:
     """Begin a column in the way that suits its values."""
+    if isinstance(encoding, ColumnKind):
+        return encoding.begin(name, num_rows, by_sample=by_sample)
     if not isinstance(encoding, FixedEncoding):
         if by_sample:  # whoever reads samples asks for few large ones at a time
             return _DecodedColumn(name, encoding.decode_many)
@@ -263,15 +244,6 @@ def _in_one_list(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> list
     return as_list(out)
 
 
-def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:
-    """Put items that were gathered group by group at their places."""
-    if not items:
-        return items
-    numbers = np.empty(len(items), dtype=np.int64)
-    numbers[np.concatenate(places)] = np.arange(len(items))
-    return list(map(items.__getitem__, numbers.tolist()))
-
-
 class _Collector(ABC, Generic[T]):
     """Puts together rows of shard after shard.
 
@@ -374,7 +346,8 @@ def join_batches(batches: Sequence[tuple[Int64Array, Columns]], num_rows: int) -
         all_names = set().union(*(columns for _, columns in batches))
         common = sorted(all_names.intersection(*(columns for _, columns in batches)))
         raise ConfigError(
-            f"the shards have different columns: read those that all of them have with columns={common}, or by sample"
+            f"the shards have different columns: read the ones that all of them have, with columns={common}, or"
+            " read samples instead of columns"
         )
     return {name: _join([(places, columns[name]) for places, columns in batches], num_rows) for name in names}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.cache.kept_index import keep_index
+from penstock.cachedir.kept_index import keep_index
 from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
 from penstock.files import read_file, translated
 from penstock.formats.parts import open_shard
@@ -48,7 +48,9 @@ class LocalFolder:
             index = _read_index(path, stamp)
             if _stamp_of(path) == stamp and stamp is not None:
                 return cls(path, index, validate_hash, stamp)
-        raise ObjectChangedError(f"the index of {path} is written again and again: wait until it is done")
+        raise ObjectChangedError(
+            f"the index of {path} keeps changing: wait until whoever writes the dataset has finished, then try again"
+        )
 
     @property
     def is_compressed(self) -> bool:
@@ -125,8 +127,9 @@ class LocalFolder:
     def _check_index(self, name: str) -> None:
         if _stamp_of(self.path) != self._stamp:
             raise ObjectChangedError(
-                f"{self.path} was written again while this job reads it: a job reads one version of its data from"
-                " beginning to end. Start it again to read the new one, or write new data to a new folder",
+                f"{self.path} was rewritten while this job was reading it: a job reads the same version of its"
+                " data from beginning to end. Restart the job to read the new version, or write new data to a new"
+                " folder",
                 path=str(self.path),
                 shard=name,
             )
@@ -145,7 +148,7 @@ def read_local_index(folder: Path) -> Index:
     path = folder / INDEX_NAME
     with translated(path):
         if folder.is_dir() and not path.exists():
-            raise ObjectNotFoundError(f"no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
+            raise ObjectNotFoundError(f"there is no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
     return parse_index(read_file(path), str(path))
 
 

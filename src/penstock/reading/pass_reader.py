@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -47,7 +48,7 @@ class PassOptions:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error={self.on_error!r} is neither 'raise' nor 'skip'")
+            raise ConfigError(f"unknown on_error {self.on_error!r}: use 'raise' or 'skip'")
         check_whole("predownload", self.predownload, 0)
 
 
@@ -197,17 +198,31 @@ class PassReader:
     ) -> T:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
 
-        The shards of later batches are asked for after it: they would take the line from it.
+        The shards of later batches are asked for after it: they would take the network from it.
         """
         is_first, self._has_begun = not self._has_begun, True
-        if is_first and self._schedule.seat.worker == 0 and self._is_first_little:
+        if is_first and self._prefetcher is not None:
+            block = self._first(read, read_some, ids, partial(self._prefetcher.look_at, self._step))
+            self._look_ahead()
+            return block
+        self._look_ahead()
+        return read(ids)
+
+    def _first(
+        self,
+        read: Callable[[Int64Array], T],
+        read_some: Callable[[Int64Array, Callable[[], None]], T],
+        ids: Int64Array,
+        ask_for_shards: Callable[[], None],
+    ) -> T:
+        if self._is_first_little:
             try:
-                return read_some(ids, self._look_ahead)
+                return read_some(ids, ask_for_shards)
             except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
                 raise
             except StoreError:  # reading whole shards says what is wrong, or finds that nothing is
                 pass
-        self._look_ahead()
+        ask_for_shards()
         return read(ids)
 
     @property

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.errors import CorruptShardError
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Past this part of its rows, or this many of them, a shard is worth fetching whole.
-_MAX_PART = 1 / 8
+# Past this part of its rows, or once this many were asked for, a shard is worth fetching whole.
+_MAX_PART = 1 / 4
 _MAX_ROWS = 64
 
 
@@ -52,24 +53,39 @@ class RangedRows:
         part = found.info.parts[0]
         if part.packed is not None or part.span is not None or cost_bytes > part.raw.num_bytes:
             return False
-        num_read = self._num_read.get(shard, 0) + num_rows
-        if num_read > min(_MAX_ROWS, max(1, int(found.info.num_samples * _MAX_PART))):
+        num_read = self._num_read.get(shard, 0)
+        if num_read >= _MAX_ROWS or num_read + num_rows > max(1, int(found.info.num_samples * _MAX_PART)):
             return False
         return not self._cache.is_present(found.stream, found.number)
 
     def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
         """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
         asked = [self._request(shard, rows) for shard, rows in wanted]
-        located = self._read([(ask, ask.ranges.spans_to_locate(ask.info, ask.rows)) for ask in asked])
-        spans = [ask.ranges.spans_of_rows(ask.info, ask.rows, found) for ask, found in zip(asked, located, strict=True)]
-        pieces = self._read(list(zip(asked, spans, strict=True)))
-        return [ask.ranges.open(ask.info, found, self._options) for ask, found in zip(asked, pieces, strict=True)]
+        located = self._locate(asked)
+        missing = [(ask, place.spans) for ask, place in zip(asked, located, strict=True) if place.pieces is None]
+        came = iter(self._read(missing))
+        return [
+            ask.ranges.open(ask.info, next(came) if place.pieces is None else place.pieces, self._options)
+            for ask, place in zip(asked, located, strict=True)
+        ]
+
+    def _locate(self, asked: Sequence[_Request]) -> list[_Located]:
+        """Learn where rows are, and read them at the same time where the index lets one expect them."""
+        to_locate = [ask.ranges.spans_to_locate(ask.info, ask.rows) for ask in asked]
+        likely = [ask.likely_spans() for ask in asked]
+        together = list(map(add, to_locate, likely))
+        located = []
+        found = self._read(list(zip(asked, together, strict=True)))
+        for ask, first, guess, pieces in zip(asked, to_locate, likely, found, strict=True):
+            spans = ask.ranges.spans_of_rows(ask.info, ask.rows, pieces[: len(first)])
+            located.append(_Located(spans, pieces[len(first) :] if spans == guess else None))
+        return located
 
     def _request(self, shard: int, rows: Int64Array) -> _Request:
         found = self._find(shard)
         ranges = None if found is None else get_format(found.info.layout.format).row_ranges
         if found is None or ranges is None:
-            raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read by ranges", shard=str(shard))
+            raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read in ranges", shard=str(shard))
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
         return _Request(found.stream, found.number, found.info, rows, ranges)
 
@@ -102,6 +118,17 @@ class _Request:
     @property
     def key(self) -> str:
         return self.info.parts[0].raw.basename
+
+    def likely_spans(self) -> list[Span]:
+        likely_spans = getattr(self.ranges, "likely_spans", None)
+        return (likely_spans and likely_spans(self.info, self.rows)) or []
+
+
+class _Located(NamedTuple):
+    """Where rows are, and their bytes if these came along."""
+
+    spans: list[Span]
+    pieces: list[bytes] | None
 
 
 _MOST_THREADS = 32

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.order.plan import worker_batch
+from penstock.order.plan import worker_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +42,9 @@ class BatchSchedule:
     seat: Seat
     global_batch_size: int
 
-    def ids(self, turn: int) -> Int64Array:
-        """Give the ids of the worker's batch number `turn`; empty past the end."""
-        return worker_batch(self.plan, self.at, turn, self.seat, self.global_batch_size)
+    def ids(self, turns: range) -> list[Int64Array]:
+        """Give the ids of some of the worker's batches, by their numbers; empty past the end."""
+        return worker_batches(self.plan, self.at, turns, self.seat, self.global_batch_size)
 
     def num_turns(self) -> int:
         """Count the batches of this worker."""
@@ -65,7 +65,7 @@ class BatchSchedule:
         most = max(1, min(_MAX_BLOCK_SAMPLES, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
         turn, size, grows = first_turn, 1, True
         while turn < num_turns:
-            block = [self.ids(number) for number in range(turn, min(turn + size, num_turns))]
+            block = self.ids(range(turn, min(turn + size, num_turns)))
             turn += len(block)
             grows = grows and size < most and not _is_enough(block, spans, sample_bytes, by_column=by_column)
             if grows:
@@ -113,12 +113,18 @@ class Prefetcher:
 
     def look_ahead(self, step: int) -> None:
         """Look ahead from a step of the rank, if the last look is not recent."""
-        if step < self._next_step:
-            return
-        self._next_step = step + max(1, self._batches_ahead // 4)
+        if step >= self._next_step:
+            self._next_step = step + max(1, self._batches_ahead // 4)
+            self._expect(step, self._batches_ahead)
+
+    def look_at(self, step: int) -> None:
+        """Ask for the shards of one batch alone: those of later ones would take the network from it."""
+        self._expect(step, 1)
+
+    def _expect(self, step: int, num_batches: int) -> None:
         schedule = self._schedule
         shards, first_steps = schedule.plan.expected_shards(
-            schedule.at, step, self._batches_ahead, schedule.seat, schedule.global_batch_size
+            schedule.at, step, num_batches, schedule.seat, schedule.global_batch_size
         )
         self._source.expect(shards, first_steps)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from penstock.codecs.compress import parse_compression
+from penstock.codecs.compress import reading_codec
 from penstock.errors import ConfigError
 from penstock.formats.base import get_format
 from penstock.formats.parts import open_files
@@ -17,14 +17,31 @@ from penstock.reading.source import OpenShard, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from penstock.cache.cache import Cache
     from penstock.cache.shares import ShareListener
-    from penstock.formats.base import ReadOptions
+    from penstock.formats.base import ReadOptions, ShardReader
     from penstock.index.model import Index, ShardInfo
-    from penstock.reading.local_folder import LocalFolder
     from penstock.reading.source import RowReader
     from penstock.types import Int64Array
+
+
+class InPlace(Protocol):
+    """Shards that can be read where they lie, on this machine."""
+
+    @property
+    def path(self) -> Path:
+        """The folder that names are told below."""
+        ...
+
+    def is_raw(self, info: ShardInfo) -> bool:
+        """Tell whether a shard lies there as it is read."""
+        ...
+
+    def open_shard(self, info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Open a shard, checking that it is what the index says."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +50,7 @@ class StreamFiles:
 
     where: str  # for errors
     index: Index
-    in_place: LocalFolder | None
+    in_place: InPlace | None
     cached: int | None  # its number in the cache
     validates: bool = False  # whole files only: a digest says nothing of a part
 
@@ -133,4 +150,4 @@ def check_layouts(index: Index, options: ReadOptions) -> None:
     for layout in index.columns.layouts:
         get_format(layout.format).check(layout, options)
         if layout.compression is not None:
-            parse_compression(layout.compression)
+            reading_codec(layout.compression)

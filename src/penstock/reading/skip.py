@@ -50,6 +50,6 @@ def fill_gaps(batch: list[Any], ids: Sequence[int]) -> int:
     if not good:
         raise batch[0].error
     for number, place in enumerate(gaps):
-        log.warning("sample %s is skipped: %s", ids[place], batch[place].error)
+        log.warning("skipping sample %s: %s", ids[place], batch[place].error)
         batch[place] = good[number % len(good)]
     return len(gaps)

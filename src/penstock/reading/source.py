@@ -55,7 +55,7 @@ class RowReader(Protocol):
 
 
 class Source(ABC):
-    """Where the samples of a stream come from, shard by shard. Derive from it and define how a shard is opened.
+    """Where the samples of a stream come from, shard by shard. Inherit from it and define how a shard is opened.
 
     You need the other methods only if shards have to be fetched. All threads of a process use the same object, and it
     is sent to forked and spawned workers, so it must be picklable.
@@ -107,7 +107,7 @@ def mean_sizes(source: Source) -> tuple[float, float]:
 
 
 class FunctionReader:
-    """A shard whose samples come from a function of the row: the shortest way to a source of your own."""
+    """A shard whose samples your function computes from the row number: the simplest way to write a `Source`."""
 
     def __init__(self, num_rows: int, sample_of: Callable[[int], Sample]) -> None:
         self._num_rows, self._sample_of = num_rows, sample_of
@@ -116,17 +116,17 @@ class FunctionReader:
         return self._num_rows
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         return [self._sample_of(int(row)) for row in rows]
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column."""
+        """Return the same as columns."""
         samples = self.read(rows)
         names = samples[0] if samples else ()
         return {name: _as_column([sample[name] for sample in samples]) for name in names}
 
     def rest(self) -> None:
-        """Keep nothing: there is nothing to let go of."""
+        """Do nothing: there is no memory to free."""
 
     def close(self) -> None:
         """Close nothing."""

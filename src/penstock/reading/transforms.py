@@ -78,4 +78,4 @@ def make_columns(transform: BatchTransform, ids: Sequence[int] | Int64Array, col
 def check_transform(transform: Any, name: str) -> None:
     """Raise if something given as a transform is none."""
     if transform is not None and not callable(transform):
-        raise ConfigError(f"{name}={transform!r:.100} cannot be called: give a function that takes one value")
+        raise ConfigError(f"{name}={transform!r:.100} is not callable: pass a function that takes one value")

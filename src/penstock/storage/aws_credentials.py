@@ -88,7 +88,7 @@ def _pair(key: str | None, secret: str | None, token: str | None, where: str) ->
     if key is None and secret is None:
         return None
     if key is None or secret is None:
-        raise ConfigError(f"{where} hold only one of AWS access key and secret key: give both, or none")
+        raise ConfigError(f"{where} have only one of the AWS access key and secret key: set both or neither")
     return without_none({"access_key_id": key, "secret_access_key": secret, "session_token": token})
 
 

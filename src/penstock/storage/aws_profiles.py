@@ -61,7 +61,9 @@ def read_profile(name: str | None, environ: Mapping[str, str]) -> Profile:
     files = {"config_file": str(Path(config).expanduser()), "credentials_file": str(Path(credentials).expanduser())}
     values = merge_profile(asked or "default", _read(files["config_file"]), _read(files["credentials_file"]))
     if values is None and asked:
-        raise ConfigError(f"there is no AWS profile {asked!r} in {config} or {credentials}: aws configure makes one")
+        raise ConfigError(
+            f"there is no AWS profile {asked!r} in {config} or {credentials}: run `aws configure` to make one"
+        )
     return Profile(name=asked or "default", values=values or {}, **files)
 
 
@@ -74,7 +76,7 @@ def merge_profile(name: str, config: str, credentials: str) -> dict[str, str] | 
             parser.read_string(text)
         except configparser.Error as error:
             # Its own text would show the line, which may hold a secret.
-            raise ConfigError(f"an AWS profile file is not in INI form ({type(error).__name__})") from None
+            raise ConfigError(f"an AWS profile file is not a valid INI file ({type(error).__name__})") from None
         if parser.has_section(section):
             found = {**(found or {}), **dict(parser.items(section))}
     return found

@@ -77,8 +77,8 @@ def resolve_azure(url: str, options: Mapping[str, Any], environ: Mapping[str, st
     taken = _understood(taken)
     if "account_name" not in taken:
         raise ConfigError(
-            f"{shown_url(url)}: which storage account? Set AZURE_ACCOUNT_NAME, pass account_name, or write"
-            " abfss://container@account.dfs.core.windows.net/path"
+            f"{shown_url(url)} does not say which storage account: set AZURE_ACCOUNT_NAME, pass account_name in"
+            " storage_options, or write abfss://container@account.dfs.core.windows.net/path"
         )
     is_somebody = taken.pop("instance_credentials", False) or any(name in taken for name in _PROOFS)
     if not is_somebody and not taken.get("use_azure_cli"):
@@ -114,7 +114,7 @@ def parse_connection_string(text: str) -> dict[str, str]:
         "endpoint": pairs.get("BlobEndpoint"),
     }
     if not any(known.values()):
-        raise ConfigError("the Azure connection string names no account: copy it whole from the portal")
+        raise ConfigError("the Azure connection string names no account: copy the whole string from the portal")
     if known["endpoint"] and not known["account_name"]:
         known["account_name"] = (urlsplit(known["endpoint"]).hostname or "").partition(".")[0]
     return without_none(known)
@@ -125,7 +125,7 @@ def _split(url: str) -> tuple[str, str | None, str]:
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")
     if not container:
-        raise ConfigError(f"{shown_url(url)!r} lacks a container")
+        raise ConfigError(f"{shown_url(url)!r} has no container")
     return container, host.partition(".")[0] or None, prefix
 
 

@@ -95,7 +95,7 @@ class StoreSettings:
 
 def _as_given(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     if options:
-        raise ConfigError(f"{shown_url(url)} takes no options, but was given {', '.join(sorted(options))}")
+        raise ConfigError(f"{shown_url(url)} takes no storage_options, but got {', '.join(sorted(options))}")
     return {}
 
 
@@ -170,8 +170,8 @@ def split_url(url: str) -> SplitResult:
         parts.port  # noqa: B018  it looks whether what stands there is a number
     except ValueError:
         raise ConfigError(
-            f"{shown_url(url)} is no URL: its port is no number, or its name or password hold characters such as / and"
-            " # that must be written as %2F and %23"
+            f"{shown_url(url)} is not a valid URL: its port is not a number, or its user name or password has"
+            " characters such as / and # that must be written as %2F and %23"
         ) from None
     return parts
 
@@ -222,8 +222,8 @@ def unknown_scheme(scheme: str) -> UnknownSchemeError:
     """Make the error about a scheme that nothing here opens."""
     known = ", ".join(name for name in stores.names() if name != ANY_OTHER)
     return UnknownSchemeError(
-        f"Invalid Cloud provider prefix: {scheme}. Known are {known}, and plain paths; others need fsspec and its"
-        " package for them",
+        f"Invalid Cloud provider prefix: {scheme}. Use {known}, or a plain path; for other stores, install fsspec"
+        " and its package for them",
         scheme=scheme,
     )
 
@@ -237,5 +237,5 @@ def check_version(shown: str, info: ObjectInfo, etag: str | None) -> None:
 def check_key(key: str) -> str:
     """Return a key that stays below the root of its store, or raise."""
     if key.startswith("/") or "\\" in key or any(part in ("", ".", "..") for part in key.split("/")):
-        raise ConfigError(f"{key!r} is not a key below the root of a store")
+        raise ConfigError(f"{key!r} is not a valid key below the root of a store")
     return key

@@ -135,7 +135,7 @@ def root_of(url: str) -> str:
     root = "/" + url.partition(":")[2].strip("/")
     parts = root.split("/")
     if any(part in (".", "..") for part in parts) or "" in parts[1:-1]:
-        raise ConfigError(f"{shown_url(url)} is no path of a workspace")
+        raise ConfigError(f"{shown_url(url)} is not a path in a workspace")
     if parts[1] == "Volumes" and len(parts) < 5:
         raise ConfigError(f"{shown_url(url)} names no volume: write dbfs:/Volumes/catalog/schema/volume/path")
     return root

@@ -107,7 +107,7 @@ class VolumeFiles:
         total = _TOTAL.fullmatch(found["content-range"] or "")
         if total is None:
             found["contents"].close()
-            raise RequestRefusedError(f"{path}: the workspace gives no ranges of files")
+            raise RequestRefusedError(f"{path}: the workspace cannot send ranges of files")
         status = FileStatus(path, int(total.group(1)), _milliseconds(found["last-modified"]))
         return status, _stream(found["contents"])
 
@@ -139,7 +139,7 @@ class DbfsFiles:
         """Ask what is there."""
         found = self._client.dbfs.get_status(path)
         if found.is_dir:
-            raise ObjectNotFoundError(f"dbfs:{path} is a folder")
+            raise ObjectNotFoundError(f"dbfs:{path} is a folder, not a file")
         return FileStatus(path, found.file_size, found.modification_time)
 
     def read(self, path: str, span: Span) -> tuple[FileStatus, Generator[bytes, None, None]]:
@@ -211,8 +211,8 @@ def _connect(login: Mapping[str, Any], patience_s: float) -> Any:
         return sdk.WorkspaceClient(config=sdk.core.Config(**settings, product_version=__version__, **login))
     except ValueError as error:
         raise AccessDeniedError(
-            "cannot log in to Databricks: give the options host and token, set DATABRICKS_HOST and DATABRICKS_TOKEN, "
-            f"or name a profile ({str(error).partition('. Config:')[0]})"
+            "cannot log in to Databricks: pass host and token in storage_options, set DATABRICKS_HOST and"
+            f" DATABRICKS_TOKEN, or name a profile ({str(error).partition('. Config:')[0]})"
         ) from error
 
 
@@ -249,7 +249,9 @@ def translated_errors(what: str) -> Iterator[None]:
         raise ObjectNotFoundError(f"there is no file {what}") from error
     except (errors.PermissionDenied, errors.Unauthenticated) as error:
         said = redacted(str(error))
-        raise AccessDeniedError(f"no access to {what}: {said}. Check token and permissions") from safe_cause(error)
+        raise AccessDeniedError(f"no access to {what}: {said}. Check the token and its permissions") from safe_cause(
+            error
+        )
     except errors.BadRequest as error:
         raise RequestRefusedError(f"{what}: {redacted(str(error))}") from safe_cause(error)
     except (TimeoutError, requests.Timeout) as error:
@@ -258,4 +260,4 @@ def translated_errors(what: str) -> Iterator[None]:
     except (errors.DatabricksError, requests.RequestException, OSError) as error:
         raise StoreError(f"{what}: {redacted(str(error))}") from safe_cause(error)
     except (TypeError, ValueError, KeyError) as error:
-        raise StoreError(f"{what}: the answer of the workspace cannot be understood ({error})") from error
+        raise StoreError(f"{what}: cannot understand the answer of the workspace ({error})") from error

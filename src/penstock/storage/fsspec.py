@@ -149,7 +149,7 @@ def _resolve(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -
         json.dumps(dict(options))
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"options for {url_scheme(url)} must be plain values, which other processes can get"
+            f"storage_options for {url_scheme(url)} must be plain values, because they are sent to other processes"
         ) from error
     return dict(options)
 
@@ -169,10 +169,10 @@ def _join(root: str, key: str) -> str:
 def describe(key: str, info: Mapping[str, Any]) -> ObjectInfo:
     """Say what a file system told of a file."""
     if info.get("type") == "directory":
-        raise ObjectNotFoundError(f"{key} is a folder", key=key)
+        raise ObjectNotFoundError(f"{key} is a folder, not a file", key=key)
     size = info.get("size")
     if size is None:
-        raise RequestRefusedError(f"{key}: the file system does not tell how long it is", key=key)
+        raise RequestRefusedError(f"{key}: the file system does not tell the size of the file", key=key)
     version = next((info[name] for name in _VERSION_FIELDS if info.get(name) is not None), None)
     tag = None if version is None else f"{version}-{size:x}"
     return ObjectInfo(key, int(size), tag, _modified_ns(info))
@@ -232,7 +232,7 @@ def _translate(error: Exception, what: str) -> PenstockError:
     if isinstance(error, PermissionError):
         return AccessDeniedError(f"no access to {what}: {said}")
     if isinstance(error, ImportError):
-        return MissingExtraError(f"{what}: fsspec lacks the package of this protocol: {said}")
+        return MissingExtraError(f"{what}: fsspec needs another package for this protocol: {said}")
     if isinstance(error, TimeoutError):
         return StoreTimeoutError(f"{what}: {said or 'no answer in time'}")
     kind = RequestRefusedError if isinstance(error, (TypeError, ValueError, NotImplementedError)) else StoreError

@@ -63,7 +63,7 @@ def _credentials(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict
         keys = (first_set(environ, "GCS_KEY"), first_set(environ, "GCS_SECRET"))
     if any(keys):
         if not all(keys):
-            raise ConfigError("only one of GCS key and secret is given: give both, or none")
+            raise ConfigError("only one of the GCS key and secret is set: set both or neither")
         return {"access_key_id": keys[0], "secret_access_key": keys[1]}
     if isinstance(token, Mapping):
         return {"service_account_key": json.dumps(dict(token))}
@@ -107,14 +107,14 @@ def _from_file(path: str) -> dict[str, Any]:
         text = Path(path).expanduser().read_text()
         kind = json.loads(text).get("type")
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is no Google credentials file that can be read ({type(error).__name__})") from None
+        raise ConfigError(f"cannot read {path} as a Google credentials file ({type(error).__name__})") from None
     if kind == "service_account":
         return {"service_account_key": text}
     if kind == "authorized_user":
         return {"application_credentials": str(Path(path).expanduser().absolute())}
     raise ConfigError(
-        f"{path} holds Google credentials of type {kind!r}: use a service account, gcloud auth application-default"
-        " login, or pass bearer_token"
+        f"{path} holds Google credentials of type {kind!r}, which penstock cannot use: use a service account, run"
+        " `gcloud auth application-default login`, or pass bearer_token in storage_options"
     )
 
 

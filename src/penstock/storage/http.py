@@ -30,10 +30,11 @@ def resolve_http(url: str, options: Mapping[str, Any], environ: Mapping[str, str
     """Gather headers, among them those for a name and password in the URL."""
     parts = split_url(url)
     if not parts.hostname:
-        raise ConfigError(f"{shown_url(url)!r} lacks a host")
+        raise ConfigError(f"{shown_url(url)!r} has no host")
     if parts.query or parts.fragment:
         raise ConfigError(
-            f"{shown_url(url)}: a query cannot be part of a root that objects lie below; pass headers= for a token"
+            f"{shown_url(url)}: the URL of a dataset cannot have a query: to send a token, pass headers= in"
+            " storage_options"
         )
     taken = take_options("http", options, _NAMES)
     headers = {**(taken.get("client_kwargs") or {}).get("headers", {}), **(taken.get("headers") or {})}
@@ -49,9 +50,9 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
     """Refuse what cannot be sent, without showing it."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise ConfigError("http: a name in headers= is not the name of a header")
+            raise ConfigError("http: headers= has a name that is not a valid header name")
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
-            raise ConfigError(f"http: the value of the header {name!r} is no text of one line, or not in Latin letters")
+            raise ConfigError(f"http: the value of the header {name!r} must be one line of Latin-1 text")
 
 
 def _place(settings: StoreSettings) -> tuple[str, str]:

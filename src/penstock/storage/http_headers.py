@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from penstock.types import Span
 
-READ_ONLY = "web servers are for reading"
-NO_LIST = "a web server does not say what it has; name the files, as an index does"
+READ_ONLY = "web servers are read-only"
+NO_LIST = "a web server does not list its files; name them, as an index does"
 
 _TAKEN_OFF = {"authorization", "cookie"}  # by the other client, on the way to another host
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -74,9 +74,9 @@ def redirect_target(shown: str, url: str, location: str | None) -> str:
     except ValueError:
         scheme, host, target = "", "", ""
     if not location or not host or scheme not in ("http", "https"):
-        raise RequestRefusedError(f"{shown}: the server redirects to what is no web server")
+        raise RequestRefusedError(f"{shown}: the server redirects to something that is not a web server")
     if scheme == "http" and url.startswith("https:"):
-        raise RequestRefusedError(f"{shown}: the server redirects to {shown_url(target)}, where anybody can listen in")
+        raise RequestRefusedError(f"{shown}: the server redirects to {shown_url(target)}, which is not encrypted")
     return target
 
 
@@ -209,7 +209,9 @@ class HttpHeaderStore(ReadsBodies):
                 self._check(key, answer)
                 info, begin = _describe(key, answer)
                 if begin != (span.begin if answer.status == 206 else 0):
-                    raise StoreError(f"{self._shown(key)}: the server sent bytes from {begin}, not from {span.begin}")
+                    raise StoreError(
+                        f"{self._shown(key)}: the server sent bytes from {begin} on, not from {span.begin}"
+                    )
                 yield ResponseBody(info, _chunks(answer, span.begin - begin, len(span)))
                 return
             answer.read(_LONGEST_ANSWER)
@@ -253,7 +255,7 @@ class HttpHeaderStore(ReadsBodies):
         except PenstockError:
             raise  # some of ours are errors of the operating system too
         except TimeoutError as error:
-            raise StoreTimeoutError(f"{self._shown(key)}: the connection was silent for too long") from error
+            raise StoreTimeoutError(f"{self._shown(key)}: the server sent nothing for too long") from error
         except (OSError, http.client.HTTPException) as error:
             raise StoreError(f"{self._shown(key)}: {str(error) or type(error).__name__}") from error
 
@@ -279,7 +281,7 @@ def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
         return ObjectNotFoundError(f"there is no object {shown}")
     if status in (401, 403):
         return AccessDeniedError(
-            f"no access to {shown}: the server answered {status}. Check the headers and their permissions"
+            f"no access to {shown}: the server answered {status}. Check your headers and permissions"
         )
     if status < 500 and status not in _PASSING:
         return RequestRefusedError(reason, status=status)
@@ -293,7 +295,7 @@ def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, i
     part = _RANGE.fullmatch(headers.get("Content-Range") or "")
     length = part.group(2) if part else headers.get("Content-Length") or ""
     if not length.isdigit() or (part is None and answer.status == 206):
-        raise RequestRefusedError(f"{key}: the server did not say how long it is", key=key)
+        raise RequestRefusedError(f"{key}: the server did not tell the size of the file", key=key)
     try:
         modified = parsedate_to_datetime(headers.get("Last-Modified") or "")
     except (TypeError, ValueError):

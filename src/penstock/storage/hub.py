@@ -139,7 +139,7 @@ class HubStore(ReadsBodies):
                 url, token=self.location.token or False, timeout=self.retry.stall_s, endpoint=self.location.endpoint
             )
         if found.size is None:
-            raise StoreError(f"{self.location}/{key}: the Hub did not say how long it is")
+            raise StoreError(f"{self.location}/{key}: the Hub did not tell the size of the file")
         return ObjectInfo(key, found.size, found.etag)
 
     def _opener(self) -> OpenBody:
@@ -181,7 +181,7 @@ class HubStore(ReadsBodies):
     def _commit(self, key: str, operation: Any, message: str) -> None:
         location = self.location
         if location.is_commit:
-            raise RequestRefusedError(f"{location}/{key}: a commit cannot be changed: name a branch to write to")
+            raise RequestRefusedError(f"{location}/{key}: a commit cannot be changed: write to a branch")
         with translated_errors(f"{location}/{key}"), _writing.get():
             done = self._api().create_commit(
                 location.repo, [operation], commit_message=message, repo_type=location.kind, revision=location.revision
@@ -211,7 +211,9 @@ def _utils() -> Any:
 
 def _buckets(api: Any) -> Any:
     if not hasattr(api, "list_bucket_tree"):
-        raise MissingExtraError("the installed huggingface_hub knows no buckets: pip install -U huggingface_hub")
+        raise MissingExtraError(
+            "the installed huggingface_hub does not support buckets: run pip install -U huggingface_hub"
+        )
     return api
 
 
@@ -236,7 +238,7 @@ def _describe_answer(key: str, response: Any) -> ObjectInfo:
     total = _TOTAL.fullmatch(response.headers.get("Content-Range", ""))
     num_bytes = total.group(1) if total else response.headers.get("Content-Length")
     if num_bytes is None:
-        raise StoreError(f"{key}: the server did not say how long it is")
+        raise StoreError(f"{key}: the server did not tell the size of the file")
     return ObjectInfo(key, int(num_bytes), etag.removeprefix("W/").strip('"') if etag else None)
 
 

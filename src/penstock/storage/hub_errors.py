@@ -47,15 +47,15 @@ def translated_errors(what: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise _from_answer(errors, error, what) from None
     except errors.OfflineModeIsEnabled as error:
-        raise RequestRefusedError(f"{what}: HF_HUB_OFFLINE is set, which forbids any request") from error
+        raise RequestRefusedError(f"{what}: HF_HUB_OFFLINE is set, so no requests are allowed: unset it") from error
     except errors.HFValidationError as error:
         raise ConfigError(f"{what}: {error}") from error
     except http.TimeoutException as error:
-        raise StoreTimeoutError(f"{what}: the connection was silent for too long") from error
+        raise StoreTimeoutError(f"{what}: the server sent nothing for too long") from error
     except (http.HTTPError, http.StreamError, OSError) as error:
-        raise StoreError(f"{what}: the connection broke ({type(error).__name__})") from error
+        raise StoreError(f"{what}: the connection was lost ({type(error).__name__})") from error
     except (ValueError, KeyError) as error:
-        raise StoreError(f"{what}: the answer of the Hub cannot be understood ({type(error).__name__})") from error
+        raise StoreError(f"{what}: cannot understand the answer of the Hub ({type(error).__name__})") from error
     except RuntimeError as error:  # what huggingface_hub wraps around anything that goes wrong in an upload
         if not isinstance(error.__cause__, Exception):
             raise StoreError(f"{what}: {error}") from error
@@ -70,15 +70,18 @@ def _from_answer(errors: Any, error: Any, what: str) -> StoreError:
     said = response.headers.get("X-Error-Message") if response is not None else None
     reason = f"the Hub answered {status}" + (f" ({said})" if said else "")
     if isinstance(error, errors.GatedRepoError) or status == 403:
-        return AccessDeniedError(f"no access to {what}: {reason}. Ask for it on its page, with this token's account")
+        return AccessDeniedError(
+            f"no access to {what}: {reason}. Request access on its page, with the account of this token"
+        )
     if isinstance(error, errors.RepositoryNotFoundError) or type(error).__name__ == "BucketNotFoundError":
         return BucketNotFoundError(
-            f"{what}: {reason}: there is no such repository, or it is private and the token (HF_TOKEN) does not open it"
+            f"{what}: {reason}: there is no such repository, or it is private and your token (HF_TOKEN) has no"
+            " access to it"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return BucketNotFoundError(f"{what}: {reason}: the repository has no such revision")
     if status == 401:
-        return AccessDeniedError(f"no access to {what}: {reason}. Check the token (HF_TOKEN)")
+        return AccessDeniedError(f"no access to {what}: {reason}. Check your token (HF_TOKEN)")
     if status == 404:
         return ObjectNotFoundError(f"there is no file {what}")
     if 400 <= status < 500 and status not in _PASSING:

@@ -24,6 +24,11 @@ _SPECIAL_REVISION = re.compile(r"refs/(convert/[\w.-]+|pr/\d+)(?=/|$)")  # the o
 _OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint", "revision": "revision"}
 
 
+def is_commit(revision: str | None) -> bool:
+    """Tell whether a revision is a commit, and not a branch."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubLocation:
     """A folder of a repository of the Hub, or of a bucket, which has no revisions."""
@@ -43,7 +48,7 @@ class HubLocation:
     @property
     def is_commit(self) -> bool:
         """Tell whether the revision is a commit, which never changes."""
-        return _COMMIT.fullmatch(self.revision) is not None
+        return is_commit(self.revision)
 
     def path(self, key: str) -> str:
         """Give the path of a key within the repository."""
@@ -70,7 +75,7 @@ def location_of(url: str, options: Mapping[str, Any]) -> HubLocation:
     """Understand a URL, with what `resolve_hub` said."""
     kind, repo, revision, root = parse_hub_url(url)
     if revision is not None and options.get("revision") not in (None, revision):
-        raise ConfigError(f"{shown_url(url)} names one revision, and the option another: {options['revision']}")
+        raise ConfigError(f"{shown_url(url)} names one revision, and storage_options another: {options['revision']}")
     return HubLocation(
         kind=kind,
         repo=repo,
@@ -97,10 +102,19 @@ def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
         root = tail[len(revision) :].strip("/")
         revision = unquote(revision)
     if repo.count("/") != 1 or not all(repo.split("/")) or revision == "":
-        raise ConfigError(f"{shown_url(url)} is no place on the Hub: write hf://datasets/org/name[@revision]/path")
+        raise ConfigError(
+            f"{shown_url(url)} is not a valid place on the Hub: write hf://datasets/org/name[@revision]/path"
+        )
     if revision and kind == "bucket":
-        raise ConfigError(f"{shown_url(url)} names a revision, and buckets have none")
+        raise ConfigError(f"{shown_url(url)} names a revision, but buckets have no revisions")
     return kind or "model", repo, revision, root
+
+
+def at_revision(url: str, revision: str) -> str:
+    """Give a URL that names a revision, instead of the branch that it names or leaves open."""
+    kind, repo, _, root = parse_hub_url(url)
+    shown = next(name for name, value in _KINDS.items() if value == kind)
+    return "/".join(filter(None, (f"hf://{shown}", f"{repo}@{quote(revision, safe='')}", root)))
 
 
 def resolve_hub(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

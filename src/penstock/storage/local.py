@@ -34,7 +34,7 @@ class LocalStore:
             return cls(Path(url).expanduser())
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost"):
-            raise ConfigError(f"{shown_url(url)!r} names another machine: write file:///path for a path of this one")
+            raise ConfigError(f"{shown_url(url)!r} names another machine: write file:///path for a path on this one")
         return cls(Path(unquote(parts.path)))
 
     def read(self, key: str, span: Span | None = None) -> bytes:

@@ -42,7 +42,7 @@ class MemoryStore:
         """Make the store of a `memory://` URL."""
         root = url.partition("://")[2].strip("/")
         if not root:
-            raise ConfigError(f"{url!r} lacks a name: write memory://name")
+            raise ConfigError(f"{url!r} has no name: write memory://name")
         return cls(check_key(root))
 
     def read(self, key: str, span: Span | None = None) -> bytes:

@@ -238,7 +238,7 @@ class ObjectStore:
             return error
         return AccessDeniedError(
             f"{error.message}. No credentials were found, so the request was not signed: pass storage_options=, or"
-            " set the variables of this store in the environment",
+            " set the environment variables of this store",
             **error.facts,
         )
 
@@ -277,8 +277,8 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
     """Split `scheme://bucket/some/prefix/`."""
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not bucket:
-        raise ConfigError(f"{shown_url(url)!r} lacks a bucket: write {url.partition(':')[0]}://bucket/path")
+        raise ConfigError(f"{shown_url(url)!r} has no bucket: write {url.partition(':')[0]}://bucket/path")
     if ":" in bucket.partition("@")[0]:
-        raise ConfigError(f"{shown_url(url)}: credentials cannot be part of this URL: pass them as storage_options")
+        raise ConfigError(f"{shown_url(url)} must not contain credentials: pass them as storage_options")
     prefix = prefix.strip("/")
     return bucket, check_key(prefix) if prefix else ""

@@ -87,9 +87,10 @@ def check_process() -> None:
     """Raise in a process forked from one that has used obstore: any call there would wait for ever."""
     if _first_user.is_ancestor:
         raise RequestRefusedError(
-            f"process {os.getpid()} was forked from {_first_user.pid}, which had already used a network store; its"
-            " client does not survive a fork. Start processes with spawn or forkserver, open stores in them only, or"
-            " read through a dataset, whose fetcher is a process of its own"
+            f"process {os.getpid()} was forked from process {_first_user.pid}, which had already used a network"
+            " store, and the connections of that store do not survive a fork. Start processes with spawn or"
+            " forkserver, open stores only in the child processes, or read through a dataset, whose fetcher is a"
+            " separate process"
         )
     _first_user.pid = os.getpid()
 

@@ -43,7 +43,7 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
             bucket=bucket,
         )
     if code == "NoSuchUpload":  # it was completed, and the answer that said so was lost
-        return StoreError(f"{what}: the store no longer knows of this upload ({code}): it has to begin anew")
+        return StoreError(f"{what}: the store has lost this upload ({code}): start it again")
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError" or status == 404:
         return ObjectNotFoundError(f"there is no object {what}")
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
@@ -51,11 +51,13 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
             f"no access to {what}: {reason}. Check the credentials and their permissions", code=code
         )
     if kind == "PreconditionError" or status == 412:
-        return ObjectChangedError(f"{what} was replaced while it was being read: fetch it again")
+        return ObjectChangedError(f"{what} was replaced while it was being read: read it again")
     if status is not None and status < 500 and status not in _PASSING:
         return RequestRefusedError(f"{what}: {reason}", status=status)
     if "InvalidCertificate" in text:
-        return RequestRefusedError(f"{what}: {reason}: pass verify= with a file of certificates that vouch for it")
+        return RequestRefusedError(
+            f"{what}: {reason}: pass verify= in storage_options, with the file of certificates to trust"
+        )
     if "InvalidRangeRequest" in text:
         return RequestRefusedError(f"{what}: {reason}", status=416)
     if kind in ("NotSupportedError", "InvalidPathError", "ValueError") or status == 501:
@@ -63,12 +65,12 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
     if "dns error" in text:
         host = _first(_HOST, text)
         return StoreError(
-            f"{what}: the name of the host{f' {host!r}' if host else ''} cannot be resolved: check its spelling, the"
+            f"{what}: cannot resolve the host name{f' {host!r}' if host else ''}: check its spelling, the"
             " endpoint, and the DNS of this machine",
             host=host,
         )
     if "TimedOut" in text or "Timeout" in text:
-        return StoreTimeoutError(f"{what}: the connection was silent for too long", status=status)
+        return StoreTimeoutError(f"{what}: the server sent nothing for too long", status=status)
     return StoreError(f"{what}: {reason}", status=status)
 
 

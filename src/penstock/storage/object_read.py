@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SMALLEST_CHUNK = 1  # as they come: what waits for more to come with it is lost if its connection breaks
-_LARGE_CHUNK = 1 << 15  # of a large range: each chunk costs time in Python, and is seen only when it is there
+_LARGE_CHUNK = 1 << 16  # of a large range: each chunk costs time in Python, and is seen only when it is there
 _LARGE_SPAN = 1 << 20
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 
@@ -50,7 +50,7 @@ class Receiver:
         self._etag = info.etag
         wanted = max(0, min(self._span.end, info.num_bytes) - self._span.begin)
         if self._has_ranges and at != begin:
-            raise StoreError(f"{self._shown}: the server sent bytes from {at}, not from {begin}")
+            raise StoreError(f"{self._shown}: the server sent bytes from {at} on, not from {begin}")
         is_large = len(self._span) >= _LARGE_SPAN and not self._was_cut
         self._was_cut = True  # unless this is the last time
         for chunk in result.stream(_LARGE_CHUNK if is_large else _SMALLEST_CHUNK):
@@ -60,7 +60,7 @@ class Receiver:
             if not self._has_ranges and self._filled >= wanted:
                 break
         if self._filled != wanted:
-            raise StoreError(f"{self._shown}: {self._filled} bytes came of the {wanted} announced")
+            raise StoreError(f"{self._shown}: only {self._filled} of the {wanted} announced bytes arrived")
         return wanted, info
 
     def _ask(self, client: Any, path: str, begin: int) -> tuple[Any, int]:
@@ -73,7 +73,9 @@ class Receiver:
             try:
                 result = obstore.get(client, path, options=options)
             except NotSupportedError:
-                _log.warning("%s: the server has no ranges, so it sends the whole object for every piece", self._shown)
+                _log.warning(
+                    "%s: the server does not support ranges, so it sends the whole object for every piece", self._shown
+                )
                 self._has_ranges = False
             else:
                 return result, result.range[0]
@@ -85,7 +87,7 @@ class Receiver:
             chunk = chunk[: wanted - self._filled]  # the rest of the object
         end = self._filled + len(chunk)
         if end > len(self._span):
-            raise StoreError(f"{self._shown}: more bytes came than were asked for")
+            raise StoreError(f"{self._shown}: the server sent more bytes than were requested")
         self._keep_bytes(chunk, self._filled)
         self._filled = end
 

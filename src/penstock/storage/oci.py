@@ -53,8 +53,8 @@ def resolve_oci(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
     if endpoint is None:
         if not (region and namespace):
             raise ConfigError(
-                f"{shown_url(url)}: which region and namespace? Write oci://bucket@namespace/path, and set OCI_REGION"
-                " or the region of ~/.oci/config"
+                f"{shown_url(url)} does not say which region and namespace: write oci://bucket@namespace/path, and"
+                " set OCI_REGION or the region in ~/.oci/config"
             )
         endpoint = f"https://{namespace}.compat.objectstorage.{region}.oraclecloud.com"
     return without_none(
@@ -75,7 +75,7 @@ def _keys(options: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[
         options.get("secret_access_key") or first_set(environ, "OCI_SECRET_ACCESS_KEY") or file.get("secret_access_key")
     )
     if bool(key) != bool(secret):
-        raise ConfigError("only one of OCI access key and secret key is given: give both, or none")
+        raise ConfigError("only one of the OCI access key and secret key is set: set both or neither")
     return {"access_key_id": key, "secret_access_key": secret} if key else {"anonymous": True}
 
 
@@ -94,7 +94,7 @@ def _config_file(path: str | None, environ: Mapping[str, str]) -> dict[str, str]
         raise ConfigError(f"there is no OCI config file {file}") from None
     except (OSError, configparser.Error) as error:
         # The text of the error would show the line, which may hold a secret.
-        raise ConfigError(f"cannot read profile {profile!r} of {file} ({type(error).__name__})") from None
+        raise ConfigError(f"cannot read profile {profile!r} in {file} ({type(error).__name__})") from None
 
 
 def _place(settings: StoreSettings) -> tuple[str, str]:

@@ -20,7 +20,10 @@ def own_options(scheme: str, options: Mapping[str, Any], schemes: Iterable[str])
         return dict(options)
     if by_scheme != set(options) and by_scheme:
         flat = ", ".join(sorted(set(options) - by_scheme))
-        raise ConfigError(f"options are keyed by scheme ({', '.join(sorted(by_scheme))}) and flat ({flat}): choose one")
+        raise ConfigError(
+            f"storage_options are partly grouped by scheme ({', '.join(sorted(by_scheme))}) and partly not"
+            f" ({flat}): choose one of the two"
+        )
     if not by_scheme:
         return dict(options)
     return dict(options.get(scheme, {}))
@@ -38,11 +41,11 @@ def take_options(store: str, options: Mapping[str, Any], names: Mapping[str, str
 
             close = difflib.get_close_matches(name, names, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{store} has no option {name!r}{hint}: known are {', '.join(sorted(names))}")
+            raise ConfigError(f"{store} has no option {name!r}{hint}: use one of {', '.join(sorted(names))}")
         ours = names[name]
         if value is not None:
             if taken.get(ours, value) != value:
-                raise ConfigError(f"{store}: option {name!r} contradicts another name of it")
+                raise ConfigError(f"{store}: option {name!r} contradicts another name of the same option")
             taken[ours] = value
     return taken
 
@@ -56,7 +59,7 @@ def is_true(name: str, value: Any) -> bool:
     """Understand a switch as users write it in code and in the environment."""
     text = str(value).strip().lower()
     if text not in _TRUE + _FALSE:
-        raise ConfigError(f"{name}={value!r} is neither true nor false")
+        raise ConfigError(f"{name}={value!r} must be true or false")
     return text in _TRUE
 
 

@@ -49,7 +49,7 @@ class ConnectionPool(Generic[C]):
         servers = self._servers.get()
         idle = servers.get(settings) or servers.setdefault(settings, _IdleConnections(self._limit))
         if not idle.permits.acquire(timeout=timeout_s):
-            raise StoreTimeoutError(f"all {self._limit} connections to the store were in use for {timeout_s:g} s")
+            raise StoreTimeoutError(f"all {self._limit} connections to the store have been in use for {timeout_s:g} s")
         try:
             connection = idle.take() or connect()
             try:

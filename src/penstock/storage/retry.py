@@ -51,7 +51,7 @@ class RetryPolicy:
         if self.attempts < 1:
             raise ConfigError(f"retry={self.attempts - 1} allows no attempt at all: use 0 or more")
         if min(self.base_s, self.max_s, self.stall_s, self.patience_s) <= 0:
-            raise ConfigError(f"{self} has a time that is not positive")
+            raise ConfigError(f"{self} has a time that is not above 0")
 
     @classmethod
     def of(cls, download_retry: int, download_timeout: float) -> RetryPolicy:
@@ -145,7 +145,8 @@ class Attempts:
         quiet_s = self._hooks.now() - self._heard_at
         cause = str(error).removeprefix(f"{self._what}: ")
         return StoreTimeoutError(
-            f"{self._what}: not a byte came for {quiet_s:.3g} s, in {self._failures} tries. The last one: {cause}",
+            f"{self._what}: no data arrived for {quiet_s:.3g} s, in {self._failures} attempts. The last error was:"
+            f" {cause}",
             **error.facts,
         )
 

@@ -264,7 +264,7 @@ def _answers(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ObjectNotFoundError(f"there is no file {url}", url=url) from error
     except PermissionError as error:
-        raise AccessDeniedError(f"the server allows no access to {url}", url=url) from error
+        raise AccessDeniedError(f"the server denies access to {url}", url=url) from error
 
 
 @contextmanager
@@ -277,8 +277,9 @@ def _connection_errors(url: str) -> Iterator[None]:
         raise
     except paramiko.BadHostKeyException as error:
         raise AccessDeniedError(
-            f"the server of {url} shows another host key than the one that is known: somebody may be listening in. "
-            "If the server was set up anew, remove its old key with ssh-keygen -R and add the new one",
+            f"the server of {url} has another host key than the one in known_hosts: somebody may be intercepting"
+            " the connection. If the server was reinstalled, remove its old key with ssh-keygen -R and add the"
+            " new one",
             url=url,
         ) from error
     except paramiko.AuthenticationException as error:
@@ -295,7 +296,8 @@ def _login_error(paramiko: Any, url: str, error: Exception) -> StoreError:
     if broken:
         return StoreError(f"{url}: the connection was lost while logging in: {broken[0]}", url=url)
     return AccessDeniedError(
-        f"{url}: the server let nobody in after {len(tries)} tries (keys in files, the agent's keys, the password): "
-        "name a key with the option key_filename or with COMPOSER_SFTP_KEY_FILE, or start an agent",
+        f"{url}: the server refused all {len(tries)} ways to log in (key files, the keys of the agent, the"
+        " password): name a key with the option key_filename or with COMPOSER_SFTP_KEY_FILE, or start an SSH"
+        " agent",
         url=url,
     )

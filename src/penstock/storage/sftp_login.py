@@ -111,9 +111,9 @@ def root_of(url: str) -> str:
 def _from_url(url: str) -> dict[str, Any]:
     parts = split_url(url)
     if not parts.hostname:
-        raise ConfigError(f"{shown_url(url)} lacks a host: write sftp://user@host:port/path")
+        raise ConfigError(f"{shown_url(url)} has no host: write sftp://user@host:port/path")
     if parts.query or parts.fragment:
-        raise ConfigError(f"{shown_url(url)} has a query or a fragment, which SFTP does not know")
+        raise ConfigError(f"{shown_url(url)} has a query or a fragment, which SFTP does not have")
     return without_none(
         {
             "host": parts.hostname,
@@ -137,10 +137,12 @@ def _from_ssh_config(home: Path, host: str) -> dict[str, Any]:
     try:
         found = paramiko.SSHConfig.from_path(str(path)).lookup(host)
     except paramiko.SSHException as error:
-        raise ConfigError(f"{path} cannot be understood: {error}") from error
+        raise ConfigError(f"cannot understand {path}: {error}") from error
     for word in ("proxyjump", "proxycommand"):
         if found.get(word, "none").lower() != "none":
-            raise ConfigError(f"{path} reaches {host} by {word}, which is not supported: open a tunnel with ssh -L")
+            raise ConfigError(
+                f"{path} connects to {host} through {word}, which penstock does not support: open a tunnel with ssh -L"
+            )
     said: dict[str, Any] = {"host": found["hostname"]}
     if "user" in found:
         said["username"] = found["user"]
@@ -167,9 +169,9 @@ def _refuse_unknown_host(paramiko: Any, login: SftpLogin) -> Any:
         def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:  # noqa: ARG002
             files = " or ".join(login.known_hosts) or "~/.ssh/known_hosts (which does not exist)"
             raise AccessDeniedError(
-                f"the host key of {login.host} port {login.port} is not in {files}. "
-                f"If its fingerprint really is {key.fingerprint} ({key.get_name()}), add it: "
-                f"ssh-keyscan -p {login.port} {login.host} >> ~/.ssh/known_hosts",
+                f"the host key of {login.host} port {login.port} is not in {files}. If its fingerprint really is"
+                f" {key.fingerprint} ({key.get_name()}), add it with: ssh-keyscan -p {login.port} {login.host} >>"
+                " ~/.ssh/known_hosts",
                 host=login.host,
             )
 
@@ -204,9 +206,9 @@ def _load_key(paramiko: Any, login: SftpLogin, path: str) -> Any:
     except (paramiko.PasswordRequiredException, TypeError) as error:  # TypeError is what the layer below says
         if login.agent_socket or login.password:
             return None  # the agent holds it unlocked, or it is not the way in
-        raise AccessDeniedError(f"the SSH key {path} is locked: give its passphrase, or use an agent") from error
+        raise AccessDeniedError(f"the SSH key {path} is encrypted: pass its passphrase, or use an SSH agent") from error
     except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError) as error:
-        raise AccessDeniedError(f"the SSH key {path} cannot be read: {error}") from error
+        raise AccessDeniedError(f"cannot read the SSH key {path}: {error}") from error
 
 
 @contextmanager

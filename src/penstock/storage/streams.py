@@ -91,7 +91,7 @@ class ReadsBodies(ABC):
                         attempts.progressed(memoryview(chunk).nbytes)
                     missing = min(span.end, body.info.num_bytes) - span.begin - len(data)
                     if missing > 0:
-                        raise StoreError(f"{key} was cut {missing} bytes before its end", key=key)
+                        raise StoreError(f"{key} ended {missing} bytes too early", key=key)
                     return data, body.info
             except StoreError as error:
                 attempts.failed(error)

@@ -146,7 +146,10 @@ class FormatContract:
                 break
             numbers = np.array(rows, np.int64)
             found = [data[span.begin : span.end] for span in ranges.spans_to_locate(info, numbers)]
-            pieces = [data[span.begin : span.end] for span in ranges.spans_of_rows(info, numbers, found)]
+            spans = ranges.spans_of_rows(info, numbers, found)
+            likely_spans = getattr(ranges, "likely_spans", None)
+            assert likely_spans is None or likely_spans(info, numbers) in (None, spans)
+            pieces = [data[span.begin : span.end] for span in spans]
             reader = ranges.open(info, pieces, ReadOptions(**self.read_options))
             self._check(reader.read(range(len(rows))), [self.samples[row] for row in rows])
             reader.close()

@@ -145,4 +145,6 @@ class OrderContract:
     def _read_rank(self, plan: Plan, at: Cursor, seat: Seat, size: int) -> Int64Array:
         steps = range(plan.num_batches(at, seat, size))
         batches = [plan.batch(at, step, seat, size) for step in steps]
+        together = plan.batches(at, steps[::2], seat, size)
+        assert [ids.tolist() for ids in together] == [ids.tolist() for ids in batches[::2]]
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches])

@@ -43,7 +43,8 @@ def fetcher_address() -> FetcherAddress:
     found = FetcherAddress(runtime_folder())
     if len(os.fsencode(found.socket)) > _LONGEST_SOCKET_PATH:
         raise ConfigError(
-            f"the path {found.socket} is too long for a socket: set PENSTOCK_RUNTIME_DIR to a shorter folder"
+            f"the path {found.socket} is too long for a socket: set PENSTOCK_RUNTIME_DIR to a folder with a"
+            " shorter path"
         )
     make_runtime_folder()
     return found
@@ -62,4 +63,4 @@ def peer_user(connection: socket.socket) -> int:
 def check_peer(connection: socket.socket) -> None:
     """Refuse to talk to another user's process."""
     if peer_user(connection) != os.getuid():
-        raise FetcherError("the process at the other end of the fetcher's socket belongs to another user")
+        raise FetcherError("the process that listens on the socket of the fetcher belongs to another user")

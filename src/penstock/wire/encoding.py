@@ -57,7 +57,7 @@ def load(kind: type[T], value: Any) -> T:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         # What did not fit is not told: settings of stores may hold secrets.
         raise FetcherError(
-            f"what came over the fetcher's socket is no {kind.__name__} as this version knows it"
+            f"the fetcher or a client sent a {kind.__name__} that this version does not understand"
         ) from error
     return loaded
 

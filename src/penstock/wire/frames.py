@@ -33,7 +33,7 @@ def unpack_prefix(data: bytes | bytearray) -> tuple[int, int]:
     """Give the sizes of header and payload, checked before anybody allocates them."""
     num_header, num_payload = _PREFIX.unpack_from(data)
     if num_header > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
-        raise FetcherError("the other end of the fetcher's socket does not speak our protocol")
+        raise FetcherError("the process at the other end of the fetcher's socket does not speak this protocol")
     return num_header, num_payload
 
 
@@ -54,7 +54,8 @@ def dump_error(error: BaseException) -> Header:
         error = errors.CacheError(f"the fetcher failed: {type(error).__name__}: {error}")
     message = error.message
     cause = error.__cause__
-    if cause is not None and str(cause) and str(cause) not in message:
+    is_told = isinstance(error, errors.StoreError)  # stores put into words what their clients say
+    if cause is not None and not is_told and str(cause) and str(cause) not in message:
         # Some clients tell all they know, over many lines: the first one says it.
         message = f"{message} (cause: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0][:300]})"
     facts = {name: value for name, value in error.facts.items() if isinstance(value, (str, int, float, type(None)))}

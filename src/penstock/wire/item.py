@@ -8,13 +8,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class StoredSpan(NamedTuple):
+    """Where in an object a file lies, and what the whole object must still be."""
+
+    offset: int
+    object_bytes: int | None
+    version: str | None
+
+
 class StoredFile(NamedTuple):
-    """One object and the name it gets in the directory. A size of None: whatever the store has."""
+    """One object and the name it gets in the directory. A size of None: whatever the store has, or unpacking gives."""
 
     name: str
     key: str
     num_bytes: int | None
     digest: str | None = None
+    span: StoredSpan | None = None  # None: it is the whole object
+    estimate: int = 0  # of a size that is not known
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is known which bytes these are: by their digest, or by the version of their object."""
+        return self.digest is not None or (self.span is not None and self.span.version is not None)
 
 
 class ItemPart(NamedTuple):
@@ -39,6 +54,8 @@ class Item(NamedTuple):
     number: int | None = None  # of a shard, in the index of its edition
     is_index: bool = False  # it is the index itself, which makes an edition
     validates: bool = False  # files that somebody else put there are digested before they are used
+    format: str | None = None  # of a shard that its format unpacks, for these columns
+    columns: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -53,7 +70,7 @@ class Item(NamedTuple):
     @property
     def raw_bytes(self) -> int:
         """The bytes that stay."""
-        return sum(part.raw.num_bytes or 0 for part in self.parts)
+        return sum(part.raw.estimate if part.raw.num_bytes is None else part.raw.num_bytes for part in self.parts)
 
     @property
     def packed_bytes(self) -> int:

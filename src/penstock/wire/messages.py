@@ -57,6 +57,7 @@ class Fetched:
     num_downloaded: int = 0  # bytes; 0: it was there already
     edition: str = ""  # that an index opened
     away: str | None = None  # why the store cannot be read: then the edition is the one that was opened last
+    revision: str | None = None  # the commit that was opened, if the store has such
     warnings: tuple[str, ...] = ()
 
 
@@ -250,7 +251,7 @@ def load_message(header: Header) -> tuple[Message[Any], int | None]:
     if kind is None:
         raise FetcherError(f"a client asked for {name!r}, which does not exist")
     if type(number) not in (int, type(None)):
-        raise FetcherError(f"a client numbered a request {number!r}, which is no number")
+        raise FetcherError(f"a client sent the request number {number!r}, which is not a number")
     return load(kind, header.get("is")), number
 
 

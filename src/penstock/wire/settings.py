@@ -1,13 +1,40 @@
 """What a cache is told: which directories, fed by which stores, how patiently."""
-# ruff: noqa: TC001, TC003  the types of fields are looked at when messages are read
+# ruff: noqa: TC003  the types of fields are looked at when messages are read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.storage.base import StoreSettings
+from penstock.storage.base import StoreSettings, url_scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesRequest:
+    """Files of other programs, below the root of a store: what to look for, and how to read it."""
+
+    patterns: tuple[str, ...]  # names, globs and folders; an empty one is the root
+    format: str | None = None  # None: seen from names and first bytes
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)  # what the user said of the format
+    columns: tuple[str, ...] | None = None  # those that are read; None: all
+    may_have_index: bool = False  # the root may be the folder of a dataset with an index.json, which comes first
+    is_repository: bool = False  # the root is a repository of the Hub, whose own rules say which files are meant
+    subset: str | None = None
+    split: str | None = None
+
+    @property
+    def question(self) -> str:
+        """What decides which shards there are, as text."""
+        return json.dumps([self.patterns, self.format, self.settings, self.subset, self.split], sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        """Name everything that is asked for."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +48,15 @@ class CachedStream:
     retry: int = 2  # further attempts
     timeout_s: float = 60.0  # the longest without a single byte; both are used up before a store is given up
     is_private: bool = False  # nobody else may read the files: they lie below the user's own cache
+    files: FilesRequest | None = None  # what to look for in the store; None: an index.json
+
+    @property
+    def copies_local_files(self) -> bool:
+        """Whether the directory holds unpacked copies of files of this machine: more of them than fit may be wanted."""
+        return self.files is not None and url_scheme(self.store.url) in (None, "file")
 
     def __post_init__(self) -> None:
         if self.retry < 0:
             raise ConfigError(f"download_retry={self.retry} is negative: use 0 for a single attempt")
         if not self.timeout_s > 0:
-            raise ConfigError(f"download_timeout={self.timeout_s} leaves no time at all")
+            raise ConfigError(f"download_timeout={self.timeout_s} is too small: use a number of seconds above 0")

@@ -45,7 +45,7 @@ class Destination:
     def open(self, *, exist_ok: bool, append: bool) -> Index:
         """Make it ready and give the index to continue; what is there already is an error unless allowed."""
         if exist_ok and append:
-            raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one")
+            raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one of them")
         with translated(self.local):
             if self.store is not None:
                 check_writable(self.store)  # before the first sample, not after the last one
@@ -131,10 +131,10 @@ def parse_destination(
     if isinstance(out, (tuple, list)):
         if len(out) != 2:
             raise ConfigError(
-                f"Invalid `out` argument of {len(out)} items: give a path, a URL, or a pair (local path, remote URL)"
+                f"Invalid `out` argument of {len(out)} items: pass a path, a URL, or a pair (local path, remote URL)"
             )
         if remote is not None:
-            raise ConfigError("Invalid `out` argument: a pair names the remote already, so leave `remote` out")
+            raise ConfigError("Invalid `out` argument: the pair already contains the remote, so leave out `remote`")
         local, remote = out
         return _both(_text(local), _open(remote, storage_options, attempts), keep_local)
     text = _text(out)
@@ -155,7 +155,7 @@ def _open(remote: Any, storage_options: Mapping[str, Any] | None, attempts: int)
 def _both(local: str, opened: tuple[str, Store], keep_local: bool) -> Destination:
     remote, store = opened
     if url_scheme(local) not in (None, "file"):
-        raise ConfigError(f"Invalid `out` argument: {shown_url(local)!r} is a URL where a local path belongs")
+        raise ConfigError(f"Invalid `out` argument: {shown_url(local)!r} is a URL, but this must be a local path")
     folder = LocalStore.from_url(local).root
     if isinstance(store, LocalStore) and store.root.absolute() == folder.absolute():
         raise ConfigError(f"Invalid `out` argument: local and remote are both {folder}")
@@ -164,7 +164,7 @@ def _both(local: str, opened: tuple[str, Store], keep_local: bool) -> Destinatio
 
 def _text(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise ConfigError(f"Invalid `out` argument {value!r}: give a path, a URL, or a pair (local path, remote URL)")
+        raise ConfigError(f"Invalid `out` argument {value!r}: pass a path, a URL, or a pair (local path, remote URL)")
     return str(os.fspath(value))
 
 

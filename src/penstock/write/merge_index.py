@@ -91,7 +91,7 @@ def _indexes_named(
     storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Index]:
     if not urls:
-        raise ConfigError("index_file_urls is empty: name at least one index")
+        raise ConfigError("index_file_urls is empty: pass at least one index")
     roots = [str(destination.local.absolute()), *([_as_path(destination.remote)] if destination.remote else [])]
     names, indexes = [], []
     for url in urls:
@@ -107,7 +107,9 @@ def _indexes_named(
     below = [posixpath.relpath(folder, root) for folder in folders]
     for folder in below:
         if not is_shard_name(folder):
-            raise ConfigError(f"{folder!r} cannot hold shards of a joint index: readers refuse hidden and odd names")
+            raise ConfigError(
+                f"a merged index cannot refer to shards in {folder!r}: readers refuse hidden and unusual names"
+            )
     return dict(zip(below, indexes, strict=True))
 
 

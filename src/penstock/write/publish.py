@@ -136,7 +136,7 @@ class ShardQueue:
 
     def __init__(self, max_workers: int | None) -> None:
         if max_workers is not None and max_workers < 1:
-            raise ConfigError(f"max_workers={max_workers} is less than one thread")
+            raise ConfigError(f"max_workers={max_workers} is too small: use 1 or more")
         self._num_threads = max_workers or min(4, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="penstock-writer")
         self._submitted: list[tuple[str, Future[ShardInfo]]] = []
@@ -167,9 +167,9 @@ class ShardQueue:
         for name, future in self._submitted:
             error = None if future.cancelled() else future.exception()
             if isinstance(error, PenstockError):
-                raise type(error)(f"shard {name} could not be written: {error.message}", shard=name) from error
+                raise type(error)(f"cannot write shard {name}: {error.message}", shard=name) from error
             if error is not None:
-                raise StoreError(f"shard {name} could not be written: {error!r}", shard=name) from error
+                raise StoreError(f"cannot write shard {name}: {error!r}", shard=name) from error
 
     def written(self) -> list[ShardInfo]:
         """Give the shards that are stored by now."""

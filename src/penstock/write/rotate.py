@@ -22,7 +22,8 @@ def check_size_limit(value: int | float | str | None) -> int | None:
     limit = parse_bytes(value) if value else 0
     if limit > MAX_SHARD_BYTES:
         raise ConfigError(
-            f"size_limit {format_bytes(limit)} is too large: a shard ends below 4 GB, so give at most {MAX_SHARD_BYTES}"
+            f"size_limit {format_bytes(limit)} is too large: a shard must stay below 4 GB, so use at most"
+            f" {MAX_SHARD_BYTES}"
         )
     return limit or None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
@@ -15,16 +14,14 @@ from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index, dump_layout
 from penstock.interrupts import WaitingFor, cut_short
-from penstock.status_line import StatusLine
-from penstock.units import format_bytes
 from penstock.write.destination import parse_destination
+from penstock.write.progress_bar import ProgressBar
 from penstock.write.publish import PendingShard, ShardQueue, publish_index
 from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from os import PathLike
-    from typing import TextIO
 
     from typing_extensions import Self
 
@@ -38,6 +35,9 @@ log = logging.getLogger("penstock.write")
 
 class Writer:
     """Writes samples to shards of one format and, at the end, their index.
+
+        with MDSWriter(out="data/train", columns={"id": "int", "text": "str"}, compression="zstd") as writer:
+            writer.write({"id": 0, "text": "the first sample"})
 
     Readers see the whole dataset or none of it, because the index is written last. If an exception leaves the `with`
     block, no index is published. A few threads compress, hash, write and upload in the background; the bytes and their
@@ -152,7 +152,9 @@ class Writer:
     def get_config(self) -> dict[str, Any]:
         """Give the settings that each shard of the index repeats: format, columns, compression, digests and so on."""
         if not hasattr(self, "_shard_layout"):
-            raise ConfigError("columns are taken from the first sample, which has not been written yet: give columns=")
+            raise ConfigError(
+                "columns are inferred from the first sample, and no sample has been written yet: pass columns="
+            )
         return dump_layout(self._shard_layout)
 
     def finish(self) -> None:
@@ -215,8 +217,8 @@ class Writer:
             layout = layout or self._layout({column.name: column.encoding for column in old.columns})
             if (old.format, old.columns) != (layout.format, layout.columns):
                 raise ConfigError(
-                    f"the dataset to append to has {old.format} shards of {_describe(old)},"
-                    f" not {layout.format} shards of {_describe(layout)}"
+                    f"you are appending {layout.format} shards of {_describe(layout)} to a dataset of {old.format}"
+                    f" shards of {_describe(old)}: use the same format and columns"
                 )
         if layout is not None:
             self._begin(layout)
@@ -229,13 +231,15 @@ class Writer:
 
     def _begin_with(self, sample: Sample) -> ShardBuilder:
         if self._is_closed:
-            raise WriterClosedError("the writer has finished: make a new one, with append=True to go on")
+            raise WriterClosedError(
+                "this writer has finished: make a new one, with append=True to continue the dataset"
+            )
         try:
             columns = self._format.infer(sample) if isinstance(sample, dict) else {}
         except BadSampleError as error:
             raise self._with_number(error) from error
         if not columns:
-            raise self._with_number(ColumnTypeError(f"a sample must be a dict with columns, got {sample!r:.100}"))
+            raise self._with_number(ColumnTypeError(f"a sample must be a dict of columns, got {sample!r:.100}"))
         self._has_inferred = True
         return self._begin(self._layout(columns))
 
@@ -245,8 +249,8 @@ class Writer:
             return
         extra = [name for name in sample if name not in {column.name for column in self._shard_layout.columns}]
         raise ExtraColumnError(
-            f"column {extra[0]!r} is not in the samples before it: pass columns=... with all columns that you want, and"
-            " others are left out",
+            f"column {extra[0]!r} is not in the samples before this one: pass columns=... with the columns that"
+            " you want, and penstock leaves out all others",
             column=extra[0],
         )
 
@@ -270,7 +274,7 @@ class Writer:
     def _with_number(self, error: BadSampleError) -> BadSampleError:
         hint = ""
         if self._has_inferred:
-            hint = f" (columns were taken from the first sample: {_describe(self._shard_layout)})"
+            hint = f" (columns were inferred from the first sample: {_describe(self._shard_layout)})"
         number = self._num_samples
         return type(error)(f"sample {number}: {error.message}{hint}", sample=number, **error.facts)
 
@@ -280,7 +284,7 @@ class Writer:
         return f"{self._destination.shown}: no index was published; {written}"
 
     def _waiting(self) -> WaitingFor:
-        return WaitingFor(f"shards on their way to {self._destination.shown}")
+        return WaitingFor(f"shards to be uploaded to {self._destination.shown}")
 
     def _close(self) -> None:
         self._is_closed = True
@@ -293,37 +297,27 @@ def _describe(layout: ShardLayout) -> str:
     return ", ".join(f"{column.name}: {column.encoding}" for column in layout.columns)
 
 
-class ProgressBar:
-    """Shows how far a writer is."""
-
-    def __init__(self, label: str, stream: TextIO | None = None) -> None:
-        self._label = label
-        self._line = StatusLine(stream)
-        self._started = time.monotonic()
-
-    def update(self, num_samples: int, num_bytes: int) -> None:
-        """Show the state, unless it was shown a moment ago."""
-        if self._line.is_due():
-            self._show(num_samples, num_bytes)
-
-    def close(self, num_samples: int, num_bytes: int) -> None:
-        """Show the final state and end the line."""
-        self._show(num_samples, num_bytes, end="\n")
-
-    def _show(self, num_samples: int, num_bytes: int, end: str = "") -> None:
-        words = progress_line(num_samples, num_bytes, time.monotonic() - self._started)
-        self._line.show(f"{self._label}: {words}", end)
+_Kind = TypeVar("_Kind", bound="type[Writer]")
 
 
-def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
-    """Say samples, bytes and rates."""
-    rate = num_samples / elapsed_s if elapsed_s > 0 else 0.0
-    speed = num_bytes / elapsed_s if elapsed_s > 0 else 0.0
-    return f"{num_samples:,} samples, {format_bytes(num_bytes)}, {rate:,.0f} samples/s, {format_bytes(speed)}/s"
+def _with_arguments(kind: _Kind) -> _Kind:
+    """Have `help()` of a writer show the arguments, which are the same for all of them."""
+    if kind.__doc__ and Writer.__doc__:  # python -OO keeps no docstrings
+        heading = "\n\n    Args:\n"
+        words, _, own = kind.__doc__.partition(heading)
+        kind.__doc__ = words.rstrip() + heading + own.rstrip(" ") + Writer.__doc__.partition(heading)[2]
+    return kind
 
 
+@_with_arguments
 class MDSWriter(Writer):
-    """Writes MDS shards: binary rows of any types."""
+    """Writes MDS shards: binary rows with columns of any type.
+
+        with MDSWriter(out="data/train", columns={"id": "int", "tokens": "ndarray:int32"}) as writer:
+            writer.write({"id": 0, "tokens": np.arange(8, dtype=np.int32)})
+
+    The index is written when the `with` block ends; without it, nobody can read the shards.
+    """
 
     format_name = "mds"
 
@@ -333,35 +327,56 @@ class _TextWriter(Writer):
 
     def __init__(self, *, newline: str = "\n", **options: Any) -> None:
         if not newline:
-            raise ConfigError("newline is empty: lines would run together")
+            raise ConfigError("newline is empty, so lines would run together: pass at least one character")
         super().__init__(newline=newline, **options)
 
 
+@_with_arguments
 class JSONWriter(_TextWriter):
-    """Writes JSON shards: one object a line, of `str`, `int` and `float` columns."""
+    """Writes JSON shards: one JSON object per line, with `str`, `int` and `float` columns.
+
+    Args:
+        newline: What ends a line.
+    """
 
     format_name = "json"
 
 
+@_with_arguments
 class CSVWriter(_TextWriter):
-    """Writes CSV shards: values between commas, without quoting."""
+    """Writes CSV shards: values separated by commas, without quoting, so no value may contain a comma.
+
+    Args:
+        newline: What ends a line.
+    """
 
     format_name = "csv"
 
 
+@_with_arguments
 class TSVWriter(_TextWriter):
-    """Writes TSV shards: values between tabs, without quoting."""
+    """Writes TSV shards: values separated by tabs, without quoting, so no value may contain a tab.
+
+    Args:
+        newline: What ends a line.
+    """
 
     format_name = "tsv"
 
 
+@_with_arguments
 class XSVWriter(_TextWriter):
-    """Writes XSV shards: values between separators of your choice, without quoting."""
+    """Writes XSV shards: values with a separator of your choice between them, which no value may contain.
+
+    Args:
+        separator: What stands between the values of a line.
+        newline: What ends a line.
+    """
 
     format_name = "xsv"
     format_arguments = frozenset({"newline", "separator"})
 
     def __init__(self, *, separator: str, **options: Any) -> None:
         if not separator:
-            raise ConfigError("separator is empty: values would run together")
+            raise ConfigError("separator is empty, so values would run together: pass at least one character")
         super().__init__(separator=separator, **options)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.order.mosaic.defaults import samples_per_rank, settle_batch_size, settle_predownload
 
 from penstock.errors import PenstockError
 from penstock.order.cursor import Cursor
@@ -127,7 +128,7 @@ def test_epochs(case: Case) -> None:
         return
     options, plan, at, world = open_plan(case, is_release_0_5)
     check_derived(case["derived"], options, plan, at, world)
-    check_grid(case, plan, at, world, options.settle_batch_size())
+    check_grid(case, plan, at, world, settle_batch_size(options))
 
 
 def open_plan(case: Case, is_release_0_5: bool) -> tuple[MosaicOptions, MosaicPlan, Cursor, World]:
@@ -152,11 +153,11 @@ def check_derived(derived: Case, options: MosaicOptions, plan: MosaicPlan, at: C
         "epoch": at.epoch,
         "sample_in_epoch": at.position,
         "epoch_size": plan.epoch_size(at.epoch),
-        "len": plan.samples_per_rank(world),
+        "len": samples_per_rank(plan, world),
         "choose": [share.choose for share in shares],
         "repeat": [share.repeat for share in shares],
         "proportion": [share.proportion for share in shares],
-        "predownload": options.settle_predownload(plan.rules.num_canonical_nodes),
+        "predownload": settle_predownload(options, plan.rules.num_canonical_nodes),
         "num_canonical_nodes": plan.rules.num_canonical_nodes,
         "shuffle_block_size": plan.rules.block_size,
         "shuffle_seed": plan.rules.shuffle_seed,
@@ -201,7 +202,7 @@ def test_iterations(case: Case) -> None:
         weights=[StreamWeight(**weight) for weight in case["weights"]],
         state=state,
     )
-    global_batch_size = options.settle_batch_size() * world.num_ranks
+    global_batch_size = settle_batch_size(options) * world.num_ranks
     at = resume_at(state, 0)
     for epoch in range(case.get("epochs", 1)):
         at = at if epoch == 0 else resume_at(state, at.epoch + 1)
@@ -211,7 +212,7 @@ def test_iterations(case: Case) -> None:
             assert [batch.tolist() for batch in batches] == case["per_rank"][rank][epoch]
         at = Cursor(at.epoch, at.position + count_samples(plan, at, num_steps, world, global_batch_size))
     assert plan.mosaic_state(at).to_dict() == case["state_dict"]
-    assert plan.samples_per_rank(world) == case["len_dataset"]
+    assert samples_per_rank(plan, world) == case["len_dataset"]
 
 
 def count_samples(plan: MosaicPlan, at: Cursor, num_steps: int, world: World, global_batch_size: int) -> int:

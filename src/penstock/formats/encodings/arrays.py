@@ -41,7 +41,7 @@ class FixedArrayEncoding(FixedEncoding):
         """Give the values in C order, little-endian."""
         array = _checked_array(value, self._dtype)
         if array.shape != self._shape:
-            raise ColumnValueError(f"wants an array of shape {self._shape}, got {array.shape}")
+            raise ColumnValueError(f"expects an array of shape {self._shape}, got {array.shape}")
         return array.tobytes()
 
     def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -59,9 +59,9 @@ class ArrayEncoding(Encoding):
         """Give header and values in C order, little-endian."""
         array = _checked_array(value, self._dtype)
         if array.ndim == 0 or array.size == 0:
-            raise ColumnValueError(f"wants an array with axes and elements, got shape {array.shape}")
+            raise ColumnValueError(f"expects an array with at least one axis and one element, got shape {array.shape}")
         if array.ndim > _MAX_AXES:
-            raise ColumnValueError(f"wants an array of at most {_MAX_AXES} axes, got {array.ndim}")
+            raise ColumnValueError(f"expects an array with at most {_MAX_AXES} axes, got {array.ndim}")
         code = b"" if self._dtype else bytes([_CODES_BY_DTYPE[array.dtype]])
         return b"".join([code, _encode_shape(array.shape), array.tobytes()])
 
@@ -92,7 +92,7 @@ class ArrayEncoding(Encoding):
         dtype, begin = self._dtype, 0
         if dtype is None:
             if not piece or piece[0] not in _DTYPES_BY_CODE:
-                raise ColumnValueError("holds an array of unknown dtype")
+                raise ColumnValueError("holds an array of an unknown dtype")
             dtype, begin = _DTYPES_BY_CODE[piece[0]], 1
         if len(piece) <= begin:
             raise ColumnValueError("holds an array that ends before its shape")
@@ -113,8 +113,8 @@ def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     code = _CODES_BY_DTYPE.get(array.dtype)
     if code is None:
         raise ColumnValueError(
-            f"wants an array of {', '.join(_DTYPE_CODES)}, got {dtype_name(value)}: give value.astype(...), with one of"
-            " them"
+            f"expects an array of {', '.join(_DTYPE_CODES)}, got {dtype_name(value)}: convert it to one of them"
+            " with value.astype(...)"
         )
     if dtype is not None and code != _CODES_BY_DTYPE[dtype]:
         name = array.dtype.name
@@ -122,15 +122,15 @@ def _checked_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
             f"value.float().numpy().astype({dtype.name!r})" if is_tensor(value) else f"value.astype({dtype.name!r})"
         )
         raise ColumnValueError(
-            f"wants an array of {dtype.name}, got {dtype_name(value)}: use columns={{...: 'ndarray:{name}'}}, or give"
-            f" {convert}"
+            f"expects an array of {dtype.name}, got {dtype_name(value)}: use columns={{...: 'ndarray:{name}'}}, or"
+            f" pass {convert}"
         )
     return array.astype(_DTYPES_BY_CODE[code], copy=False)
 
 
 def _check_values(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:
     if math.prod(shape) * dtype.itemsize != num_bytes:
-        raise ColumnValueError(f"holds {num_bytes} bytes for an array of {dtype} and shape {shape}")
+        raise ColumnValueError(f"holds {num_bytes} bytes, which do not fit an array of {dtype} and shape {shape}")
 
 
 def _encode_shape(shape: tuple[int, ...]) -> bytes:
@@ -142,7 +142,7 @@ def make_array(config: str) -> FixedArrayEncoding | ArrayEncoding:
     """Make the encoding of arrays with what the config fixes: the dtype, or dtype and shape."""
     dtype, colon, dims = config.partition(":")
     if dtype not in _DTYPE_CODES:
-        raise EncodingConfigError(f"ndarray:{config} has an unknown dtype: known are {', '.join(_DTYPE_CODES)}")
+        raise EncodingConfigError(f"ndarray:{config} has an unknown dtype: use one of {', '.join(_DTYPE_CODES)}")
     if not colon:
         return ArrayEncoding(dtype)
     shape = tuple(int(word) for word in dims.split(",") if _DIM.fullmatch(word))
@@ -151,5 +151,5 @@ def make_array(config: str) -> FixedArrayEncoding | ArrayEncoding:
             f"ndarray:{config:.100} has a bad shape: write 1 to {_MAX_AXES} numbers, like 'ndarray:{dtype}:3,4'"
         )
     if math.prod(shape) * np.dtype(dtype).itemsize > _MAX_ITEM_BYTES:
-        raise EncodingConfigError(f"ndarray:{config:.100} takes more than {_MAX_ITEM_BYTES} bytes a sample")
+        raise EncodingConfigError(f"ndarray:{config:.100} takes more than {_MAX_ITEM_BYTES} bytes per sample")
     return FixedArrayEncoding(dtype, shape)

@@ -17,7 +17,7 @@ IMAGE_DECODERS: tuple[ImageDecoder, ...] = ("pil", "array", "raw")
 
 
 class Encoding(ABC):
-    """How the values of an MDS column are stored. Derive a class from it and register it under a name for columns.
+    """How the values of an MDS column are stored. To store your own types, inherit from it and register your class.
 
         @encodings.register("point")
         class Point(Encoding):
@@ -38,12 +38,12 @@ class Encoding(ABC):
         """Return the stored bytes of a value, or raise an error that says what is wrong with it."""
 
     def check_stored(self, data: bytes) -> bytes:
-        """Give back bytes that a writer got in place of a value, or raise if no value is stored so."""
+        """Return bytes that were written in place of a value, or raise an error if they cannot be a stored value."""
         return data
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
-        """Turn stored bytes into a value; raise any error if the bytes make no sense."""
+        """Turn stored bytes into a value; raise any error if they are invalid."""
 
     def decode_many(self, pieces: Sequence[bytes]) -> list[Any]:
         """Turn the stored bytes of many values into values; this is what readers call."""
@@ -58,7 +58,7 @@ class Encoding(ABC):
         return None
 
     def with_image_decoder(self, image_decoder: ImageDecoder) -> Encoding:  # noqa: ARG002
-        """Give the encoding that reads images so, if it has any."""
+        """Return the encoding that decodes images in this way; encodings without images return themselves."""
         return self
 
 

@@ -109,14 +109,16 @@ class DecodeBudget:
     def take(self, width: int, height: int) -> None:
         """Count an image that shall be decoded, or raise if it, or all of them, would be too large."""
         if width * height > MAX_PIXELS:
-            raise ColumnValueError(f"holds an image of {width} × {height} pixels, more than {MAX_PIXELS}")
+            raise ColumnValueError(
+                f"holds an image of {width} × {height} pixels, which is more than the {MAX_PIXELS} allowed"
+            )
         with self._lock:
             self._taken_bytes += width * height * _RGB_BYTES
             is_too_much = self._taken_bytes > self._max_bytes
         if is_too_much:
             raise ColumnValueError(
-                f"holds images that would take more than {format_bytes(self._max_bytes)} when decoded at once: read"
-                " fewer samples at a time, or with image_decoder='pil' or 'raw'"
+                f"holds images that together take more than {format_bytes(self._max_bytes)} when decoded: read"
+                " fewer samples at a time, or use image_decoder='pil' or 'raw'"
             )
 
     def working(self, num_bytes: int) -> AbstractContextManager[None]:

@@ -92,7 +92,7 @@ class PixelCodec(ImageCodec):
         """Give the header and the pixels."""
         _check_image(image)
         if 0 in image.size:
-            raise ColumnValueError("wants an image with pixels, got none")
+            raise ColumnValueError("expects an image with at least one pixel, got an empty one")
         mode = image.mode.encode()
         return b"".join([struct.pack("<III", *image.size, len(mode)), mode, image.tobytes()])
 
@@ -105,7 +105,9 @@ class PixelCodec(ImageCodec):
         pixels = memoryview(data)[12 + mode_size :]
         row_bytes = (width + 7) // 8 if mode == "1" else width * _PIXEL_BYTES.get(mode, 0)
         if row_bytes * height != len(pixels) or not len(pixels):
-            raise ColumnValueError(f"holds {len(pixels)} bytes for an image of {width} × {height} in mode {mode!r}")
+            raise ColumnValueError(
+                f"holds {len(pixels)} bytes, which do not fit an image of {width} × {height} in mode {mode!r}"
+            )
         return _pillow().frombytes(mode, (width, height), bytes(pixels))
 
 
@@ -133,7 +135,8 @@ class FileCodec(ImageCodec):
             return pillow.open(BytesIO(data), formats=[name for name in _OTHER_FORMATS if name in pillow.OPEN])
         except pillow.UnidentifiedImageError as error:  # its message holds a memory address
             raise ColumnValueError(
-                f"holds no image file that Pillow knows, or a broken one, of {len(data)} bytes from {data[:8]!r} on"
+                f"holds {len(data)} bytes that are not an image Pillow can read, or a damaged one; they begin with"
+                f" {data[:8]!r}"
             ) from error
 
 
@@ -142,7 +145,7 @@ def _read_header(data: bytes) -> tuple[int, int, str]:
     try:
         height, width, colorspace, _ = _simplejpeg().decode_jpeg_header(data)
     except ValueError as error:
-        raise ColumnValueError(f"holds a JPEG file of {len(data)} bytes whose beginning is broken: {error}") from error
+        raise ColumnValueError(f"holds a JPEG file of {len(data)} bytes with a damaged header: {error}") from error
     return height, width, colorspace
 
 
@@ -169,9 +172,11 @@ class JpegCodec(FileCodec):
         kind = next((name for begin, name in _OTHER_FILES.items() if data.startswith(begin)), None)
         if kind is None:
             raise ColumnValueError(
-                f"wants the bytes of a JPEG file, got {len(data)} bytes that begin with {data[:8]!r}"
+                f"expects the bytes of a JPEG file, got {len(data)} bytes that begin with {data[:8]!r}"
             )
-        raise ColumnValueError(f"wants the bytes of a JPEG file, got a {kind} file: use the encoding 'png', or 'bytes'")
+        raise ColumnValueError(
+            f"expects the bytes of a JPEG file, got a {kind} file: use the encoding 'png', or 'bytes'"
+        )
 
     def shape_of(self, data: bytes) -> tuple[int, int]:
         """Read the header."""
@@ -206,7 +211,7 @@ def _is_resized(image: Any, data: bytes) -> bool:
 
 def _check_image(value: Any) -> None:
     if not isinstance(value, _pillow().Image):
-        raise ColumnTypeError(f"wants a PIL image, got {type(value).__name__}: give Image.fromarray(array)")
+        raise ColumnTypeError(f"expects a PIL image, got {type(value).__name__}: pass Image.fromarray(array)")
 
 
 class _ImageEncoding(Encoding):
@@ -274,7 +279,7 @@ class ImageListEncoding(_ImageEncoding):
     def encode(self, value: Any) -> bytes:
         """Give the stored bytes of a list of PIL images."""
         if not isinstance(value, list):
-            raise ColumnTypeError(f"wants a list of PIL images, got {type(value).__name__}")
+            raise ColumnTypeError(f"expects a list of PIL images, got {type(value).__name__}")
         # The first word is reserved.
         return struct.pack("<I", 0) + _join([self._codec.encode(image) for image in value])
 
@@ -296,7 +301,7 @@ class JpegArrayEncoding(_ImageEncoding):
         try:
             files = [bytes(memoryview(item)) for item in value]
         except TypeError as error:
-            raise ColumnTypeError(f"wants a sequence of JPEG files as bytes, got {type(value).__name__}") from error
+            raise ColumnTypeError(f"expects a sequence of JPEG files as bytes, got {type(value).__name__}") from error
         return _join(list(map(self._codec.check, files)))
 
     def check_stored(self, data: bytes) -> bytes:
@@ -308,7 +313,7 @@ class JpegArrayEncoding(_ImageEncoding):
     def _of_sample(self, piece: bytes, one: Callable[[bytes], Any]) -> list[Any]:
         items = _split(piece, 0)
         if not items:
-            raise ColumnValueError("holds an array of no JPEG files")
+            raise ColumnValueError("holds bytes that are not an array of JPEG files")
         return [one(item) for item in items]
 
 

@@ -50,19 +50,19 @@ def check_number(value: Any, wanted: str) -> Any:
         return number
     if is_bool(value):
         raise ColumnTypeError(
-            f"wants {wanted}, got {type(value).__name__}, which would come back as {int(value)}: give int(value), or"
-            " use the encoding 'json', which keeps True and False"
+            f"expects {wanted}, got {type(value).__name__}, which would come back as {int(value)}: pass"
+            " int(value), or use the encoding 'json', which keeps True and False"
         )
     if is_tensor(value) or isinstance(value, np.ndarray):
-        raise ColumnTypeError(f"wants {wanted}, got {describe(value)}: {_remedy(value)}")
-    raise ColumnTypeError(f"wants {wanted}, got {type(value).__name__}")
+        raise ColumnTypeError(f"expects {wanted}, got {describe(value)}: {_remedy(value)}")
+    raise ColumnTypeError(f"expects {wanted}, got {type(value).__name__}")
 
 
 def _remedy(value: Any) -> str:
     if value.ndim == 0:
-        return "give a plain number"
+        return "pass a plain number"
     name = WIDENED.get(dtype_name(value), dtype_name(value))
-    return f"use columns={{...: 'ndarray:{name}'}} for arrays, or value.item() for an array of one number"
+    return f"use columns={{...: 'ndarray:{name}'}} for arrays, or pass value.item() for an array of one number"
 
 
 def describe(value: Any) -> str:
@@ -73,18 +73,20 @@ def describe(value: Any) -> str:
 
 def to_integer(value: Any, dtype: np.dtype[Any]) -> int:
     """Give a number that an integer dtype holds as it is."""
-    number = check_number(value, f"a number of {dtype.name}")
+    number = check_number(value, f"a number of type {dtype.name}")
     if not math.isfinite(number) or int(number) != number:
-        raise ColumnValueError(f"wants a whole number of {dtype.name}, got {number}: round it, or use 'float64'")
+        raise ColumnValueError(
+            f"expects a whole number ({dtype.name}), got {number}: round it, or use the encoding 'float64'"
+        )
     limits = np.iinfo(dtype)
     if not limits.min <= int(number) <= limits.max:
-        raise ColumnRangeError(f"{number} does not fit {dtype.name}: it ends at {limits.min} and {limits.max}")
+        raise ColumnRangeError(f"cannot hold {number}: {dtype.name} goes from {limits.min} to {limits.max}")
     return int(number)
 
 
 def to_float(value: Any, dtype: np.dtype[Any]) -> Any:
     """Give a number as a float dtype holds it: fractions are rounded, whole numbers and infinities are not made up."""
-    number = check_number(value, f"a number of {dtype.name}")
+    number = check_number(value, f"a number of type {dtype.name}")
     with np.errstate(over="ignore"):
         try:
             stored = dtype.type(number)
@@ -92,10 +94,13 @@ def to_float(value: Any, dtype: np.dtype[Any]) -> Any:
             stored = dtype.type(math.inf)
     if np.isinf(stored) and not (isinstance(number, (float, np.floating)) and np.isinf(number)):
         raise ColumnRangeError(
-            f"{number} does not fit {dtype.name}: use the encoding 'float64', or 'str_int' for an int"
+            f"cannot hold {number} as {dtype.name}: use the encoding 'float64', or 'str_int' for an int"
         )
     if isinstance(number, (int, np.integer)) and int(stored) != number:
-        raise ColumnRangeError(f"{number} would come back as {int(stored)}: use an encoding of whole numbers, as 'int'")
+        raise ColumnRangeError(
+            f"cannot hold {number} exactly, it would come back as {int(stored)}: use an encoding for whole"
+            " numbers, such as 'int'"
+        )
     return stored
 
 
@@ -105,7 +110,7 @@ def to_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
         return tensor_to_array(value)
     if isinstance(value, (list, tuple)):
         return _list_to_array(value, dtype)
-    raise ColumnTypeError(f"wants a NumPy array, got {type(value).__name__}: give np.asarray(value)")
+    raise ColumnTypeError(f"expects a NumPy array, got {type(value).__name__}: pass np.asarray(value)")
 
 
 def tensor_to_array(tensor: Any) -> npt.NDArray[Any]:
@@ -115,8 +120,8 @@ def tensor_to_array(tensor: Any) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = wide.numpy(force=True)
     except (TypeError, RuntimeError) as error:
         raise ColumnTypeError(
-            f"got {describe(tensor)}, which NumPy cannot hold: give value.float().numpy() to a column"
-            " of 'ndarray:float32'"
+            f"got {describe(tensor)}, which NumPy cannot hold: use the encoding 'ndarray:float32' and pass"
+            " value.float().numpy()"
         ) from error
     return array
 
@@ -128,23 +133,28 @@ def widen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _list_to_array(value: Any, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
-    wanted = "numbers" if dtype is None else f"numbers of {dtype.name}"
+    wanted = "numbers" if dtype is None else f"numbers of type {dtype.name}"
     kinds = _kinds_in(value)
     if not kinds.isdisjoint((bool, np.bool_)):
         raise ColumnTypeError(
-            f"wants {wanted}, got a list with True or False, which would come back as 1 and 0: use the encoding 'json'"
+            f"expects {wanted}, got a list with True or False, which would come back as 1 and 0: use the encoding"
+            " 'json'"
         )
     try:
         array = np.array(value)
     except ValueError as error:
-        raise ColumnValueError("wants an array with axes, got lists of different lengths: pad them") from error
+        raise ColumnValueError(
+            "expects an array, got lists of different lengths: pad them to the same length"
+        ) from error
     if array.dtype.kind not in "iuf":
-        raise ColumnTypeError(f"wants {wanted}, got a list that holds others: give np.asarray(value, dtype)")
+        raise ColumnTypeError(f"expects {wanted}, got a list that holds something else: pass np.asarray(value, dtype)")
     stored = array if dtype is None else _fit(array, dtype)
     if array.dtype.kind == "f" and int in kinds:  # it became a float because of others
         for number, found in zip(np.array(value, object).ravel(), stored.ravel().tolist(), strict=True):
             if isinstance(number, int) and number != found:
-                raise ColumnRangeError(f"{number} among floats would come back as {found}: give np.asarray(value)")
+                raise ColumnRangeError(
+                    f"cannot hold {number} beside floats, it would come back as {found}: pass np.asarray(value)"
+                )
     return stored
 
 
@@ -163,7 +173,7 @@ def _fit(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if np.any(is_other):
         number = array[is_other].tolist()[0]
         remedy = "'ndarray:float64'" if array.dtype.kind == "f" else f"'ndarray:{array.dtype.name}'"
-        raise ColumnRangeError(f"{number} does not fit {dtype.name}: use columns={{...: {remedy}}}")
+        raise ColumnRangeError(f"cannot hold {number} as {dtype.name}: use columns={{...: {remedy}}}")
     return stored
 
 

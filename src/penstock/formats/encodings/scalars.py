@@ -74,11 +74,13 @@ class IntEncoding(FixedEncoding):
         """Give the little-endian bytes of the number."""
         number = check_number(value, "an int")
         if not isinstance(number, (int, np.integer)):
-            raise ColumnTypeError(f"wants an int, got {type(value).__name__}: give int(value), or use 'float64'")
+            raise ColumnTypeError(
+                f"expects an int, got {type(value).__name__}: pass int(value), or use the encoding 'float64'"
+            )
         try:
             return self._pack(int(number))
         except struct.error as error:
-            raise ColumnRangeError(f"{number} does not fit 64 bits: use the encoding 'str_int'") from error
+            raise ColumnRangeError(f"cannot hold {number} in 64 bits: use the encoding 'str_int'") from error
 
     def to_array(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """View the items as 64-bit numbers."""

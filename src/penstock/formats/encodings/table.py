@@ -71,9 +71,9 @@ def get_encoding(text: str, image_decoder: ImageDecoder = "pil") -> Encoding:
     """Find the encoding of a column, `name` or `name:settings`."""
     name, _, settings = text.partition(":")
     if image_decoder not in IMAGE_DECODERS:
-        raise ConfigError(f"unknown image decoder {image_decoder!r}: known are {', '.join(IMAGE_DECODERS)}")
+        raise ConfigError(f"unknown image decoder {image_decoder!r}: use one of {', '.join(IMAGE_DECODERS)}")
     if name not in encodings:
-        raise UnknownEncodingError(f"unknown column encoding {text!r}: known are {', '.join(encodings.names())}")
+        raise UnknownEncodingError(f"unknown column encoding {text!r}: use one of {', '.join(encodings.names())}")
     encoding: Encoding | None = encodings.get(name)()
     if encoding is not None and settings:
         encoding = encoding.with_settings(settings)
@@ -96,8 +96,8 @@ def _infer(name: str, value: Any) -> str:
         if dtype in NUMBERS:
             return dtype if value.ndim == 0 else f"ndarray:{dtype}"
         raise ColumnTypeError(
-            f"column {name!r} holds {describe(value)}, which no encoding of numbers takes: convert it to one of"
-            f" {', '.join(NUMBERS)}, or pass columns=...",
+            f"column {name!r} holds {describe(value)}, and no encoding stores numbers of this type: convert it to"
+            f" one of {', '.join(NUMBERS)}, or pass columns=...",
             column=name,
         )
     if hasattr(value, "mode") and hasattr(value, "tobytes"):  # a PIL image, told without importing PIL
@@ -105,6 +105,7 @@ def _infer(name: str, value: Any) -> str:
             return "jpeg"
         return "png" if value.mode in ("1", "L", "LA", "RGB", "RGBA") else "pil"
     raise ColumnTypeError(
-        f"column {name!r} holds a {type(value).__name__}, for which no encoding can be guessed: pass columns=...",
+        f"column {name!r} holds a value of type {type(value).__name__}, and penstock cannot guess its encoding: pass"
+        " columns=...",
         column=name,
     )

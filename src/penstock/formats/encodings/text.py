@@ -21,7 +21,9 @@ class BytesEncoding(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """Refuse whatever is not `bytes`, which never gets here."""
-        raise ColumnTypeError(f"wants bytes, got {type(value).__name__}: give bytes(value), or name another encoding")
+        raise ColumnTypeError(
+            f"expects bytes, got {type(value).__name__}: pass bytes(value), or choose another encoding"
+        )
 
     def decode(self, data: bytes) -> bytes:
         """Give the stored bytes."""
@@ -38,7 +40,9 @@ class StrEncoding(Encoding):
     def encode(self, value: Any) -> bytes:
         """Give the UTF-8 bytes."""
         if not isinstance(value, str):
-            raise ColumnTypeError(f"wants a str, got {type(value).__name__}: give str(value), or name another encoding")
+            raise ColumnTypeError(
+                f"expects a str, got {type(value).__name__}: pass str(value), or choose another encoding"
+            )
         return value.encode()
 
     def decode(self, data: bytes) -> str:
@@ -71,7 +75,7 @@ class TextualEncoding(Encoding):
         number = value if isinstance(value, self._kind) and not is_bool(value) else check_number(value, wanted)
         if isinstance(number, (self._kind, _NUMPY_KINDS.get(self._kind, self._kind))):
             return self._kind(number)
-        raise ColumnTypeError(f"wants {wanted}, got {type(value).__name__}: give {wanted}(value)")
+        raise ColumnTypeError(f"expects {wanted}, got {type(value).__name__}: pass {wanted}(value)")
 
     def decode(self, data: bytes) -> Any:
         """Parse the text."""
@@ -108,7 +112,7 @@ def _to_plain(value: Any) -> Any:
     if is_tensor(value):
         return tensor_to_array(value).tolist()
     raise ColumnTypeError(
-        f"wants what JSON can hold, got {type(value).__name__}: use the encoding 'pkl', or convert it"
+        f"expects values that JSON can hold, got {type(value).__name__}: convert it, or use the encoding 'pkl'"
     )
 
 
@@ -122,7 +126,7 @@ def _check_keys(value: Any) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ColumnTypeError(
-                    f"wants keys that are str, got {key!r:.100}, which would come back as a str: give str(key)"
+                    f"expects keys of type str, got {key!r:.100}, which would come back as a str: pass str(key)"
                 )
             if item.__class__ not in _LEAVES:
                 _check_keys(item)

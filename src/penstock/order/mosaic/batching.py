@@ -48,8 +48,8 @@ def samples_per_batch(proportions: Sequence[float], global_batch_size: int) -> l
     if (counts <= 0).any():
         stream_id = int(np.argmin(counts))
         raise ConfigError(
-            f"stream {stream_id} has a proportion of {proportions[stream_id]:.3g}, less than one sample of a "
-            f"global batch of {global_batch_size}: raise either, or use batching_method='random'"
+            f"stream {stream_id} has a proportion of {proportions[stream_id]:.3g}, less than one sample in a"
+            f" global batch of {global_batch_size}: raise one of the two, or use batching_method='random'"
         )
     return [int(count) for count in counts]
 
@@ -73,15 +73,15 @@ def device_per_stream_rows(
     num_nodes, ranks = cluster.num_nodes, cluster.ranks_per_node
     if rules.num_canonical_nodes % num_nodes:
         raise ConfigError(
-            f"device_per_stream needs num_canonical_nodes={rules.num_canonical_nodes} to be a multiple of "
-            f"the {num_nodes} nodes: change either"
+            f"batching_method='device_per_stream' needs num_canonical_nodes={rules.num_canonical_nodes} to be a"
+            f" multiple of the {num_nodes} nodes: change one of the two"
         )
     rows_of_nodes: list[list[IdArray]] = [[] for _ in range(num_nodes)]
     for stream_id, stream in enumerate(streams):
         if rules.shuffle_algo is not None and not _block_size_of(stream, rules):
             raise ConfigError(
-                f"stream {stream_id} has a proportion of {stream.share.proportion:.3g}, too little for "
-                f"a share in shuffle_block_size={rules.block_size}: raise either"
+                f"stream {stream_id} has a proportion of {stream.share.proportion:.3g}, too small for a share of"
+                f" shuffle_block_size={rules.block_size}: raise one of the two"
             )
         listed = _list_stream(stream, rules, epoch, num_nodes=rules.num_canonical_nodes)
         rounds = even_out(listed.reshape(-1, rules.num_canonical_nodes), ranks)
@@ -108,7 +108,8 @@ def _full_rows(rows: IdArray, stream_id: int, kind: str) -> IdArray:
     num_full = int((rows != EMPTY).all(axis=1).sum())
     if not num_full:
         raise ConfigError(
-            f"stream {stream_id} cannot fill one {kind} batch of {rows.shape[1]}: lower batch_size or raise its weight"
+            f"stream {stream_id} cannot fill a single {kind} batch of {rows.shape[1]}: lower batch_size or raise"
+            " the weight of the stream"
         )
     return rows[:num_full]
 

@@ -182,8 +182,8 @@ def dealing_cluster(algorithm: str, num_canonical_nodes: int, cluster: Cluster, 
     num_ranks = initial_nodes * cluster.ranks_per_node
     if cluster.global_batch_size % num_ranks:
         raise ResumeError(
-            f"global batch of {cluster.global_batch_size} cannot be cut for the {num_ranks} ranks "
-            f"({initial_nodes} nodes × {cluster.ranks_per_node}) that began the run: change batch_size"
+            f"a global batch of {cluster.global_batch_size} cannot be divided among the {num_ranks} ranks"
+            f" ({initial_nodes} nodes × {cluster.ranks_per_node}) that started the run: change batch_size"
         )
     return Cluster(
         num_nodes=initial_nodes,
@@ -195,8 +195,8 @@ def dealing_cluster(algorithm: str, num_canonical_nodes: int, cluster: Cluster, 
 def _nodes_per_canonical_node(num_canonical_nodes: int, num_nodes: int) -> int:
     if num_canonical_nodes % num_nodes and num_nodes % num_canonical_nodes:
         raise ConfigError(
-            f"num_canonical_nodes={num_canonical_nodes} and the {num_nodes} nodes of this run do not divide "
-            "one another: change either of them"
+            f"num_canonical_nodes={num_canonical_nodes} is neither a multiple nor a divisor of the {num_nodes}"
+            " nodes of this run: change one of the two"
         )
     return max(1, num_nodes // num_canonical_nodes)
 
@@ -231,7 +231,8 @@ def _pad_columns(columns: IdArray, num_padding: int, dealt_per_column: int) -> N
 
 def _repeat_few(num_samples: int, num_rows: int, num_columns: int, dtype: type[np.signedinteger[Any]]) -> IdArray:
     warnings.warn(
-        f"the epoch has only {num_samples} samples for {num_rows} canonical nodes: some are repeated", stacklevel=2
+        f"the epoch has only {num_samples} samples for {num_rows} canonical nodes, so some samples are repeated",
+        stacklevel=2,
     )
     positions = np.arange(num_samples, dtype=dtype)
     return np.resize(positions, (num_rows, num_columns)).T.reshape(-1)
@@ -243,7 +244,7 @@ def _drop_whole_rounds(num_listed: int, num_dropped: int, num_nodes: int, is_rel
     num_dropped = min(num_dropped, num_listed)
     if (num_listed - num_dropped) % num_nodes:
         raise ResumeError(
-            f"cannot resume after {num_dropped} samples on {num_nodes} nodes in the order of release 0.5: "
-            "use a number of nodes that divides it"
+            f"cannot resume after {num_dropped} samples on {num_nodes} nodes in the order of release 0.5: use a"
+            " number of nodes that divides the number of samples"
         )
     return num_dropped

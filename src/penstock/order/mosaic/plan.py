@@ -79,7 +79,7 @@ class MosaicPlan:
     ) -> MosaicPlan:
         """Plan a run over streams, given by their shard sizes, that begins or is resumed on so many nodes."""
         if not any(map(sum, shard_sizes)):
-            raise ConfigError("there is no sample to plan for: give at least one stream that is not empty")
+            raise ConfigError("there are no samples to plan for: pass at least one stream that is not empty")
         laid = lay_shards(shard_sizes)
         shares = share_out(
             [shards.num_samples for shards in laid],
@@ -104,10 +104,6 @@ class MosaicPlan:
         """Count the samples of an epoch, without the repeats that make ranks equal."""
         return sum(stream.share.choose for stream in self.streams)
 
-    def samples_per_rank(self, world: World) -> int:
-        """Return the length that the dataset of one rank has for MosaicML, without repeats."""
-        return -(-self.epoch_size(0) // world.num_ranks)
-
     def num_batches(self, at: Cursor, seat: Seat, global_batch_size: int) -> int:
         """Count the steps that this rank takes from the cursor to the end of the epoch."""
         batches = self.epoch_batches(at, seat.world, global_batch_size)
@@ -126,6 +122,10 @@ class MosaicPlan:
         if step >= len(batches):
             return np.empty(0, np.int64)
         return _without_empty(batches.by_rank(step)[seat.node, seat.local_rank])
+
+    def batches(self, at: Cursor, steps: range, seat: Seat, global_batch_size: int) -> list[Int64Array]:
+        """Give the same for several steps at once."""
+        return [self.batch(at, step, seat, global_batch_size) for step in steps]
 
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
@@ -210,8 +210,8 @@ class MosaicPlan:
         num_rows, rest = divmod(at.position, cluster.global_batch_size)
         if rest:
             warnings.warn(
-                f"resuming after {at.position} samples, not a multiple of the global batch of "
-                f"{cluster.global_batch_size}: {rest} samples are seen again",
+                f"resuming after {at.position} samples, which is not a multiple of the global batch of"
+                f" {cluster.global_batch_size}: {rest} samples will be seen again",
                 stacklevel=2,
             )
         return EpochBatches(body=rows[num_rows:], tail=rows[:0], cluster=cluster)
@@ -223,8 +223,8 @@ class MosaicPlan:
 def _cluster_of(world: World, global_batch_size: int) -> Cluster:
     if global_batch_size < 1 or global_batch_size % world.num_ranks:
         raise ConfigError(
-            f"a global batch of {global_batch_size} does not give {world.num_ranks} ranks equally many "
-            "samples, which the MosaicML order needs: choose a multiple"
+            f"a global batch of {global_batch_size} cannot be divided evenly among {world.num_ranks} ranks, as"
+            f" order='mosaic' needs: choose a multiple of {world.num_ranks}"
         )
     return Cluster(
         num_nodes=world.num_nodes, ranks_per_node=world.ranks_per_node, batch_size=global_batch_size // world.num_ranks

@@ -46,9 +46,9 @@ def shuffle_py1e(units: Int64Array, rule: ShuffleRule) -> IdArray:
         begin += size
     if num_unmoved:
         warnings.warn(
-            f"{num_unmoved} of {sum(map(len, parts))} runs of samples are longer than a shuffle block of "
-            f"about {rule.block_size} and were shuffled only within themselves: "
-            "raise shuffle_block_size to mix them",
+            f"{num_unmoved} of {sum(map(len, parts))} runs of samples are longer than a shuffle block of about"
+            f" {rule.block_size}, so they were shuffled only within themselves: raise shuffle_block_size to mix"
+            " them",
             stacklevel=2,
         )
     return order

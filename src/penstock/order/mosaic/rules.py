@@ -70,24 +70,6 @@ class MosaicOptions:
         """Return the `epoch_size` as a number, if it was given."""
         return None if self.epoch_size is None else parse_count(self.epoch_size)
 
-    def settle_batch_size(self) -> int:
-        """Return the number of samples that a rank takes at a time."""
-        if self.batch_size is not None:
-            return self.batch_size
-        if self.is_release_0_5:
-            return 1
-        raise ConfigError("the order depends on batch_size: give the one of the data loader")
-
-    def settle_predownload(self, num_canonical_nodes: int) -> int:
-        """Return how many samples ahead a worker fetches."""
-        if self.predownload is not None:
-            return self.predownload
-        if self.is_release_0_5:
-            if self.batch_size is None:
-                return 512
-            return max(self.batch_size, 256 * self.batch_size // num_canonical_nodes)
-        return 64 if self.batch_size is None else 8 * self.batch_size
-
     def settle(self, num_nodes: int) -> MosaicRules:
         """Work out what was left open, for a run that begins on so many nodes."""
         algorithm = self.shuffle_algo or ("py1s" if self.is_release_0_5 else "py1e")
@@ -106,9 +88,9 @@ class MosaicOptions:
 
     def _check_release_0_5(self) -> None:
         if self.batching_method != "random":
-            raise ConfigError(f"release 0.5 has no batching_method={self.batching_method!r}: it knows only 'random'")
+            raise ConfigError(f"release 0.5 has no batching_method={self.batching_method!r}: use 'random'")
         if self.partition_algo == "relaxed":
-            raise ConfigError("release 0.5 has no partition_algo='relaxed': it knows only 'orig'")
+            raise ConfigError("release 0.5 has no partition_algo='relaxed': use 'orig'")
         if self.shuffle_algo is not None:
             _check_one_of("shuffle_algo of release 0.5", self.shuffle_algo, _ALGORITHMS_0_5)
         if self.sampling_method != "balanced" or self.sampling_granularity != 1:
@@ -146,4 +128,4 @@ class MosaicRules:
 
 def _check_one_of(name: str, value: str, known: tuple[str, ...], kind: type[ConfigError] = ConfigError) -> None:
     if value not in known:
-        raise kind(f"unknown {name} {value!r}: known are {', '.join(known)}")
+        raise kind(f"unknown {name} {value!r}: use one of {', '.join(known)}")

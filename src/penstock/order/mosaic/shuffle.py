@@ -32,7 +32,7 @@ class ShuffleAlgorithm(Protocol):
 def shuffle_algorithm(name: str) -> ShuffleAlgorithm:
     """Find a shuffle algorithm by its name."""
     if name not in _ALGORITHMS:
-        raise UnknownAlgorithmError(f"unknown shuffle_algo {name!r}: known are {', '.join(sorted(_ALGORITHMS))}")
+        raise UnknownAlgorithmError(f"unknown shuffle_algo {name!r}: use one of {', '.join(sorted(_ALGORITHMS))}")
     return _ALGORITHMS[name]
 
 

@@ -39,8 +39,8 @@ class MosaicState:
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if not is_whole and (value is not None or name in _REQUIRED):
                 raise ResumeError(
-                    f"the state has {name}={value!r}, not a whole number: "
-                    "load a state_dict of a MosaicML StreamingDataset as it was saved"
+                    f"the state has {name}={value!r}, which is not a whole number: load the state_dict of a"
+                    " MosaicML StreamingDataset as it was saved"
                 )
         return cls(**{name: fields[name] for name in known if name in fields})
 
@@ -53,7 +53,7 @@ class MosaicState:
             (_INITIAL_NODES, 1, self.initial_physical_nodes),
         ):
             if value is not None and value < least:
-                raise ResumeError(f"the state has {name}={value}: it must be at least {least}")
+                raise ResumeError(f"the state has {name}={value}, which must be {least} or more")
 
     def to_dict(self) -> dict[str, int]:
         """Return the state as MosaicML saves it."""

@@ -46,7 +46,8 @@ def share_out(
         choose, proportions = _share_by_proportion(sizes.astype(np.float64), epoch_size, seed)
     elif epoch_size is not None:
         raise ConfigError(
-            f"epoch_size={epoch_size} needs streams weighted by proportion: leave it out, or give every stream one"
+            f"epoch_size={epoch_size} needs streams weighted by proportion: leave out epoch_size, or give every"
+            " stream a proportion"
         )
     else:
         pairs = zip(stream_sizes, weights, strict=True)
@@ -63,8 +64,8 @@ def _has_proportions(weights: Sequence[StreamWeight]) -> bool:
     given = [weight.proportion is not None for weight in weights]
     if any(given) and not all(given):
         raise ConfigError(
-            f"stream {given.index(False)} has no proportion while stream {given.index(True)} has one: "
-            "give one to every stream or to none"
+            f"stream {given.index(False)} has no proportion, but stream {given.index(True)} has one: give every"
+            " stream a proportion, or none"
         )
     return all(given)
 
@@ -89,11 +90,11 @@ def _choose_absolutely(size: int, weight: StreamWeight) -> int:
 def _check_not_empty(sizes: Sequence[int], choose: Sequence[int]) -> None:
     for stream_id, (size, chosen) in enumerate(zip(sizes, choose, strict=True)):
         if chosen and not size:
-            raise ConfigError(f"stream {stream_id} is to give {chosen} samples but has none: leave it out")
+            raise ConfigError(f"stream {stream_id} should give {chosen} samples, but it is empty: leave it out")
 
 
 def _normalise(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     total = amounts.sum()
     if total <= 0:
-        raise ConfigError("all streams together give no sample to an epoch: raise a proportion, repeat or choose")
+        raise ConfigError("all streams together give no samples to an epoch: raise a proportion, repeat or choose")
     return np.asarray(amounts / total, np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._version import __version__
-from penstock.cache.once import keep_in_files
+from penstock.cachedir.once import keep_in_files
 from penstock.index.columns import ShardColumns
 from penstock.index.model import Index
 

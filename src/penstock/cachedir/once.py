@@ -55,7 +55,7 @@ def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]], min_values: in
         with appearing(path) as part, part.open("wb") as file:
             np.save(file, values, allow_pickle=False)
     except OSError as error:
-        log.warning("%s cannot be kept in %s: %s", path.stem, path.parent, error)
+        log.warning("cannot save %s in %s: %s", path.stem, path.parent, error)
         return values
     for old in sorted(path.parent.glob("*.npy"), key=lambda path: path.stat().st_mtime)[:-_MAX_FILES]:
         old.unlink(missing_ok=True)

@@ -1,0 +1,30 @@
+"""What commands take to name files of other programs, besides their place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from contextlib import AbstractContextManager
+
+    from penstock.data.in_place.look import FilesLook
+
+
+def add_files_options(parser: Any) -> None:
+    """Add the options to a command."""
+    parser.add_argument("--format", help="of files without an index: parquet, jsonl, csv …; by default, names tell")
+    parser.add_argument("--split", help="a folder below it; of a dataset of the Hub, one of its splits")
+    parser.add_argument("--subset", help="of a dataset of the Hub, one of its subsets")
+
+
+def files_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Give what was said, by the names of a `Stream`."""
+    return {"format": options.format, "split": options.split, "subset": options.subset}
+
+
+def look_at(options: argparse.Namespace, *, is_fresh: bool = False) -> AbstractContextManager[FilesLook | None]:
+    """Index the files that a command names; None: it is a dataset with an index."""
+    from penstock.data.in_place.look import FilesLook
+
+    return FilesLook.at(options.dataset, is_fresh=is_fresh, **files_settings(options))

@@ -1,0 +1,216 @@
+"""Compressed files of other programs as streams: their content some MB at a time, of however many frames it is made."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import CorruptShardError, PenstockError
+from penstock.extras import require
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# What follows the suffix of the format itself, and the codec that it stands for.
+STREAM_SUFFIXES = {".gz": "gz", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".br": "br", ".xz": "xz"}
+_JOINED_SUFFIXES = {".tgz": (".tar", "gz"), ".tbz2": (".tar", "bz2"), ".txz": (".tar", "xz"), ".tzst": (".tar", "zstd")}
+
+_PIECE_BYTES = 1 << 20
+# A file that grows more than this, and to more than a little, was made to fill disks: text shrinks to a tenth of its
+# size, seldom to a hundredth.
+_MOST_GROWTH = 250
+_ALWAYS_ALLOWED_BYTES = 1 << 30
+
+
+def split_compression(name: str) -> tuple[str, str | None]:
+    """Take the compression off a name: `"a.jsonl.gz"` → `("a.jsonl", "gz")`, `"a.tgz"` → `("a.tar", "gz")`."""
+    base, dot, ending = name.rpartition(".")
+    suffix = f"{dot}{ending}".lower()
+    if suffix in STREAM_SUFFIXES:
+        return base, STREAM_SUFFIXES[suffix]
+    if suffix in _JOINED_SUFFIXES:
+        inner, codec = _JOINED_SUFFIXES[suffix]
+        return base + inner, codec
+    return name, None
+
+
+def decompress_stream(chunks: Iterator[bytes], codec: str, where: str) -> Iterator[bytes]:
+    """Give the content of a compressed file, about a MB at a time; broken files and bombs are a `CorruptShardError`.
+
+    The file may be any number of frames, one after the other, as `cat` and parallel compressors leave them.
+    """
+    frames = _Frames(_DECODERS[codec], where)
+    try:
+        for chunk in chunks:
+            yield from frames.feed(chunk)
+        frames.finish()
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise CorruptShardError(f"{where} is not a sound {codec} file: {error}", where=where) from error
+
+
+class FrameDecoder(Protocol):
+    """Decodes one frame; what `bz2` and `lzma` have in common."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the frame has ended."""
+        ...
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether all of what was given is decoded."""
+        ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """What was given beyond the end of the frame."""
+        ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """Decode a little more."""
+        ...
+
+
+class _Frames:
+    """Decodes frame after frame, and counts."""
+
+    def __init__(self, new_decoder: Callable[[], FrameDecoder], where: str) -> None:
+        self._new_decoder, self._where = new_decoder, where
+        self._decoder: FrameDecoder | None = None
+        self._num_frames = self._given = self._content = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._given += len(data)
+        while True:
+            if self._decoder is None:
+                # Zeros between and after frames are padding: of tapes, of blocks, of xz.
+                data = data.lstrip(b"\0") if self._num_frames else data
+                if not data:
+                    return
+                self._decoder = self._new_decoder()
+            piece = self._decoder.decompress(data, _PIECE_BYTES)
+            data = b""
+            if piece:
+                self._count(len(piece))
+                yield piece
+            if self._decoder.eof:
+                data, self._decoder = self._decoder.unused_data, None
+                self._num_frames += 1
+            elif self._decoder.needs_input:
+                return
+
+    def finish(self) -> None:
+        if self._decoder is not None:
+            raise CorruptShardError(
+                f"{self._where} ends within a compressed frame, after {self._given} bytes: fetch or write it again",
+                where=self._where,
+            )
+
+    def _count(self, num_bytes: int) -> None:
+        self._content += num_bytes
+        if self._content > max(_ALWAYS_ALLOWED_BYTES, _MOST_GROWTH * self._given):
+            raise CorruptShardError(
+                f"{self._where} unpacks to more than {format_bytes(self._content)}, {_MOST_GROWTH} times its size and"
+                " more: if this is no attack, store it unpacked",
+                where=self._where,
+            )
+
+
+class _GzipDecoder:
+    """A gzip member, by the quicker of two libraries."""
+
+    def __init__(self) -> None:
+        self._stream = _zlib().decompressobj(wbits=31)
+        self._rest = b""
+        self._is_full = False  # there may be more to come, though all input is taken
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.eof)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._rest and not self._is_full
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._stream.unused_data)
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        piece: bytes = self._stream.decompress(self._rest + data if self._rest else data, max_length)
+        self._rest = self._stream.unconsumed_tail
+        self._is_full = len(piece) == max_length
+        return piece
+
+
+def _zlib() -> Any:
+    try:
+        from isal import isal_zlib  # three times as fast
+    except ImportError:
+        import zlib
+
+        return zlib
+    return isal_zlib
+
+
+class _BrotliDecoder:
+    """A Brotli stream, which has no end that could be followed by anything."""
+
+    unused_data = b""
+
+    def __init__(self) -> None:
+        brotli = require("brotli", extra="lines", purpose="reading .br files")
+        self._stream = brotli.Decompressor()
+        self._is_full = False
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.is_finished())
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._is_full and bool(self._stream.can_accept_more_data())
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        piece: bytes = self._stream.process(data, output_buffer_limit=max_length)
+        self._is_full = len(piece) >= max_length
+        return piece
+
+
+def _new_bz2() -> FrameDecoder:
+    from bz2 import BZ2Decompressor
+
+    return BZ2Decompressor()
+
+
+# What a frame may ask for to be decoded. The largest setting of `xz` takes 65 MB, and of `zstd` without `--long` 8 MB.
+_XZ_MEMORY = 256 << 20
+_ZSTD_WINDOW_LOG = 27
+
+
+def _new_xz() -> FrameDecoder:
+    from lzma import LZMADecompressor
+
+    return LZMADecompressor(memlimit=_XZ_MEMORY)
+
+
+def _new_zstd() -> FrameDecoder:
+    # It came with Python 3.14; others have it under another name.
+    module = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    zstd = require(module, extra="lines", purpose="reading .zst files")
+    decoder: FrameDecoder = zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    )
+    return decoder
+
+
+_DECODERS: dict[str, Callable[[], FrameDecoder]] = {
+    "gz": _GzipDecoder,
+    "zstd": _new_zstd,
+    "bz2": _new_bz2,
+    "br": _BrotliDecoder,
+    "xz": _new_xz,
+}

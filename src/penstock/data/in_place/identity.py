@@ -1,0 +1,59 @@
+"""Which data a run reads, as far as its order does not say so: versions of files, and commits of repositories.
+
+A state carries both. Other versions of files that have the same names, sizes and rows are worth a warning; of a
+repository, the commit of the state is what is read from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.data.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class DataIdentity:
+    """Of each stream, by name."""
+
+    places: tuple[str, ...] = ()  # where the data are, in words that are the same on all ranks
+    versions: dict[str, str] = field(default_factory=dict)  # of files without an index of their own
+    revisions: dict[str, str] = field(default_factory=dict)  # of repositories
+
+    def state(self) -> dict[str, Any]:
+        """Give what a state carries; nothing where there is nothing to say."""
+        fields = {"versions": self.versions, "revisions": self.revisions}
+        return {name: dict(value) for name, value in fields.items() if value}
+
+    def compare(self, state: Mapping[str, Any]) -> None:
+        """Say so if files have other versions than when a state was saved, though the same names and sizes."""
+        before = _mapping(state, "versions")
+        changed = [name for name, version in self.versions.items() if before.get(name, version) != version]
+        if changed:
+            warn_user(
+                f"the files of stream {changed[0]!r} are other versions than when the state was saved, or a copy of"
+                " them: their names, sizes and numbers of rows are the same, so the run goes on with them"
+            )
+
+
+def adopt_revisions(streams: Sequence[Stream], known: DataIdentity, state: Mapping[str, Any]) -> bool:
+    """Have streams read the commits that a state was saved with; tell whether any has to be opened again."""
+    names = [str(number) if stream.name is None else stream.name for number, stream in enumerate(streams)]
+    saved = _mapping(state, "revisions")
+    is_any = False
+    for name, stream in zip(names, streams, strict=True):
+        commit = saved.get(name)
+        if isinstance(commit, str) and known.revisions.get(name, commit) != commit:
+            is_any |= stream.adopt_revision(commit)
+    return is_any
+
+
+def _mapping(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = state.get(name)
+    return value if isinstance(value, Mapping) else {}

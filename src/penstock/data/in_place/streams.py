@@ -1,0 +1,110 @@
+"""Which streams are files of other programs, and what is asked of the fetcher for them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.proxied import open_proxied
+from penstock.errors import ConfigError, ObjectNotFoundError
+from penstock.index.catalog import INDEX_NAME
+from penstock.scan.detect import format_of, known_suffixes
+from penstock.scan.patterns import Source, find_source, has_magic, is_file_name
+from penstock.storage.base import url_scheme
+from penstock.storage.hub_location import parse_hub_url
+from penstock.storage.local import LocalStore
+from penstock.wire.settings import FilesRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.data.stream import Stream
+
+MDS = "mds"
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfStream:
+    """Where the files of a stream are, and what to look for there."""
+
+    root: str
+    request: FilesRequest
+
+    @property
+    def folder(self) -> Path | None:
+        """The root, if it is a folder of this machine."""
+        return LocalStore.from_url(self.root).root.absolute() if _is_here(self.root) else None
+
+
+def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream | None:
+    """Say what is asked for if a stream is, or may be, files of other programs; None: it has an index."""
+    if stream.format == MDS:
+        return None
+    name = None if stream.format is None else format_of(stream.format)
+    source = _source(stream, is_said=name is not None)
+    if source is None:
+        _refuse_settings(stream)
+        return None
+    request = FilesRequest(
+        patterns=source.patterns,
+        format=name,
+        settings=_settings(stream),
+        columns=columns,
+        may_have_index=source.patterns == ("",) and name is None and not _is_here(source.root),
+    )
+    if _is_repository(source.root) and source.patterns == ("",):
+        request = replace(request, is_repository=True, subset=stream.subset, split=stream.split or None)
+    elif stream.subset is not None:
+        raise ConfigError("subset= is for whole repositories of the Hugging Face Hub: name the files by a glob instead")
+    return FilesOfStream(source.root, request)
+
+
+def _is_repository(url: str) -> bool:
+    """Tell whether a URL names a dataset of the Hub, and nothing in it."""
+    if url_scheme(url) != "hf":
+        return False
+    kind, _, _, path = parse_hub_url(url)
+    return kind == "dataset" and not path
+
+
+def _source(stream: Stream, *, is_said: bool) -> Source | None:
+    if stream.patterns is not None:
+        if stream.split:
+            raise ConfigError("split= is a folder below remote, and a list of files has none: leave it out")
+        return Source(str(stream.remote or stream.local), stream.patterns)
+    if stream.remote is not None and _is_repository(stream.remote):
+        return _of_repository(stream, stream.remote)
+    url = stream.url or str(stream.folder)
+    if url.endswith(("/", os.sep)) or not _is_here(url):
+        return find_source(url, known_suffixes())
+    path = LocalStore.from_url(url).root  # a name that exists is taken as it is, whatever else it might mean
+    if path.is_dir():
+        has_index = (path / INDEX_NAME).exists()
+        return None if has_index and not is_said else Source(url, ("",))
+    if path.is_file():
+        return Source(str(path.parent), (path.name,))
+    return find_source(url, known_suffixes()) if has_magic(url) or is_file_name(url, known_suffixes()) else None
+
+
+def _of_repository(stream: Stream, url: str) -> Source | None:
+    """Take a repository as a whole, unless its split is a folder with an index."""
+    if stream.split and stream.format is None:
+        with suppress(ObjectNotFoundError):
+            open_proxied(url, stream.storage_options).stat(f"{stream.split.strip('/')}/{INDEX_NAME}")
+            return None
+    return Source(url, ("",))
+
+
+def _settings(stream: Stream) -> dict[str, Any]:
+    return {} if stream.types is None else {"types": dict(stream.types)}
+
+
+def _refuse_settings(stream: Stream) -> None:
+    if stream.types is not None:
+        raise ConfigError("types= says what the columns of csv files hold, and this is a dataset with an index")
+
+
+def _is_here(url: str) -> bool:
+    return url_scheme(url) in (None, "file")

@@ -1,0 +1,164 @@
+"""The edition of files that have no index: they are listed and, if anything is new, scanned; the result is kept.
+
+The same listing (names, sizes, tags, times) needs no scan again. Of another one only those files are scanned that no
+index knows in this version: neither an earlier one in the cache, nor the one that may lie beside the files.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.cachedir.editions import About, Edition, editions_in
+from penstock.cachedir.layout import new_part_path, stripe_of
+from penstock.cachedir.versions import edition_of
+from penstock.errors import DataError, EmptyDatasetError, StoreError
+from penstock.fetcher.open_editions import digest_of
+from penstock.files import make_folders
+from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.index.files_json import STORED_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from penstock.cachedir.folder import Folder
+    from penstock.fetcher.open_editions import EditionOpener
+    from penstock.fetcher.origin import Origin
+    from penstock.fetcher.queue import Transfer
+    from penstock.index.files_json import IndexedFile
+    from penstock.scan.make_index import Identity
+    from penstock.storage.base import ObjectInfo
+    from penstock.wire.settings import FilesRequest
+
+_log = logging.getLogger("penstock.cache")
+
+
+def source_of(origin: Origin, files: FilesRequest) -> str:
+    """Name what an edition was made for, without secrets."""
+    return f"{origin.name} files {files.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeIndex:
+    """An index that lies under a temporary name, or an edition that has the same."""
+
+    source: str
+    listing: str
+    data: bytes
+
+
+class FilesOpener:
+    """Makes editions of files. Safe for threads."""
+
+    def __init__(self, opener: EditionOpener) -> None:
+        self._opener = opener
+        self._scanning = threading.Lock()  # one after the other: the second may find what the first has made
+
+    def find(self, folder: Folder, origin: Origin, files: FilesRequest, transfer: Transfer) -> MadeIndex:
+        """List the files and give their index, from an earlier edition if nothing has changed."""
+        from penstock.scan.listing import Lister, find_in_repository, listing_digest  # with NumPy, seldom needed here
+
+        if files.is_repository:
+            objects = find_in_repository(origin.store, files.subset, files.split)
+        else:
+            objects = Lister(origin.store, origin.url).find(files.patterns, files.format)
+        if not objects:
+            raise EmptyDatasetError(f"no files: {origin.where(files.patterns[0])}")
+        transfer.check_wanted()
+        listing = listing_digest(objects, files.question)
+        source = source_of(origin, files)
+        with self._scanning:
+            data = _same_listing(folder.directory, listing)
+            if data is None:
+                data = self._scan(folder, origin, files, transfer, objects)
+        return MadeIndex(source, listing, data)
+
+    def open(self, folder: Folder, made: MadeIndex, evict: Callable[[str], bool]) -> Edition:
+        """Give the edition of an index; of one directory, whoever calls holds the stripe of the index."""
+        part = new_part_path(folder.directory, stripe_of(INDEX_NAME))
+        make_folders(part.parent, 0o700)
+        part.write_bytes(made.data)
+        digest = digest_of(part)
+        about = About(
+            source=made.source,
+            etag=None,
+            modified_ns=None,
+            index_digest=digest,
+            trusts_found=False,
+            listing=made.listing,
+        )
+        edition = Edition(folder.directory, edition_of(made.source, digest, None))
+        if edition.exists():
+            part.replace(edition.index_path)
+            edition.reopen()
+            return edition
+        edition.create(part, about)
+        self._opener.remove_old(folder, edition, about, evict)
+        return edition
+
+    def _scan(
+        self, folder: Folder, origin: Origin, files: FilesRequest, transfer: Transfer, objects: Sequence[ObjectInfo]
+    ) -> bytes:
+        from penstock.scan.make_index import Scan
+
+        known = _known_files(folder.directory, origin, files, objects)
+        scan = Scan(
+            store=origin.store,
+            url=origin.url,
+            format=files.format,
+            settings=files.settings,
+            on_begin=transfer.begin,
+            on_bytes=transfer.add_bytes,
+            check_wanted=transfer.check_wanted,
+        )
+        return scan.make_index(objects, known)
+
+
+def _same_listing(directory: Path, listing: str) -> bytes | None:
+    """Give the index that was made of the same listing, maybe for other columns, if it is whole."""
+    for found, index in _made_indexes(directory):
+        if found == listing:
+            return index.read_bytes()
+    return None
+
+
+def _made_indexes(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Give the indexes of files that were made before and are whole, each with the listing that it was made of."""
+    for edition in editions_in(directory):
+        about = edition.about()
+        if about is None or about.listing is None or not edition.exists():
+            continue
+        if digest_of(edition.index_path) == about.index_digest:
+            yield about.listing, edition.index_path
+
+
+def _known_files(
+    directory: Path, origin: Origin, files: FilesRequest, objects: Sequence[ObjectInfo]
+) -> dict[Identity, IndexedFile]:
+    """Give the files whose shards are known already: from the index beside them, and from earlier editions."""
+    from penstock.scan.make_index import files_that_fit
+
+    known: dict[Identity, IndexedFile] = {}
+    for _, index in _made_indexes(directory):
+        known |= files_that_fit(index.read_bytes(), "the cache", objects, files.settings)
+    if len(known) < len(objects):
+        data = _stored_index(origin)
+        if data is not None:
+            try:
+                known = files_that_fit(data, origin.where(STORED_NAME), objects, files.settings) | known
+            except (DataError, ValueError) as error:
+                _log.warning("%s is not used: %s", origin.where(STORED_NAME), error)
+    return known
+
+
+def _stored_index(origin: Origin) -> bytes | None:
+    """Read the index that somebody left beside the files, if there is one."""
+    try:
+        if origin.store.stat(STORED_NAME).num_bytes > MAX_INDEX_BYTES:
+            return None
+        return bytes(origin.store.read(STORED_NAME))
+    except StoreError:
+        return None

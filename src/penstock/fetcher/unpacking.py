@@ -1,0 +1,206 @@
+"""Shards that their formats unpack: which bytes of an object are fetched for them, and what is made of these.
+
+What it takes stands in the index of the edition, which is mapped here as in every reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.cachedir.editions import Edition
+from penstock.cachedir.kept_index import keep_index
+from penstock.codecs.unpack import map_file, release
+from penstock.errors import CorruptShardError
+from penstock.fetcher.pieces import split
+from penstock.index.catalog import parse_index
+from penstock.storage.pieces import cut_span
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from penstock.formats.files import FileFormat
+    from penstock.index.model import Index, ShardInfo
+    from penstock.wire.item import Item, StoredFile
+
+_MOST_RAW_BYTES = 1 << 30  # unpacked at once; a shard that is larger is unpacked alone
+_REMEMBERED = 4096
+_INDEXES = 16
+
+
+class FetchedSpans:
+    """Spans of an object that lie in a file, one after the other."""
+
+    def __init__(self, name: str, num_bytes: int, spans: Sequence[Span], data: memoryview) -> None:
+        self.name = name
+        self.num_bytes = num_bytes
+        self._spans, self._data = spans, data
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Give a range of the object that lies within one of the spans."""
+        place = 0
+        for span in self._spans:
+            if span.begin <= begin <= end <= span.end:
+                return self._data[place + begin - span.begin : place + end - span.begin]
+            place += len(span)
+        raise CorruptShardError(
+            f"{self.name} is not as its index says: bytes {begin} to {end} are needed, and are no part of the shard",
+            name=self.name,
+        )
+
+
+class UnpackedBytes:
+    """How many bytes may be in the making at once: memory for them is bounded, whatever the number of threads."""
+
+    def __init__(self, most: int = _MOST_RAW_BYTES) -> None:
+        self._most, self._taken = most, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taking(self, num_bytes: int) -> Iterator[None]:
+        """Wait until so many more may be made; what is larger than all waits until it is alone."""
+        taken = min(num_bytes, self._most)
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken + taken <= self._most)
+            self._taken += taken
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= taken
+                self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardUnpacking:
+    """How one shard is unpacked."""
+
+    info: ShardInfo
+    form: FileFormat
+    columns: tuple[str, ...] | None
+    spans: tuple[Span, ...]
+    threads: threading.Semaphore
+    memory: UnpackedBytes
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that are fetched."""
+        return sum(map(len, self.spans))
+
+    @property
+    def estimate(self) -> int:
+        """About how many bytes unpacking gives: the fetched part of what the whole shard would."""
+        part = self.info.parts[0]
+        return -(-part.raw.num_bytes * self.num_bytes // max(1, part.stored.num_bytes))
+
+    def run(self, packed: Path, raw: Path, where: str) -> None:
+        """Unpack what was fetched to one file into another."""
+        object_bytes = self.info.parts[0].span.object_bytes if self.info.parts[0].span else None
+        with self.memory.taking(self.estimate), self.threads:
+            data = map_file(packed)
+            view = memoryview(data)
+            try:
+                stored = FetchedSpans(where, object_bytes or 0, self.spans, view)
+                with raw.open("xb") as out:
+                    self.form.unpack(self.info, self.columns, stored, out)
+            finally:
+                view.release()
+                release(data)
+
+
+class FormatUnpacker:
+    """Knows how items are unpacked. Safe for threads."""
+
+    def __init__(self, threads: threading.Semaphore) -> None:
+        self._threads, self._memory = threads, UnpackedBytes()
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int | None], ShardUnpacking] = OrderedDict()
+        self._indexes: OrderedDict[Path, Index] = OrderedDict()
+
+    def of(self, directory: Path, item: Item) -> ShardUnpacking | None:
+        """Say how an item is unpacked; None: its format has no part in that."""
+        if item.format is None or item.number is None:
+            return None
+        known = item.edition, item.number
+        with self._lock:
+            found = self._known.get(known)
+        if found is None:
+            found = self._make(Edition(directory, item.edition).index_path, item)
+            with self._lock:
+                self._known[known] = found
+                while len(self._known) > _REMEMBERED:
+                    self._known.popitem(last=False)
+        return found
+
+    def resolve(self, directory: Path, item: Item) -> Item:
+        """Say of an item how many bytes will be fetched and about how many will stay: of all that only the columns."""
+        found = self.of(directory, item)
+        if found is None:
+            return item
+        (part,) = item.parts
+        raw = part.raw._replace(estimate=found.estimate)
+        packed = part.stored._replace(num_bytes=found.num_bytes)
+        return item._replace(parts=(part._replace(raw=raw, packed=packed),))
+
+    def _make(self, path: Path, item: Item) -> ShardUnpacking:
+        from penstock.formats.files import get_file_format  # with NumPy, which most fetchers never need
+
+        info = self._index(path).shards[item.number or 0]
+        form = get_file_format(info.layout.format)
+        spans = _joined(form.spans(info, item.columns))
+        object_bytes = info.parts[0].span.object_bytes if info.parts[0].span else None
+        if spans and object_bytes is not None and spans[-1].end > object_bytes:
+            raise CorruptShardError(f"{item.name} lies beyond the end of its file: index it again", name=item.name)
+        return ShardUnpacking(info, form, item.columns, spans, self._threads, self._memory)
+
+    def _index(self, path: Path) -> Index:
+        with self._lock:
+            index = self._indexes.get(path)
+        if index is None:
+            index = keep_index(path.parent.name, path.stat().st_size, partial(_parse, path))
+            with self._lock:
+                self._indexes[path] = index
+                while len(self._indexes) > _INDEXES:
+                    self._indexes.popitem(last=False)
+        return index
+
+
+class PlacedSpan(NamedTuple):
+    """A piece of an object, and where in the file it belongs."""
+
+    span: Span
+    place: int
+
+
+def place_spans(file: StoredFile, num_bytes: int, unpacks: ShardUnpacking | None) -> list[PlacedSpan]:
+    """Cut what is fetched into pieces: a whole object, or the spans of it that hold the file."""
+    if file.span is None:
+        return [PlacedSpan(span, span.begin) for span in split(num_bytes)]
+    begin = file.span.offset
+    spans = [Span(begin, begin + num_bytes)] if unpacks is None else unpacks.spans
+    placed, place = [], 0
+    for span in spans:
+        placed += [PlacedSpan(piece, place + piece.begin - span.begin) for piece in cut_span(span)]
+        place += len(span)
+    return placed or [PlacedSpan(Span(begin, begin), 0)]
+
+
+def _parse(path: Path) -> Index:
+    return parse_index(path.read_bytes(), str(path))
+
+
+def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Join spans that touch or overlap: each one is a request."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.begin):
+        if joined and span.begin <= joined[-1].end:
+            joined[-1] = Span(joined[-1].begin, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return tuple(joined)

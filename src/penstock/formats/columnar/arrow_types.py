@@ -1,0 +1,128 @@
+"""Arrow's types and the Hub's features → the types of columns. This and writing need pyarrow; reading does not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.extras import require
+from penstock.formats.columnar.types import ColumnType, array_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_DEEPEST = 60
+_SAME_NAME = ("null", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_BYTES = {
+    **dict.fromkeys(("string", "large_string", "string_view"), "string"),
+    **dict.fromkeys(("binary", "large_binary", "binary_view"), "binary"),
+}
+
+
+def pyarrow() -> Any:
+    """Import pyarrow, or say what brings it."""
+    return require("pyarrow", extra="parquet", purpose="reading Parquet and Arrow files")
+
+
+def describe_schema(schema: Any) -> tuple[tuple[str, ColumnType], ...]:
+    """Give the columns of an Arrow schema; images are those that the Hub's features name."""
+    names = list(schema.names)
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"there are two columns of the name {twice!r}: rename one of them")
+    features = _hub_features(schema.metadata or {})
+    return tuple(
+        (field.name, _with_feature(describe_type(field.type, field.name), features.get(field.name))) for field in schema
+    )
+
+
+def describe_type(kind: Any, column: str, depth: int = 0) -> ColumnType:
+    """Give the type of a column; one that is not read is an error that says which column has it."""
+    types = pyarrow().types
+    text = str(kind)
+
+    def within(*kinds: Any) -> tuple[tuple[str, ColumnType], ...]:
+        return tuple(("", describe_type(each, column, depth + 1)) for each in kinds)
+
+    if depth > _DEEPEST:
+        raise ConfigError(f"column {column!r} is nested more than {_DEEPEST} levels deep")
+    if isinstance(kind, pyarrow().BaseExtensionType):
+        return describe_type(kind.storage_type, column, depth + 1)
+    if text in _SAME_NAME or text in _FLOATS or text in _BYTES:
+        return ColumnType(_FLOATS.get(text) or _BYTES.get(text) or text)
+    if types.is_dictionary(kind):
+        return _dictionary(describe_type(kind.value_type, column, depth + 1))
+    if types.is_run_end_encoded(kind):
+        return describe_type(kind.value_type, column, depth + 1)
+    if types.is_timestamp(kind):
+        return ColumnType("timestamp", (kind.unit, kind.tz or ""))
+    if types.is_date(kind) or types.is_interval(kind):
+        return ColumnType("date" if types.is_date(kind) else "interval")
+    if types.is_time(kind) or types.is_duration(kind):
+        return ColumnType("time" if types.is_time(kind) else "duration", (kind.unit,))
+    if types.is_decimal(kind):
+        return ColumnType("decimal", (kind.bit_width // 8, kind.precision, kind.scale))
+    if types.is_fixed_size_binary(kind):
+        return ColumnType("fixed_binary", (kind.byte_width,))
+    if types.is_fixed_size_list(kind):
+        return ColumnType("fixed_list", (kind.list_size,), within(kind.value_type))
+    if types.is_map(kind):
+        return ColumnType("map", (), within(kind.key_type, kind.item_type))
+    if types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        children = [child for _, child in within(*(field.type for field in fields))]
+        return ColumnType("struct", (), tuple(zip((field.name for field in fields), children, strict=True)))
+    if is_list(kind):
+        return ColumnType("list", (), within(kind.value_type))
+    raise ConfigError(f"column {column!r} has the type {text:.100}, which penstock does not read")
+
+
+def is_list(kind: Any) -> bool:
+    """Tell whether this is a list of any length, however it is laid out."""
+    types = pyarrow().types
+    return any(
+        test(kind) for test in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    )
+
+
+def _dictionary(values: ColumnType) -> ColumnType:
+    """Keep the values of a dictionary apart if that saves something: others are made anew for each row anyway."""
+    is_simple = array_dtype(values) is not None or values.kind in ("string", "binary", "fixed_binary")
+    return ColumnType("dictionary", (), (("", values),)) if is_simple else values
+
+
+# --- Features of the Hub --------------------------------------------------------------------------------------
+
+
+def _hub_features(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Find what Hugging Face's datasets wrote about the columns; what cannot be read is not there."""
+    try:
+        match json.loads(metadata.get(b"huggingface", b"null")):
+            case {"info": {"features": dict(features)}}:
+                return features
+    except (ValueError, RecursionError):
+        pass
+    return {}
+
+
+def _with_feature(kind: ColumnType, feature: Any) -> ColumnType:
+    """Mark images, also those in lists."""
+    match feature, kind:
+        case {"_type": "Image"}, _ if _holds_image(kind) and feature.get("decode", True):
+            return ColumnType("image")
+        case [inner], ColumnType("list" | "fixed_list"):
+            return _with_element(kind, inner)
+        case {"_type": "Sequence" | "List" | "LargeList", "feature": inner}, ColumnType("list" | "fixed_list"):
+            return _with_element(kind, inner)
+    return kind
+
+
+def _with_element(kind: ColumnType, feature: Any) -> ColumnType:
+    return ColumnType(kind.kind, kind.settings, (("", _with_feature(kind.child, feature)),))
+
+
+def _holds_image(kind: ColumnType) -> bool:
+    fields: Sequence[tuple[str, ColumnType]] = kind.fields
+    return kind.kind == "struct" and any(name == "bytes" and field.kind == "binary" for name, field in fields)

@@ -1,0 +1,280 @@
+"""The footer of a Parquet file: what it says of row groups, and footers of its own for some of them.
+
+A footer may be megabytes long, and every shard would need it. So it is cut: the schema is kept once a file, and of each
+row group what it takes to read it. Together they are a footer again, which pyarrow takes for that of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.formats.columnar.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    CompactReader,
+    ThriftError,
+    write_binary,
+    write_integer,
+    write_list,
+    write_struct,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MAGIC = b"PAR1"
+# pyarrow walks schemas by recursion: one that is deeper would end the process.
+_DEEPEST_SCHEMA = 200
+_KEPT_OF_FILE = (b"ARROW:schema", b"huggingface")
+_KEPT_OF_CHUNK = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11)  # all that reading takes: no statistics, no indexes
+_FIXED_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # by physical type
+_BYTE_ARRAY = 6
+_OLD_PARQUET_MR = re.compile(rb"parquet-mr version (\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """The values of one leaf of the schema in one row group: where they are, and how many bytes they unpack to."""
+
+    path: tuple[str, ...]
+    begin: int
+    num_bytes: int
+    raw_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows that lie together."""
+
+    num_rows: int
+    chunks: tuple[ColumnChunk, ...]
+    stored: bytes  # as it stands in a footer
+
+    @property
+    def raw_bytes(self) -> int:
+        """About how many bytes its values take unpacked."""
+        return sum(chunk.raw_bytes for chunk in self.chunks)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The bytes of the file that it lies in."""
+        begins = [chunk.begin for chunk in self.chunks]
+        return min(begins), max(chunk.begin + chunk.num_bytes for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """What all row groups of a file share, as it stands in its footer."""
+
+    version: int
+    schema: bytes
+    metadata: tuple[tuple[bytes, bytes], ...]
+    created_by: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as JSON. Of the metadata only the schema in Arrow's words is needed to read."""
+        arrow = [b64encode(value).decode() for key, value in self.metadata if key == _KEPT_OF_FILE[0]]
+        schema, created_by = b64encode(self.schema).decode(), self.created_by.decode("latin-1")
+        return {"version": self.version, "schema": schema, "created_by": created_by, "arrow_schema": arrow}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> FileHead:
+        """Take what `to_json` gave."""
+        metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in fields["arrow_schema"])
+        schema, created_by = b64decode(fields["schema"]), fields["created_by"].encode("latin-1")
+        return cls(fields["version"], schema, metadata, created_by)
+
+    @property
+    def hidden_bytes(self) -> int:
+        """How far columns may reach beyond their size: the first writers forgot to count the head of a page."""
+        found = _OLD_PARQUET_MR.match(self.created_by)
+        return 100 if found and tuple(map(int, found.groups())) < (1, 2, 9) else 0
+
+    def footer(self, num_rows: int, row_groups: bytes) -> bytes:
+        """Give a footer of these row groups alone, as a file ends with it and its length."""
+        pairs = [
+            write_struct([(1, BINARY, write_binary(key)), (2, BINARY, write_binary(value))])
+            for key, value in self.metadata
+        ]
+        fields = [
+            (1, I32, write_integer(self.version)),
+            (2, LIST, self.schema),
+            (3, I64, write_integer(num_rows)),
+            (4, LIST, row_groups),
+            (5, LIST, write_list(STRUCT, pairs)),
+            (6, BINARY, write_binary(self.created_by)),
+        ]
+        footer = write_struct(fields if pairs else [field for field in fields if field[0] != 5])
+        return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+def parse_footer(data: bytes) -> tuple[FileHead, list[RowGroup]]:
+    """Understand a footer, in one walk over it; or raise a `ThriftError`."""
+    reader = CompactReader(data)
+    version, schema, created_by = 1, b"", b""
+    widths: list[int] = []
+    metadata: list[tuple[bytes, bytes]] = []
+    row_groups: list[RowGroup] = []
+    for number, kind in reader.fields():
+        if number == 1:
+            version = reader.integer()
+        elif number == 2:
+            begin = reader.position
+            widths = _read_schema(reader)
+            schema = data[begin : reader.position]
+        elif number == 4:
+            row_groups = read_row_groups(reader, widths)
+        elif number == 5:
+            metadata = _read_metadata(reader)
+        elif number == 6:
+            created_by = reader.binary()
+        elif number in (8, 9):
+            raise ThriftError("it is encrypted")
+        else:
+            reader.skip(kind)
+    if not schema:
+        raise ThriftError("it has no schema")
+    if any(len(group.chunks) != len(widths) for group in row_groups):
+        raise ThriftError("it has row groups with other columns than its schema")
+    return FileHead(version, schema, tuple(metadata), created_by), row_groups
+
+
+def _read_schema(reader: CompactReader) -> list[int]:
+    """Give the bytes of the values of each leaf, 0 if they differ; refuse a tree that is none, or too deep."""
+    count, _ = reader.items()
+    widths: list[int] = []
+    open_nodes: list[int] = []  # how many children each node on the way to this one still lacks
+    for place in range(count):
+        num_children = physical = width = 0
+        for number, kind in reader.fields():
+            if number in (1, 2, 5):
+                value = reader.integer()
+                physical, width, num_children = (
+                    value if number == 1 else physical,
+                    value if number == 2 else width,
+                    value if number == 5 else num_children,
+                )
+            else:
+                reader.skip(kind)
+        if (place > 0) != bool(open_nodes) or not 0 <= num_children <= count or len(open_nodes) > _DEEPEST_SCHEMA:
+            raise ThriftError("it has a schema that is no tree, or too deep")
+        if open_nodes:
+            open_nodes[-1] -= 1
+        if num_children:
+            open_nodes.append(num_children)
+        elif place:
+            widths.append(0 if physical == _BYTE_ARRAY else _FIXED_BYTES.get(physical, max(width, 0)))
+        while open_nodes and open_nodes[-1] == 0:
+            open_nodes.pop()
+    if open_nodes:
+        raise ThriftError("it has a schema that is no tree")
+    return widths
+
+
+def _read_metadata(reader: CompactReader) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    count, _ = reader.items()
+    for _ in range(count):
+        pair = {number: reader.binary() for number, _ in reader.fields()}
+        if pair.get(1) in _KEPT_OF_FILE:
+            found.append((pair[1], pair.get(2, b"")))
+    return found
+
+
+def read_row_groups(reader: CompactReader, widths: Sequence[int]) -> list[RowGroup]:
+    """Read a list of row groups, of a footer or of what `write_row_groups` gave."""
+    count, _ = reader.items()
+    return [_read_row_group(reader, widths) for _ in range(count)]
+
+
+def write_row_groups(groups: Iterable[RowGroup]) -> bytes:
+    """Give a list of row groups, as a footer has it."""
+    return write_list(STRUCT, [group.stored for group in groups])
+
+
+def _read_row_group(reader: CompactReader, widths: Sequence[int]) -> RowGroup:
+    chunks: list[ColumnChunk] = []
+    stored: list[bytes] = []
+    num_rows = total_bytes = 0
+    for number, kind in reader.fields():
+        if number == 1:
+            count, _ = reader.items()
+            for place in range(count):
+                chunk, as_stored = _read_chunk(reader, widths[place] if place < len(widths) else 0)
+                chunks.append(chunk)
+                stored.append(as_stored)
+        elif number == 2:
+            total_bytes = reader.integer()
+        elif number == 3:
+            num_rows = reader.integer()
+        else:
+            reader.skip(kind)
+    if num_rows < 0 or not chunks:
+        raise ThriftError("it has a row group without rows or columns")
+    fields = [
+        (1, LIST, write_list(STRUCT, stored)),
+        (2, I64, write_integer(total_bytes)),
+        (3, I64, write_integer(num_rows)),
+    ]
+    return RowGroup(num_rows, tuple(chunks), write_struct(fields))
+
+
+def _read_chunk(reader: CompactReader, width: int) -> tuple[ColumnChunk, bytes]:
+    chunk: ColumnChunk | None = None
+    stored = b""
+    for number, kind in reader.fields():
+        if number == 1 and reader.binary():
+            raise ThriftError("it has columns that lie in other files")
+        if number == 3:
+            chunk, stored = _read_chunk_metadata(reader, width)
+        elif number in (8, 9):
+            raise ThriftError("it is encrypted")
+        elif number != 1:
+            reader.skip(kind)
+    if chunk is None:
+        raise ThriftError("it has columns of which it says nothing")
+    return chunk, write_struct([(2, I64, write_integer(0)), (3, STRUCT, stored)])
+
+
+def _read_chunk_metadata(reader: CompactReader, width: int) -> tuple[ColumnChunk, bytes]:
+    kept: list[tuple[int, int, bytes]] = []
+    numbers: dict[int, int] = {}
+    path: tuple[str, ...] = ()
+    unencoded: int | None = None
+    for number, kind in reader.fields():
+        begin = reader.position
+        if number == 3:
+            path = tuple(reader.binary().decode("utf-8", "replace") for _ in range(reader.items()[0]))
+        elif number in (5, 6, 7, 9, 11):
+            numbers[number] = reader.integer()
+        elif number == 16:
+            unencoded = _read_unencoded_bytes(reader)
+        else:
+            reader.skip(kind)
+        if number in _KEPT_OF_CHUNK:
+            kept.append((number, kind, reader.data[begin : reader.position]))
+    values, unpacked, size, data_page = (numbers.get(number, -1) for number in (5, 6, 7, 9))
+    if min(values, unpacked, size, data_page) < 0:
+        raise ThriftError("it has a column without sizes, or with negative ones")
+    dictionary = numbers.get(11, 0)
+    begin = dictionary if 0 < dictionary < data_page else data_page
+    text_bytes = unpacked if unencoded is None else unencoded
+    raw_bytes = values * width if width else text_bytes + 4 * values
+    return ColumnChunk(path, begin, size, raw_bytes), write_struct(sorted(kept))
+
+
+def _read_unencoded_bytes(reader: CompactReader) -> int | None:
+    """Read the size that text has without dictionary and compression, of writers that say so."""
+    found = None
+    for number, kind in reader.fields():
+        if number == 1:
+            found = max(reader.integer(), 0)
+        else:
+            reader.skip(kind)
+    return found

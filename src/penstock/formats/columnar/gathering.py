@@ -1,0 +1,177 @@
+"""Columns of several shards in the making: values are taken shard by shard, and become what users see at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ColumnValueError, CorruptShardError
+from penstock.formats.columnar.types import ColumnType, array_dtype, has_array_elements, missing_value, to_values
+from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.table import get_encoding
+from penstock.formats.gather import ColumnKind, in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from penstock.formats.encodings.base import ImageDecoder
+    from penstock.formats.gather import GatheredColumn, Values
+    from penstock.types import Int64Array
+
+
+@lru_cache(maxsize=4096)
+def kind_of_column(kind: ColumnType, image_decoder: ImageDecoder) -> Encoding | ColumnKind:
+    """Say how a column of such values is gathered; the same object for the same type, however that is stored."""
+    if kind.kind in ("string", "binary", "fixed_binary"):
+        return OrNone(get_encoding("str" if kind.kind == "string" else "bytes"))
+    if kind.kind == "image":
+        return image_encoding(image_decoder)
+    return TypedColumn(kind, image_decoder)
+
+
+@lru_cache(maxsize=8)
+def image_encoding(image_decoder: ImageDecoder) -> OrNone:
+    """Read image files of any kind so; that of JPEG files takes the others too."""
+    return OrNone(get_encoding("jpeg", image_decoder))
+
+
+class OrNone(Encoding):
+    """Values of another encoding, some of which are missing: None stands for their bytes, and for them."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.expands = encoding.expands
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value that is there."""
+        return self._encoding.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Decode one."""
+        return self.decode_many([data])[0]
+
+    def decode_many(self, pieces: Sequence[Any]) -> list[Any]:
+        """Decode those that are there."""
+        if None not in pieces:
+            return self._encoding.decode_many(pieces)
+        decoded = iter(self._encoding.decode_many([piece for piece in pieces if piece is not None]))
+        return [None if piece is None else next(decoded) for piece in pieces]
+
+    def to_column(self, pieces: Sequence[Any]) -> npt.NDArray[Any] | list[Any]:
+        """Give one array if all are there and it can be."""
+        return self.decode_many(pieces) if None in pieces else self._encoding.to_column(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumn(ColumnKind):
+    """A column that knows by its type how it is gathered."""
+
+    kind: ColumnType
+    image_decoder: ImageDecoder
+
+    def begin(self, name: str, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+        """Begin in the way that suits the type."""
+        dtype = array_dtype(self.kind)
+        if dtype is not None:
+            return _ArrayColumn(name, self.kind, np.empty(num_rows, dtype), by_sample=by_sample)
+        return (_ListColumn if has_array_elements(self.kind) else _ValueColumn)(name, by_sample=by_sample)
+
+
+class _ArrayColumn:
+    """Numbers and times go straight to their places."""
+
+    def __init__(self, name: str, kind: ColumnType, values: npt.NDArray[Any], *, by_sample: bool) -> None:
+        self._name, self._kind, self._values, self._by_sample = name, kind, values, by_sample
+        self._is_null: npt.NDArray[np.bool_] | None = None
+
+    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
+        node = reader.column(self._name)
+        self._values[places] = node.array(rows)
+        is_null = node.is_null(rows)
+        if is_null is not None and is_null.any():
+            if self._is_null is None:
+                self._is_null = np.zeros(len(self._values), np.bool_)
+            self._is_null[places] = is_null
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Nothing is left to do: what is no value shows when it is taken."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._give(self._values[begin:end], None if self._is_null is None else self._is_null[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._give(self._values[places], None if self._is_null is None else self._is_null[places])
+
+    def _give(self, values: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None) -> Values:
+        if is_null is not None and not is_null.any():
+            is_null = None
+        missing = missing_value(values.dtype)
+        if not self._by_sample and is_null is None:
+            return values
+        if not self._by_sample and is_null is not None and missing is not None:
+            values = values.copy()
+            values[is_null] = missing
+            return values
+        try:
+            return to_values(self._kind, values, is_null)
+        except ColumnValueError as error:
+            raise CorruptShardError(f"column {self._name!r} {error.message}", column=self._name) from error
+
+
+class _ValueColumn:
+    """Values are made shard by shard, and put in order."""
+
+    def __init__(self, name: str, *, by_sample: bool) -> None:
+        self._name, self._by_sample = name, by_sample
+        self._values: list[Any] = []
+
+    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:  # noqa: ARG002
+        self._values += self._read(reader.column(self._name), rows)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        self._values = in_order(self._values, places)
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._give(self._values[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
+        return self._give(self._values)
+
+    def _read(self, node: Any, rows: Int64Array) -> list[Any]:
+        values: list[Any] = node.values(rows)
+        return values
+
+    def _give(self, values: list[Any]) -> Values:
+        return values
+
+
+class _ListColumn(_ValueColumn):
+    """Arrays that lie in the files are copied when their batch is asked for, one after another in its order."""
+
+    def _read(self, node: Any, rows: Int64Array) -> list[Any]:
+        arrays: list[Any] = node.arrays(rows)
+        return arrays
+
+    def _give(self, values: list[Any]) -> Values:
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if not arrays:
+            return values
+        sizes = list(map(len, arrays))
+        flat = np.concatenate(arrays)
+        if len(set(sizes)) == 1 and sizes[0]:
+            block = flat.reshape(len(sizes), *arrays[0].shape)
+            if not self._by_sample and len(arrays) == len(values):
+                return block
+            copies = list(block)
+        else:
+            copies = [flat[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
+        if len(copies) == len(values):
+            return copies
+        following = iter(copies)
+        return [next(following) if isinstance(value, np.ndarray) else value for value in values]

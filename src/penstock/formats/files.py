@@ -1,0 +1,146 @@
+"""The seam of formats that other programs write: how a file of theirs is cut into shards, fetched, unpacked and read.
+
+A file is scanned once, which gives its shards: a row group, a span of lines, a tar. What it takes to find and read one
+of them stands in the index, so whoever fetches a shard needs no other byte of its file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias, cast
+
+from penstock.errors import ConfigError
+from penstock.formats.base import ShardFormat, get_format
+from penstock.index.entry import formats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from penstock.formats.base import ReadOptions, ShardBuilder, ShardReader
+    from penstock.formats.body import ChunkPool
+    from penstock.index.model import Column, ShardInfo, ShardLayout
+    from penstock.types import Sample, Span
+
+
+# What readers open: a mapped file, bytes, or a span of a mapped file. `np.frombuffer` takes all of them; only the first
+# two slice to `bytes`.
+FileBytes: TypeAlias = mmap.mmap | bytes | memoryview
+
+
+class StoredObject(Protocol):
+    """One object of a store, or a file of this machine, as a scan sees it. Of a compressed one, its content."""
+
+    name: str  # below the root of the dataset, for errors
+    num_bytes: int  # as it is stored
+    is_compressed: bool  # it can only be read from its beginning, and fetched whole: it makes one shard
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Give the bytes `[begin, end)`; asking beyond its end, or of a compressed one, is an error."""
+        ...
+
+    def chunks(self) -> Iterator[bytes]:
+        """Give all of it, in order, some MB at a time."""
+        ...
+
+
+class SpanBytes(Protocol):
+    """What was fetched of one object: some spans of it, at the places that they have in the object."""
+
+    name: str  # of the object, for errors
+    num_bytes: int  # of the whole object
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Give the bytes `[begin, end)`, which lie within one of the spans; others are a `CorruptShardError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedShard:
+    """One shard of a file."""
+
+    num_samples: int
+    span: Span  # of the object that holds it; of a compressed object, of its content
+    raw_bytes: int  # of the file that readers open: exact, or an estimate
+    is_exact: bool = True
+    details: bytes = b""  # opaque to all but the format; kept in the index for each shard, so short
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFile:
+    """What a scan found in one file."""
+
+    columns: tuple[Column, ...]  # the encoding is a type in the words of the format
+    shards: tuple[ScannedShard, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: what all shards of the file share
+
+
+class FileFormat(ShardFormat, Protocol):
+    """A format of files that other programs write. It is never written here: what it inherits says so.
+
+    The functions of `codecs.unpack` (`rest`, `release`, `check_whole`) take all kinds of `FileBytes`.
+    """
+
+    suffixes: tuple[str, ...] = ()  # of names, such as (".parquet", ".pq"), without those of compression
+    magic: bytes = b""  # bytes near its beginning, if there are any that tell
+    magic_at: int = 0  # where they stand
+    has_schema: bool = True  # the columns of a file hold for all its rows, so all files of a dataset must agree on them
+    setting_names: tuple[str, ...] = ()  # what users may say of it, besides `columns`: types= of a csv
+    tail_bytes: int = 0  # how much of the end of a file a scan reads first: it is fetched for many files at once
+
+    def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
+        """Find the shards of a file: small ones joined, huge ones split where the format allows.
+
+        `settings` is what users said, by the names in `setting_names`. A file that is not of this format, or broken, is
+        a `CorruptShardError` that names it.
+        """
+        ...
+
+    def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
+        """Say which bytes of the object must be fetched to read these columns, sorted; by default all of the shard."""
+        from penstock.types import Span
+
+        span = info.parts[0].span
+        return () if span is None else (Span(span.offset, span.offset + span.num_bytes),)
+
+    def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
+        """Write the file that readers open, of a shard whose `spans` are at hand; if it has a `raw_version`."""
+        raise NotImplementedError
+
+    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Open a shard by its one part: what `unpack` wrote or, without that, the bytes of its span."""
+        ...
+
+    # --- What only formats that are written have ------------------------------------------------------------
+
+    def columns(self, encodings: Mapping[str, str]) -> tuple[Column, ...]:  # noqa: ARG002
+        """Refuse to be written."""
+        raise _read_only(self)
+
+    def infer(self, sample: Sample) -> dict[str, str]:  # noqa: ARG002
+        """Refuse to be written."""
+        raise _read_only(self)
+
+    def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:  # noqa: ARG002
+        """Refuse to be written."""
+        raise _read_only(self)
+
+
+def _read_only(form: object) -> ConfigError:
+    return ConfigError(f"{type(form).__name__} is only read: write MDS, or one of the text formats")
+
+
+@cache
+def get_file_format(name: str) -> FileFormat:
+    """Find a format of files by its name, or say which there are."""
+    form = get_format(name) if name in formats else None
+    if not hasattr(form, "scan"):
+        raise ConfigError(f"unknown format {name!r} of files: known are {', '.join(file_formats())}")
+    return cast("FileFormat", form)
+
+
+@cache
+def file_formats() -> tuple[str, ...]:
+    """Name all formats of files that other programs write."""
+    return tuple(name for name in formats.names() if hasattr(formats.get(name), "scan"))

@@ -1,0 +1,131 @@
+"""CSV and TSV with a header line, quoted as RFC 4180 says; whatever else `csv.reader` understands is read with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
+from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.lines.columns import to_column
+from penstock.formats.lines.csv_rows import IrregularRowFinder, split_rows
+from penstock.formats.lines.find import QuotedRowFinder
+from penstock.formats.lines.reader import BadRow, LineReader
+from penstock.formats.lines.scan import scan_lines, to_shards
+from penstock.formats.lines.values import TYPES, parse_values
+from penstock.formats.rows import check_projection, join_columns
+from penstock.index.model import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.formats.base import ReadOptions
+    from penstock.formats.files import FileBytes, StoredObject
+    from penstock.formats.lines.find import RowFinder
+    from penstock.formats.lines.scan import LineScan
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Columns, Sample
+
+_MOST_COLUMNS = 100_000
+
+
+class CSVFileFormat(FileFormat):
+    """Scans and opens files of values between commas."""
+
+    suffixes: tuple[str, ...] = (".csv",)
+    separator = ","
+    setting_names = ("types",)
+    setting_fields = ("is_regular",)
+
+    def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
+        """Read the header and count the rows: by the parity of quotes or, where that does not hold, with `csv`."""
+        types = _check_types(settings.get("types") or {})
+        finder = QuotedRowFinder(ord(self.separator))
+        scan, spans = scan_lines(file, finder, has_header=True)
+        if not finder.is_regular:
+            scan, spans = scan_lines(file, IrregularRowFinder(self.separator), has_header=True)
+        header = _read_header(scan, self.separator)
+        shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
+        columns = tuple(Column(name, types.get(name, "str")) for name in header)
+        return ScannedFile(columns, shards, {"is_regular": finder.is_regular})
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Say whether quotes are as RFC 4180 wants them."""
+        if type(settings.get("is_regular")) is not bool:
+            raise IndexFieldError("has 'is_regular' that is neither true nor false")
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
+        """Refuse unknown types, and columns that are not there."""
+        _check_types({column.name: column.encoding for column in layout.columns})
+        check_projection(layout, options)
+
+    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+        """Open a span of rows."""
+        self.check(info.layout, options)
+        finder: RowFinder = QuotedRowFinder(ord(self.separator))
+        if not info.layout.settings.get("is_regular", True):
+            finder = IrregularRowFinder(self.separator)
+        types = tuple((column.name, column.encoding) for column in info.layout.columns)
+        return LineReader(parts[0], info, finder, CSVParser(self.separator, types, options.columns))
+
+
+class TSVFileFormat(CSVFileFormat):
+    """Scans and opens files of values between tabs."""
+
+    suffixes = (".tsv", ".tab")
+    separator = "\t"
+
+
+def _check_types(types: Any) -> Mapping[str, str]:
+    if not isinstance(types, dict):
+        raise ConfigError(f'types must be a dict such as {{"label": "int"}}, got {type(types).__name__}')
+    for name, kind in types.items():
+        if kind not in TYPES:
+            raise ConfigError(f"column {name!r} cannot have the type {kind!r}: known are {', '.join(TYPES)}")
+    return types
+
+
+def _read_header(scan: LineScan, separator: str) -> list[str]:
+    """Give the names of the columns; a file without any line has none."""
+    head = scan.head()
+    if not head.rows:
+        return []
+    try:
+        [names] = split_rows(head.rows[:1], separator)
+    except BadRow as error:
+        raise CorruptShardError(f"{scan.name} has a header that cannot be read: {error}", path=scan.name) from error
+    if b"\0" in head.rows[0] or len(names) > _MOST_COLUMNS:
+        raise CorruptShardError(f"{scan.name} does not begin with a line of column names", path=scan.name)
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise CorruptShardError(f"{scan.name} has columns that have one name: {', '.join(twice)}", path=scan.name)
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class CSVParser:
+    """Makes samples of rows of CSV."""
+
+    separator: str
+    types: tuple[tuple[str, str], ...]  # of all columns, by name, in the order of the file
+    wanted: tuple[str, ...] | None
+
+    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
+        """Parse rows."""
+        columns = self._columns(rows)
+        return join_columns(tuple(columns), list(columns.values()), len(rows))
+
+    def columns(self, rows: Sequence[bytes]) -> Columns:
+        """Give text as lists, and numbers as arrays if none is missing."""
+        return {name: to_column(values) for name, values in self._columns(rows).items()}
+
+    def _columns(self, rows: Sequence[bytes]) -> dict[str, list[Any]]:
+        fields = split_rows(rows, self.separator)
+        num_columns = len(self.types)
+        lengths = set(map(len, fields)) - {num_columns}
+        if lengths:
+            raise BadRow(f"the row has {min(lengths)} fields, but the header has {num_columns}")
+        texts = dict(zip((name for name, _ in self.types), zip(*fields, strict=True), strict=True)) if fields else {}
+        kinds = dict(self.types)
+        names = list(kinds) if self.wanted is None else self.wanted
+        return {name: parse_values(name, kinds[name], texts.get(name, ())) for name in names}

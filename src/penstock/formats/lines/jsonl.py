@@ -1,0 +1,140 @@
+"""JSON lines: one object a line, whose keys may differ from line to line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import CorruptShardError
+from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.lines.columns import to_columns
+from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.reader import BadRow, LineReader
+from penstock.formats.lines.scan import FileHead, scan_lines, to_shards
+from penstock.formats.rows import check_projection
+from penstock.index.model import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.formats.base import ReadOptions
+    from penstock.formats.files import FileBytes, StoredObject
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Columns, Sample
+
+# So many first rows say what the columns are. Keys that come later are in the samples all the same.
+_ROWS_LOOKED_AT = 100
+_ENCODING = "json"
+
+
+class JSONLinesFormat(FileFormat):
+    """Scans and opens files of JSON lines."""
+
+    suffixes = (".jsonl", ".ndjson", ".jsonlines")
+    has_schema = False
+
+    def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
+        """Count the lines, and look at the first ones for their keys."""
+        scan, spans = scan_lines(file, LineFinder(skips_blank=True))
+        names = _names_in(scan.head(), file.name)
+        shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
+        return ScannedFile(tuple(Column(name, _ENCODING) for name in names), shards)
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
+        """Refuse to read columns that no row was seen to have."""
+        check_projection(layout, options)
+
+    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+        """Open a span of lines."""
+        self.check(info.layout, options)
+        names = tuple(column.name for column in info.layout.columns)
+        return LineReader(parts[0], info, LineFinder(skips_blank=True), JSONParser(names, options.columns))
+
+
+def _names_in(head: FileHead, name: str) -> list[str]:
+    """Collect the keys of the first rows; a file of which none is an object is something else."""
+    if not head.rows:
+        return []
+    if head.rows[0].lstrip().startswith(b"["):
+        raise CorruptShardError(
+            f"{name} is one JSON array, or holds arrays: write one object a line, as jq -c '.[]' does", path=name
+        )
+    names: dict[str, None] = {}
+    problem: BadRow | None = None
+    has_any = False
+    for row in head.rows[:_ROWS_LOOKED_AT]:
+        try:
+            names.update(dict.fromkeys(parse_row(row)))
+            has_any = True
+        except BadRow as error:
+            problem = problem or error
+    if has_any:
+        return list(names)
+    line = head.places[0].line
+    raise CorruptShardError(f"{name} holds no JSON lines: line {line}: {problem}", path=name, line=line)
+
+
+@dataclass(frozen=True, slots=True)
+class JSONParser:
+    """Makes samples of lines of JSON."""
+
+    names: tuple[str, ...]  # that were seen first
+    wanted: tuple[str, ...] | None  # None: all keys
+
+    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
+        """Parse rows."""
+        samples = _parse_together(rows)
+        if self.wanted is None:
+            return samples
+        return [{name: sample[name] for name in self.wanted if name in sample} for sample in samples]
+
+    def columns(self, rows: Sequence[bytes]) -> Columns:
+        """Give columns of all names that were seen first, and of what else is in these rows."""
+        samples = _parse_together(rows)
+        if self.wanted is not None:
+            return to_columns(samples, self.wanted)
+        names = dict.fromkeys(self.names)
+        for sample in samples:
+            if sample.keys() != names.keys():
+                names.update(dict.fromkeys(sample))
+        return to_columns(samples, names)
+
+
+def _parse_together(rows: Sequence[bytes]) -> list[Any]:
+    """Parse all rows as one array, which is quicker than one after the other.
+
+    Rows that are broken may make sense together; those that then have another number, or are no objects, are parsed
+    again, each by itself.
+    """
+    try:
+        samples: list[Any] = _loads()(b"[" + b",".join(rows) + b"]")
+    except (ValueError, RecursionError):
+        samples = []
+    if len(samples) == len(rows) and set(map(type, samples)) <= {dict}:
+        return samples
+    return list(map(parse_row, rows))
+
+
+@cache
+def _loads() -> Callable[[bytes], Any]:
+    """Choose a parser: msgspec's is quicker, and what it takes, it takes as the standard library does."""
+    try:
+        from msgspec.json import Decoder
+    except ImportError:
+        return json.loads
+    return Decoder().decode
+
+
+def parse_row(row: bytes) -> Sample:
+    """Parse one row, as the standard library does: with NaN, Infinity and lone surrogates."""
+    try:
+        sample = json.loads(row.decode())
+    except RecursionError as error:
+        raise BadRow("the line is JSON of too many levels") from error
+    except ValueError as error:
+        raise BadRow(f"the line is not JSON: {error}") from error
+    if type(sample) is not dict:
+        raise BadRow(f"the line is not a JSON object, but of type {type(sample).__name__}")
+    return sample

@@ -1,0 +1,218 @@
+"""A file of lines → spans of whole rows: how many rows each has, and at which line of the file it begins."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from penstock.errors import CorruptShardError, IndexFieldError
+from penstock.formats.files import ScannedShard
+from penstock.types import Span
+from penstock.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from penstock.formats.files import FileBytes, StoredObject
+    from penstock.formats.lines.find import FoundRows, RowFinder
+    from penstock.types import Int64Array
+
+# A shard is fetched, and its lines are found, as a whole: large enough for a store, small enough to wait for.
+SPAN_BYTES = 32 << 20
+_SMALLEST_SPAN_BYTES = SPAN_BYTES // 8  # of what is left at the end of a file; less goes to the span before
+# Whoever reads a row holds all of it. A longer one is no line of text.
+MAX_ROW_BYTES = 256 << 20
+# What is kept of the beginning of a file, to see what its rows are.
+_HEAD_BYTES = 1 << 20
+_FIND_BYTES = 1 << 20  # what is looked at while it is in the processor's cache
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OTHER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+
+
+class RowPlace(NamedTuple):
+    """Where a row begins."""
+
+    byte: int
+    line: int  # of the file, from 1 on
+
+
+@dataclass(frozen=True, slots=True)
+class LineSpan:
+    """Some rows of a file that follow one another."""
+
+    begin: RowPlace
+    end: int
+    num_rows: int
+
+
+class FileHead(NamedTuple):
+    """The first rows of a file, as far as they are whole."""
+
+    rows: list[bytes]
+    places: list[RowPlace]
+
+
+class LineScan:
+    """Cuts a file into spans while it passes by, and keeps its first rows."""
+
+    def __init__(self, name: str, finder: RowFinder, *, is_whole: bool, has_header: bool = False) -> None:
+        self.name = name
+        self._finder, self._is_whole = finder, is_whole
+        self._awaits_header = has_header
+        self._head = bytearray()
+        self._head_begin = 0
+        self._head_rows: list[RowPlace] = []
+        self.num_bytes = 0  # so far
+        self._line = 1
+        self._mark_bytes = 0
+        self._begin: RowPlace | None = None  # of the span in the making
+        self._num_rows = 0
+        self._last_row = 0
+        self._spans: list[LineSpan] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the file; the first of it in one piece with the mark that may begin it."""
+        if self.num_bytes == 0:
+            chunk = self._without_mark(chunk)
+        for begin in range(0, len(chunk), _FIND_BYTES):
+            self._feed(chunk[begin : begin + _FIND_BYTES])
+
+    def finish(self) -> list[LineSpan]:
+        """Give the spans of the whole file."""
+        if self._begin is not None:
+            self._cut(self._begin, self.num_bytes)
+        if len(self._spans) > 1:
+            before, last = self._spans[-2:]
+            if last.end - last.begin.byte < _SMALLEST_SPAN_BYTES:
+                self._spans[-2:] = [LineSpan(before.begin, last.end, before.num_rows + last.num_rows)]
+        return self._spans
+
+    def head(self) -> FileHead:
+        """Give the first rows, once all of the file was seen."""
+        begins = [max(place.byte - self._head_begin, 0) for place in self._head_rows]
+        is_all = self._head_begin + len(self._head) == self.num_bytes
+        ends = [*begins[1:], *([len(self._head)] if is_all else [])]
+        rows = [bytes(self._head[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+        return FileHead(rows, self._head_rows[: len(rows)])
+
+    def _without_mark(self, chunk: bytes) -> bytes:
+        for mark, encoding in _OTHER_MARKS.items():
+            if chunk.startswith(mark):
+                raise CorruptShardError(f"{self.name} is {encoding}: convert it to UTF-8", path=self.name)
+        if chunk.startswith(_BYTE_ORDER_MARK):
+            self._mark_bytes = self.num_bytes = len(_BYTE_ORDER_MARK)
+        return chunk[self._mark_bytes :]
+
+    def _feed(self, chunk: bytes) -> None:
+        found = self._finder.find(np.frombuffer(chunk, np.uint8))
+        begins, newlines = found.begins + self._mark_bytes, found.newlines + self._mark_bytes
+        self._keep_head(chunk, begins, newlines)
+        self.num_bytes += len(chunk)
+        self._check_length(begins)
+        if self._awaits_header and len(begins):
+            self._awaits_header, begins = False, begins[1:]
+        at = 0
+        if self._begin is None and len(begins):
+            self._begin = self._place(int(begins[0]), newlines)
+        while self._begin is not None and not self._is_whole:
+            cut = at + int(np.searchsorted(begins[at:], self._begin.byte + SPAN_BYTES))
+            if cut == len(begins):
+                break
+            self._num_rows += cut - at
+            self._cut(self._begin, int(begins[cut]))
+            self._begin, at = self._place(int(begins[cut]), newlines), cut
+        self._num_rows += len(begins) - at
+        self._line += len(newlines)
+
+    def _cut(self, begin: RowPlace, end: int) -> None:
+        self._spans.append(LineSpan(begin, end, self._num_rows))
+        self._num_rows = 0
+
+    def _place(self, byte: int, newlines: Int64Array) -> RowPlace:
+        return RowPlace(byte, self._line + int(np.searchsorted(newlines, byte)))
+
+    def _keep_head(self, chunk: bytes, begins: Int64Array, newlines: Int64Array) -> None:
+        if not self._head_rows:
+            if not len(begins):
+                return
+            self._head_begin = max(int(begins[0]), self.num_bytes)
+            chunk = chunk[self._head_begin - self.num_bytes :]
+        # Of a file whose first row is longer, all of that row.
+        if len(self._head) < _HEAD_BYTES or len(self._head_rows) < 2:
+            self._head += chunk
+            self._head_rows += [self._place(byte, newlines) for byte in begins.tolist()]
+
+    def _check_length(self, begins: Int64Array) -> None:
+        bounds = np.concatenate([[self._last_row], begins, [self.num_bytes]])
+        if (np.diff(bounds) > MAX_ROW_BYTES).any():
+            raise CorruptShardError(
+                f"{self.name} has a line of more than {format_bytes(MAX_ROW_BYTES)}, near line {self._line}: it is no"
+                " file of lines, or must be cut into more of them",
+                path=self.name,
+            )
+        if len(begins):
+            self._last_row = int(begins[-1])
+
+
+def scan_lines(file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> tuple[LineScan, list[LineSpan]]:
+    """Read all of a file, and cut it into spans of whole rows, after the header; a compressed one makes one span."""
+    scan = LineScan(file.name, finder, is_whole=file.is_compressed, has_header=has_header)
+    for chunk in _with_whole_mark(file.chunks()):
+        scan.feed(chunk)
+    return scan, scan.finish()
+
+
+def _with_whole_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Give chunks of which the first is long enough to show a mark of byte order."""
+    first = b""
+    for chunk in chunks:
+        first += chunk
+        if len(first) >= len(_BYTE_ORDER_MARK):
+            break
+    yield first
+    yield from chunks
+
+
+def to_shards(spans: list[LineSpan], *, is_compressed: bool, num_bytes: int) -> tuple[ScannedShard, ...]:
+    """Say what is read of each span; of a compressed file that is its whole content, of so many bytes."""
+    shards = []
+    for span in spans:
+        begin = 0 if is_compressed else span.begin.byte
+        end = num_bytes if is_compressed else span.end
+        details = dump_details(span.begin.byte - begin, span.begin.line)
+        shards.append(ScannedShard(span.num_rows, Span(begin, end), end - begin, details=details))
+    return tuple(shards)
+
+
+def dump_details(skip: int, line: int) -> bytes:
+    """Write what a reader of a shard has to know: how many bytes to leave out before its rows, and their line."""
+    return json.dumps([skip, line]).encode()
+
+
+def load_details(details: bytes, shard: str) -> tuple[int, int]:
+    """Read what a scan left for the reader of a shard."""
+    try:
+        skip, line = json.loads(details) if details else (0, 1)
+        if type(skip) is int and type(line) is int and skip >= 0:
+            return skip, line
+    except (ValueError, TypeError):
+        pass
+    raise IndexFieldError(f"{shard} has details in its index that make no sense: make it again with penstock index")
+
+
+def find_rows(data: FileBytes, skip: int, finder: RowFinder) -> npt.NDArray[np.unsignedinteger]:
+    """Find where each row of a span begins, and where the last one ends."""
+    array = np.frombuffer(data, np.uint8)
+    kind = np.uint32 if len(array) < 1 << 32 else np.uint64  # they stay in memory: 4 bytes a row
+    begins = [(found.begins + skip).astype(kind) for found in _find_all(array[skip:], finder)]
+    return np.concatenate([*begins, np.array([len(array)], kind)])
+
+
+def _find_all(array: npt.NDArray[np.uint8], finder: RowFinder) -> Iterator[FoundRows]:
+    for begin in range(0, len(array), _FIND_BYTES):
+        yield finder.find(array[begin : begin + _FIND_BYTES])

@@ -1,0 +1,72 @@
+"""Plain text: every line is a sample, also an empty one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import CorruptShardError
+from penstock.formats.files import FileFormat, ScannedFile
+from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.reader import BadRow, LineReader
+from penstock.formats.lines.scan import scan_lines, to_shards
+from penstock.formats.rows import check_projection
+from penstock.index.model import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.formats.base import ReadOptions
+    from penstock.formats.files import FileBytes, StoredObject
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Columns, Sample
+
+COLUMN = "text"
+
+
+class TextFileFormat(FileFormat):
+    """Scans and opens files of plain text."""
+
+    suffixes = (".txt", ".text")
+
+    def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
+        """Count the lines."""
+        scan, spans = scan_lines(file, LineFinder(skips_blank=False))
+        if any(b"\0" in row for row in scan.head().rows):
+            raise CorruptShardError(f"{file.name} holds zero bytes: it is no text, or not UTF-8", path=file.name)
+        shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
+        return ScannedFile((Column(COLUMN, "str"),), shards)
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:
+        """Refuse to read columns that are not there."""
+        check_projection(layout, options)
+
+    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> LineReader:
+        """Open a span of lines."""
+        self.check(info.layout, options)
+        is_wanted = options.columns is None or COLUMN in options.columns
+        return LineReader(parts[0], info, LineFinder(skips_blank=False), TextParser(is_wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class TextParser:
+    """Makes samples of lines of text."""
+
+    is_wanted: bool = True
+
+    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
+        """Take off what ends the lines."""
+        if not self.is_wanted:
+            return [{} for _ in rows]
+        return [{COLUMN: text} for text in _decode(rows)]
+
+    def columns(self, rows: Sequence[bytes]) -> Columns:
+        """Give the texts as a list."""
+        return {COLUMN: _decode(rows)} if self.is_wanted else {}
+
+
+def _decode(rows: Sequence[bytes]) -> list[str]:
+    try:
+        return [row.removesuffix(b"\n").removesuffix(b"\r").decode() for row in rows]
+    except UnicodeDecodeError as error:
+        raise BadRow(f"the line is not UTF-8: {error}") from error

@@ -1,0 +1,93 @@
+"""What a member holds, by its extension: as WebDataset's library decodes by default, but nothing that can run code."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ColumnTypeError, ColumnValueError, UnknownEncodingError
+from penstock.formats.encodings.base import Encoding
+from penstock.formats.encodings.table import get_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from penstock.formats.encodings.base import ImageDecoder
+
+KEY, URL = "__key__", "__url__"
+
+# By the last part of an extension, so "seg.png" is an image. All others are bytes.
+_KINDS = {
+    **dict.fromkeys(("txt", "text", "transcript"), "str"),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "str_int"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+    **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif"), "jpeg"),
+    **dict.fromkeys(("png", "gif", "bmp", "webp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff", "jp2", "j2k"), "png"),
+    "npy": "npy",
+}
+
+
+def kind_of(extension: str) -> str:
+    """Name the encoding of members with this extension."""
+    return _KINDS.get(extension.rpartition(".")[2], "bytes")
+
+
+def member_encoding(column: str, kind: str, image_decoder: ImageDecoder) -> Encoding:
+    """Give what decodes the members of a column."""
+    if column == KEY:
+        return _KEYS
+    if kind == "npy":
+        return _ARRAYS
+    if kind not in {*_KINDS.values(), "bytes"}:
+        raise UnknownEncodingError(f"column {column!r} cannot be {kind!r}: members of a tar are not stored so")
+    return get_encoding(kind, image_decoder)
+
+
+class _ReadOnlyEncoding(Encoding):
+    """What is never written here."""
+
+    def encode(self, value: Any) -> bytes:
+        raise ColumnTypeError(f"cannot be stored: {type(value).__name__}")
+
+
+class _KeyEncoding(_ReadOnlyEncoding):
+    """Names, which may hold any bytes."""
+
+    def decode(self, data: bytes) -> str:
+        return data.decode("utf-8", "surrogateescape")
+
+
+class _NpyEncoding(_ReadOnlyEncoding):
+    """Arrays as `np.save` writes them; objects, which would be unpickled, are refused."""
+
+    def decode(self, data: bytes) -> npt.NDArray[Any]:
+        stream = BytesIO(data)
+        version = np.lib.format.read_magic(stream)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in read_header:
+            raise ColumnValueError(f"holds an array of version {version} of .npy, which is not read here")
+        shape, is_fortran, dtype = read_header[version](stream)
+        if dtype.hasobject:
+            raise ColumnValueError("holds an array of objects, which would run code when it is read")
+        num_items = 1
+        for length in shape:  # as Python's integers, which do not overflow
+            num_items *= length
+        if min(shape, default=0) < 0 or num_items * dtype.itemsize != len(data) - stream.tell():
+            raise ColumnValueError(f"holds {len(data) - stream.tell()} bytes for an array of {shape} {dtype}")
+        array = np.frombuffer(bytearray(data[stream.tell() :]), dtype)
+        return array.reshape(shape, order="F" if is_fortran else "C")
+
+    def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
+        """Stack arrays of one shape and type."""
+        arrays = self.decode_many(pieces)
+        if len({(array.dtype, array.shape) for array in arrays}) == 1:
+            return np.stack(arrays)
+        return arrays
+
+
+_KEYS = _KeyEncoding()
+_ARRAYS = _NpyEncoding()

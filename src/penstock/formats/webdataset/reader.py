@@ -1,0 +1,185 @@
+"""One open tar, or a span of one: a table of where the members of each sample are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.codecs.unpack import check_whole, release, rest, sliceable
+from penstock.errors import CorruptShardError
+from penstock.formats.column_errors import decode_error
+from penstock.formats.rows import check_rows, join_columns
+from penstock.formats.webdataset.decode import KEY, URL, member_encoding
+from penstock.formats.webdataset.headers import walk
+from penstock.formats.webdataset.samples import group_members
+from penstock.spent import decoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from penstock.formats.base import ReadOptions, Rows
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.files import FileBytes
+    from penstock.index.model import ShardInfo
+    from penstock.types import Columns, Int64Array, Sample
+
+    T = TypeVar("T")
+
+
+class MappedTar:
+    """The bytes of a shard, for whoever walks along its headers."""
+
+    def __init__(self, data: FileBytes) -> None:
+        self._num_bytes = len(data)
+        self._slices, self._shift = sliceable(data)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Give the bytes from one place to another."""
+        return self._slices[begin + self._shift : min(end, self._num_bytes) + self._shift]
+
+    def reaches(self, end: int) -> bool:
+        """Tell whether the shard has so many bytes."""
+        return end <= self._num_bytes
+
+    def close(self) -> None:
+        """Let go of the bytes."""
+        self._slices = b""
+
+
+class TarTable:
+    """Where the members of all samples are, by extension; -1: a sample has none."""
+
+    def __init__(self, tar: MappedTar, info: ShardInfo, where: str) -> None:
+        samples = list(group_members(walk(tar, where), where))
+        if len(samples) != info.num_samples:
+            raise CorruptShardError(
+                f"{info.name} holds {len(samples)} samples, but the index says {info.num_samples}: make the index"
+                " again, or fetch the file again",
+                shard=info.name,
+            )
+        self.keys = [sample.key.encode("utf-8", "surrogateescape") for sample in samples]
+        extensions = [column.name for column in info.layout.columns if column.name not in (KEY, URL)]
+        self.begins = {name: np.full(len(samples), -1, np.int64) for name in extensions}
+        self.ends = {name: np.full(len(samples), -1, np.int64) for name in extensions}
+        for row, sample in enumerate(samples):
+            for extension, member in sample.members.items():
+                if extension not in self.begins:
+                    raise CorruptShardError(
+                        f"{info.name} has a member {member.name[:200]!r} of a kind that its index does not know: make"
+                        " the index again",
+                        shard=info.name,
+                    )
+                self.begins[extension][row], self.ends[extension][row] = member.data, member.end
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every sample has a member of every kind."""
+        return all(bool((begins >= 0).all()) for begins in self.begins.values())
+
+
+class TarReader:
+    """One open tar, whose samples may lack some columns."""
+
+    def __init__(self, data: FileBytes, tar: MappedTar, table: TarTable, info: ShardInfo, options: ReadOptions) -> None:
+        self._data, self._tar, self._table = data, tar, table
+        self.name = info.name
+        self._num_samples = info.num_samples
+        span = info.parts[0].span
+        self._url = (info.name if span is None else span.basename).encode("utf-8", "surrogateescape")
+        columns = {column.name: column.encoding for column in info.layout.columns}
+        wanted = tuple(columns) if options.columns is None else options.columns
+        self.encodings: dict[str, Encoding] = {
+            name: member_encoding(name, columns[name], options.image_decoder) for name in wanted
+        }
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order; each has the columns that it has members for."""
+        numbers = self._check(rows)
+        with decoding:
+            columns = {
+                name: self._decode(name, numbers, encoding.decode_many) for name, encoding in self.encodings.items()
+            }
+        samples = join_columns(tuple(columns), list(columns.values()), len(numbers))
+        return [{name: value for name, value in sample.items() if value is not _MISSING} for sample in samples]
+
+    def read_columns(self, rows: Rows) -> Columns:
+        """Give the same by column; None where a sample has no such member."""
+        numbers = self._check(rows)
+        with decoding:
+            return {name: self._column(name, encoding, numbers) for name, encoding in self.encodings.items()}
+
+    def rest(self) -> None:
+        """Take the shard's pages out of memory."""
+        rest(self._data)
+
+    def close(self) -> None:
+        """Unmap the shard."""
+        self._num_samples = 0
+        self._tar.close()
+        release(self._data)
+
+    def _check(self, rows: Rows) -> Int64Array:
+        numbers = check_rows(rows, self._num_samples, self.name)
+        check_whole(self._data, self.name)
+        return numbers
+
+    def _column(self, name: str, encoding: Encoding, rows: Int64Array) -> Any:
+        if self._has_all(name, rows):
+            return self._decode_pieces(name, self._pieces(name, rows), rows, encoding.to_column)
+        values = self._decode(name, rows, encoding.decode_many)
+        return [None if value is _MISSING else value for value in values]
+
+    def _decode(self, name: str, rows: Int64Array, decode: Callable[[Sequence[bytes]], list[Any]]) -> list[Any]:
+        """Decode the members of one column, where there are any."""
+        if self._has_all(name, rows):
+            return self._decode_pieces(name, self._pieces(name, rows), rows, decode)
+        places = np.flatnonzero(self._table.begins[name][rows] >= 0)
+        values = [_MISSING] * len(rows)
+        present = rows[places]
+        found = self._decode_pieces(name, self._pieces(name, present), present, decode)
+        for place, value in zip(places.tolist(), found, strict=True):
+            values[place] = value
+        return values
+
+    def _has_all(self, name: str, rows: Int64Array) -> bool:
+        return name in (KEY, URL) or bool((self._table.begins[name][rows] >= 0).all())
+
+    def _pieces(self, name: str, rows: Int64Array) -> list[bytes]:
+        if name == KEY:
+            return [self._table.keys[row] for row in rows.tolist()]
+        if name == URL:
+            return [self._url] * len(rows)
+        begins, ends = self._table.begins[name][rows].tolist(), self._table.ends[name][rows].tolist()
+        return list(map(self._tar.read, begins, ends))
+
+    def _decode_pieces(
+        self, name: str, pieces: list[bytes], rows: Int64Array, decode: Callable[[Sequence[bytes]], T]
+    ) -> T:
+        try:
+            return decode(pieces)
+        except Exception as error:
+            raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
+
+
+class UniformTarReader(TarReader):
+    """One open tar whose samples have all columns: stored values of several such are decoded together."""
+
+    def gather(self, name: str, rows: Int64Array) -> list[bytes]:
+        """Give the stored values of a column."""
+        check_whole(self._data, self.name)
+        return self._pieces(name, rows)
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        numbers = self._check(rows)
+        with decoding:
+            columns = [self._decode(name, numbers, encoding.decode_many) for name, encoding in self.encodings.items()]
+            return join_columns(tuple(self.encodings), columns, len(numbers))
+
+
+_MISSING: Any = object()

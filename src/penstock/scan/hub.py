@@ -1,0 +1,191 @@
+"""Which files of a dataset repository of the Hugging Face Hub are a split of a subset, by the Hub's own rules.
+
+What the repository says of itself comes first: `configs` in the head of README.md, or in `.huggingface.yaml`. Without
+that, names tell: `data/train-00000-of-00002.parquet`, then folders, then files that are called after a split; if none
+is, everything is `train`. No IO here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.extras import require
+from penstock.scan.detect import kind_of_name
+from penstock.scan.patterns import fits, is_beside, is_hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+README, OWN_SETTINGS = "README.md", ".huggingface.yaml"
+MAX_HEAD_BYTES = 1 << 20
+_HEAD = re.compile(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTALL)
+_SHARDED = re.compile(r"(?:.*/)?data/(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """One subset, as a repository describes it: the globs of each split, or nothing but a folder."""
+
+    name: str
+    splits: Mapping[str, tuple[str, ...]]
+    folder: str = ""
+    is_default: bool = False
+
+
+def choose_files(names: Sequence[str], subsets: Sequence[Subset], subset: str | None, split: str | None) -> list[str]:
+    """Give the files of a split of a subset, sorted; what is left open must have only one answer."""
+    data = [name for name in sorted(names) if _is_data(name)]
+    if subsets:
+        chosen = _choose_subset(subsets, subset)
+        below = [name for name in data if name.startswith(chosen.folder)]
+        found = {part: _matching(below, globs) for part, globs in chosen.splits.items()} or find_splits(below)
+        what = f"subset {chosen.name!r}"
+    else:
+        if subset is not None:
+            data = [name for name in data if name.startswith(f"{subset}/")]
+            if not data:
+                raise ConfigError(
+                    f"there is no subset {subset!r}: the repository has no folder and no config of that name"
+                )
+        found, what = find_splits(data), "the repository"
+    return _choose_split({part: files for part, files in found.items() if files}, split, what)
+
+
+def _is_data(name: str) -> bool:
+    is_meant = not is_hidden(name, also_underscore=False) and "__" not in {part[:2] for part in name.split("/")}
+    return is_meant and not is_beside(name) and kind_of_name(name) is not None
+
+
+def _matching(names: Sequence[str], globs: Sequence[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for glob in globs:
+        pattern = glob.removeprefix("./")
+        exact = [name for name in names if name == pattern]
+        inside = [name for name in names if name.startswith(f"{pattern.rstrip('/')}/")]
+        found.update(dict.fromkeys(exact or inside or [name for name in names if fits(pattern, name)]))
+    return list(found)
+
+
+def _choose_subset(subsets: Sequence[Subset], wanted: str | None) -> Subset:
+    by_name = {each.name: each for each in subsets}
+    if wanted is not None:
+        if wanted not in by_name:
+            raise ConfigError(f"there is no subset {wanted!r}: the repository has {', '.join(sorted(by_name))}")
+        return by_name[wanted]
+    default = [each for each in subsets if each.is_default] or [each for each in subsets if each.name == "default"]
+    if len(subsets) == 1 or default:
+        return (default or subsets)[0]
+    raise ConfigError(f"the repository has several subsets: pass subset=, one of {', '.join(sorted(by_name))}")
+
+
+def _choose_split(found: Mapping[str, list[str]], wanted: str | None, what: str) -> list[str]:
+    if not found:
+        raise ConfigError(f"{what} has no files of a kind that can be read in place")
+    if wanted is not None:
+        if wanted not in found:
+            raise ConfigError(f"{what} has no split {wanted!r}: it has {', '.join(sorted(found))}")
+        return found[wanted]
+    if len(found) > 1:
+        raise ConfigError(f"{what} has several splits: pass split=, one of {', '.join(sorted(found))}")
+    return next(iter(found.values()))
+
+
+def find_splits(names: Sequence[str]) -> dict[str, list[str]]:
+    """Tell splits by names: sharded files below `data`, then folders, then files; else all is `train`."""
+    sharded: dict[str, list[str]] = {}
+    for name in names:
+        if match := _SHARDED.fullmatch(name):
+            sharded.setdefault(match["split"], []).append(name)
+    if sharded:
+        return sharded
+    for part_of in (_folders_of, _file_of):
+        found: dict[str, list[str]] = {}
+        for name in names:
+            if split := _split_in(part_of(name)):
+                found.setdefault(split, []).append(name)
+        if found:
+            return found
+    return {"train": list(names)} if names else {}
+
+
+def _folders_of(name: str) -> list[str]:
+    return name.split("/")[:-1]
+
+
+def _file_of(name: str) -> list[str]:
+    return [name.rpartition("/")[2]]
+
+
+def _split_in(parts: Sequence[str]) -> str | None:
+    """Find the word for a split in names, where it stands alone: `train-1`, not `trainer`."""
+    for part in parts:
+        for split, words in _KEYWORDS.items():
+            if any(re.search(rf"(?i)(?<![a-z]){word}(?![a-z])", part) for word in words):
+                return split
+    return None
+
+
+# --- What a repository says of itself ---------------------------------------------------------------------------
+
+
+def read_subsets(readme: str | None, own_settings: str | None) -> list[Subset]:
+    """Read the subsets that a repository describes; none if it does not."""
+    settings: dict[str, Any] = {}
+    head = None if readme is None else _HEAD.match(readme.removeprefix("\ufeff"))
+    for text, where in ((head and head[1], f"the head of {README}"), (own_settings, OWN_SETTINGS)):
+        if text:
+            found = _load_yaml(text, where)
+            settings |= found if isinstance(found, dict) else {}
+    configs = settings.get("configs")
+    return [_subset(config) for config in configs] if isinstance(configs, list) else []
+
+
+def _load_yaml(text: str, where: str) -> Any:
+    yaml = require("yaml", extra="hf", purpose="reading what a repository of the Hub says of its files")
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is no YAML: {error}") from error
+
+
+def _subset(config: Any) -> Subset:
+    if not isinstance(config, dict) or not isinstance(config.get("config_name", "default"), str):
+        raise ConfigError("the repository's configs are not as the Hub describes them: name files by a glob instead")
+    folder = str(config.get("data_dir") or "").strip("/")
+    files = config.get("data_files")
+    return Subset(
+        name=config.get("config_name", "default"),
+        splits={split: tuple(_below(folder, glob) for glob in globs) for split, globs in _splits(files).items()},
+        folder=f"{folder}/" if folder else "",
+        is_default=config.get("default") is True,
+    )
+
+
+def _below(folder: str, glob: str) -> str:
+    return f"{folder}/{glob}" if folder and not glob.startswith(folder) else glob
+
+
+def _splits(files: Any) -> dict[str, list[str]]:
+    """Understand `data_files`: a glob, several, or some for each split, said in one of two ways."""
+    if files is None:
+        return {}
+    if isinstance(files, dict):
+        return {str(split): _globs(globs) for split, globs in files.items()}
+    if isinstance(files, list) and files and all(isinstance(each, dict) for each in files):
+        return {str(each.get("split", "train")): _globs(each.get("path")) for each in files}
+    return {"train": _globs(files)}
+
+
+def _globs(value: Any) -> list[str]:
+    globs = [value] if isinstance(value, str) else value
+    if not isinstance(globs, list) or not all(isinstance(each, str) for each in globs):
+        raise ConfigError("the repository's data_files are not as the Hub describes them: name files by a glob instead")
+    return globs

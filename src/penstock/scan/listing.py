@@ -1,0 +1,144 @@
+"""The files that a source means, as a store has them now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
+from penstock.index.paths import is_shard_name
+from penstock.scan.detect import kind_of_name
+from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
+from penstock.scan.patterns import fits, has_magic, is_beside, is_hidden, literal_prefix
+from penstock.storage.base import shown_url, url_scheme
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.base import ObjectInfo, Store
+
+_FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
+_AT_ONCE = 128
+
+
+def find_in_repository(store: Store, subset: str | None, split: str | None) -> list[ObjectInfo]:
+    """Give the files of a split of a repository of the Hub, by what it says of itself and by their names."""
+    objects = {info.key: info for info in store.list()}
+    texts = []
+    for name in (README, OWN_SETTINGS):
+        info = objects.get(name)
+        text = None if info is None else store.read(name, Span(0, min(info.num_bytes, MAX_HEAD_BYTES)))
+        texts.append(None if text is None else text.decode("utf-8", "replace"))
+    return [objects[name] for name in choose_files(list(objects), read_subsets(*texts), subset, split)]
+
+
+class Lister:
+    """Finds the files of a source in its store."""
+
+    def __init__(self, store: Store, url: str) -> None:
+        self._store = store
+        self._url = url
+        self._can_list = url_scheme(url) not in ("http", "https")
+        self._found: dict[str, dict[str, ObjectInfo]] = {}  # what was listed, by prefix
+
+    def find(self, patterns: Sequence[str], wanted: str | None = None) -> list[ObjectInfo]:
+        """Give the files that some names, globs and folders mean, in that order, each sorted by name.
+
+        Of a folder it is the files of the format that is wanted or, if none is said, those whose names tell one.
+        """
+        found: dict[str, ObjectInfo] = {}
+        literal = self._stat_all(patterns)
+        for pattern in patterns:
+            for info in self._of_pattern(pattern, literal.get(pattern), wanted):
+                found.setdefault(info.key, info)
+        for name in found:
+            if not is_shard_name(name):
+                raise ConfigError(
+                    f"{self._where(name)!r} cannot be read in place: names that begin with a dot, index.json and"
+                    " control characters are refused. Name other files, or rename it"
+                )
+        return list(found.values())
+
+    def _of_pattern(self, pattern: str, literal: ObjectInfo | None, wanted: str | None) -> list[ObjectInfo]:
+        if literal is not None:
+            return [literal]
+        if not self._can_list:
+            raise self._cannot_list(pattern)
+        below = self._list(f"{pattern.rstrip('/')}/" if pattern else "")
+        if below:  # a folder of that very name comes before a glob
+            return self._of_folder(pattern, below, wanted)
+        if not has_magic(pattern):
+            raise ObjectNotFoundError(f"there is neither a file nor a folder {self._where(pattern)}", key=pattern)
+        matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
+        if not matching:
+            raise ObjectNotFoundError(
+                f"no file fits {self._where(pattern)}: `*` stays within a folder, `**/` goes into folders, too",
+                key=pattern,
+            )
+        return matching
+
+    def _of_folder(self, pattern: str, below: dict[str, ObjectInfo], wanted: str | None) -> list[ObjectInfo]:
+        begin = len(pattern.rstrip("/")) + 1 if pattern else 0
+        seen = {name: info for name, info in below.items() if not is_hidden(name[begin:], also_underscore=True)}
+        kinds = {name: kind_of_name(name) for name in seen}
+        told = [info for name, info in seen.items() if kinds[name] is not None and not is_beside(name)]
+        if wanted is not None:
+            told = [info for name, info in seen.items() if (kind := kinds[name]) and kind.format == wanted]
+        if not told:
+            told = [info for name, info in seen.items() if not is_beside(name)]
+        if not told:
+            raise ObjectNotFoundError(f"the folder {self._where(pattern)} holds no data", key=pattern)
+        return told
+
+    # --- What the store says --------------------------------------------------------------------------------
+
+    def _stat_all(self, patterns: Sequence[str]) -> dict[str, ObjectInfo]:
+        """Find names that are files, whatever else they might mean."""
+        names = [pattern for pattern in patterns if pattern]
+        if self._can_list and len(names) > _FEW_NAMES:
+            listed = self._list(_common_prefix(names))
+            return {name: listed[name] for name in names if name in listed}
+        with ThreadPoolExecutor(min(_AT_ONCE, len(names) or 1), thread_name_prefix="penstock-scan") as threads:
+            found = threads.map(self._stat, names)
+            return {name: info for name, info in zip(names, found, strict=True) if info is not None}
+
+    def _stat(self, name: str) -> ObjectInfo | None:
+        try:
+            return self._store.stat(name)
+        except ObjectNotFoundError:
+            if not self._can_list and not has_magic(f"https://host/{name}"):
+                raise
+            return None
+
+    def _list(self, prefix: str) -> dict[str, ObjectInfo]:
+        if prefix not in self._found:
+            try:
+                listed = self._store.list(prefix)
+                self._found[prefix] = {info.key: info for info in listed if info.key and not info.key.endswith("/")}
+            except RequestRefusedError as error:
+                raise self._cannot_list(prefix) from error
+        return self._found[prefix]
+
+    def _cannot_list(self, pattern: str) -> ConfigError:
+        return ConfigError(
+            f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
+            " files"
+        )
+
+    def _where(self, name: str) -> str:
+        return f"{shown_url(self._url).rstrip('/')}/{name}"
+
+
+def _common_prefix(names: Sequence[str]) -> str:
+    low, high = min(names), max(names)
+    same = next((at for at, char in enumerate(low) if at >= len(high) or high[at] != char), len(low))
+    return low[:same]
+
+
+def listing_digest(objects: Sequence[ObjectInfo], asked: object) -> str:
+    """Name a listing: the same names, sizes, tags and times, found for the same question, need no scan again."""
+    lines = [[info.key, info.num_bytes, info.etag, info.modified_ns] for info in objects]
+    return hashlib.sha256(json.dumps([asked, lines], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,153 @@
+"""From a listing to an index: every file that is not known yet is scanned, many at once."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.cachedir.versions import tag_of
+from penstock.errors import ConfigError, CorruptShardError, DataError
+from penstock.formats.files import get_file_format
+from penstock.index.files_json import FileShard, IndexedFile, dump_files, load_files, settings_of
+from penstock.index.model import ShardLayout
+from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
+from penstock.scan.objects import ScannedObject
+from penstock.storage.base import shown_url
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.formats.files import FileFormat, ScannedFile
+    from penstock.storage.base import ObjectInfo, Store
+
+_TAILS_AT_ONCE = 128  # each waits for its store, and does little else
+_FILES_AT_ONCE = 8  # each is read as a whole
+
+Identity = tuple[str, int, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """How files are scanned: where they are, what a user said of them, and whom to tell of progress."""
+
+    store: Store
+    url: str
+    format: str | None = None  # None: seen from names and first bytes
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    on_begin: Callable[[int], None] = lambda _: None  # hears how many bytes will be read, about
+    on_bytes: Callable[[int], None] = lambda _: None
+    check_wanted: Callable[[], None] = lambda: None  # raises once nobody wants the index any more
+
+    def make_index(self, objects: Sequence[ObjectInfo], known: Mapping[Identity, IndexedFile]) -> bytes:
+        """Give the index of some files; those that are known, and unchanged, are not scanned again."""
+        names = [info.key for info in objects]
+        kinds = kinds_of(names, self._first_bytes, self.format, shown_url(self.url))
+        form = get_file_format(kinds[0].format)
+        self._check_settings(form, kinds)
+        missing = [
+            (info, kind)
+            for info, kind in zip(objects, kinds, strict=True)
+            if not _is_of(known.get(_identity(info)), kind)
+        ]
+        self.on_begin(sum(min(info.num_bytes, form.tail_bytes or info.num_bytes) for info, _ in missing))
+        scanned = {file.identity: file for file in self._scan_all(missing, form)}
+        files = [scanned.get(_identity(info)) or known[_identity(info)] for info in objects]
+        if form.has_schema:
+            check_alike(files, shown_url(self.url))
+        return dump_files(files, self.settings)
+
+    def _check_settings(self, form: FileFormat, kinds: Sequence[FileKind]) -> None:
+        for name in self.settings:
+            if name not in form.setting_names:
+                raise ConfigError(f"{name}= says nothing of {kinds[0].format} files: leave it out")
+        if form.raw_version and any(kind.compression for kind in kinds):
+            raise ConfigError(
+                f"{kinds[0].format} files that are compressed as a whole cannot be read in parts: decompress them"
+            )
+
+    def _scan_all(self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat) -> list[IndexedFile]:
+        num_threads = min(len(missing) or 1, _TAILS_AT_ONCE if form.tail_bytes else _FILES_AT_ONCE)
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="penstock-scan") as threads:
+            running = [threads.submit(self._scan, info, kind, form) for info, kind in missing]
+            try:
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                for each in running:  # the first in the order of names, whichever failed first
+                    if each in done:
+                        each.result()
+                return [each.result() for each in running]
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
+        self.check_wanted()
+        file = ScannedObject(self.store, info, kind.compression, self.on_bytes)
+        if form.tail_bytes and kind.compression is None:
+            file.fetch_tail(form.tail_bytes)
+        found = form.scan(file, self.settings)
+        layout = ShardLayout(
+            format=kind.format, columns=found.columns, compression=kind.compression, settings=found.settings
+        )
+        shards = _one_shard(found) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
+        return IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+
+    def _first_bytes(self, name: str) -> bytes:
+        num_bytes = self.store.stat(name).num_bytes
+        return bytes(self.store.read(name, Span(0, min(num_bytes, FIRST_BYTES))))
+
+
+def _identity(info: ObjectInfo) -> Identity:
+    return info.key, info.num_bytes, tag_of(info)
+
+
+def _is_of(file: IndexedFile | None, kind: FileKind) -> bool:
+    return file is not None and FileKind(file.layout.format, file.layout.compression) == kind
+
+
+def _plain(info: ObjectInfo, shard: Any) -> FileShard:
+    if shard.span.end > info.num_bytes:
+        raise CorruptShardError(f"{info.key} has a shard beyond its end: it is cut, or its footer is wrong")
+    return FileShard(
+        shard.num_samples, shard.span.begin, shard.span.end, shard.raw_bytes, shard.is_exact, shard.details
+    )
+
+
+def _one_shard(found: ScannedFile) -> list[FileShard]:
+    """Join what was found in a compressed file: it can only be fetched whole."""
+    if not found.shards:
+        return []
+    num_samples = sum(shard.num_samples for shard in found.shards)
+    end = max(shard.span.end for shard in found.shards)
+    details = found.shards[0].details if len(found.shards) == 1 else b""
+    return [FileShard(num_samples, 0, end, end, details=details)]
+
+
+def check_alike(files: Sequence[IndexedFile], where: str) -> None:
+    """Refuse files whose columns differ: batches are made of several of them."""
+    first = next((file for file in files if file.layout.columns), None)
+    if first is None:
+        return
+    types = {column.name: column.encoding for column in first.layout.columns}
+    for file in files:
+        if file.layout is first.layout or file.layout.columns == first.layout.columns or not file.layout.columns:
+            continue
+        other = {column.name: column.encoding for column in file.layout.columns}
+        for name in sorted({*types, *other}):
+            if types.get(name) != other.get(name) and "null" not in (types.get(name), other.get(name)):
+                raise DataError(
+                    f"the files of {where} differ: column {name!r} is {types.get(name, 'missing')} in {first.name} and"
+                    f" {other.get(name, 'missing')} in {file.name}. Write them alike, or make a stream of each kind"
+                )
+
+
+def files_that_fit(
+    data: bytes, where: str, objects: Sequence[ObjectInfo], settings: Mapping[str, Any]
+) -> dict[Identity, IndexedFile]:
+    """Give those files of an index that are still as it says, if it was made with the same settings."""
+    document = json.loads(data)
+    if not isinstance(document, dict) or settings_of(document) != dict(settings):
+        return {}
+    present = set(map(_identity, objects))
+    return {file.identity: file for file in load_files(document, where) if file.identity in present}

@@ -1,0 +1,92 @@
+"""One object as a scan reads it: its end at once, any range, or all of it, decompressed on the way."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from penstock.cachedir.versions import tag_of
+from penstock.codecs.stream import decompress_stream
+from penstock.errors import CorruptShardError, ObjectChangedError, StoreError
+from penstock.storage.pieces import cut_span
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.storage.base import ObjectInfo, Store
+
+_CHUNK_BYTES = 4 << 20
+_AHEAD = 4  # pieces of one object that are read at once
+
+
+class ScannedObject:
+    """Reads an object in the version that was listed; another one is an `ObjectChangedError`."""
+
+    def __init__(
+        self,
+        store: Store,
+        info: ObjectInfo,
+        compression: str | None = None,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.name = info.key
+        self.num_bytes = info.num_bytes
+        self.is_compressed = compression is not None
+        self._store, self._info, self._compression = store, info, compression
+        self._on_bytes = on_bytes
+        self._tail = Span(0, 0), b""
+
+    def fetch_tail(self, num_bytes: int) -> None:
+        """Read the end of the object, for whoever asks for any of it."""
+        span = Span(max(0, self.num_bytes - num_bytes), self.num_bytes)
+        self._tail = span, self._piece(span)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Give a range."""
+        if self.is_compressed or not 0 <= begin <= end <= self.num_bytes:
+            raise CorruptShardError(
+                f"{self.name} has {self.num_bytes} bytes, and none at {begin} to {end}: it is cut, or of another format"
+            )
+        span, data = self._tail
+        if span.begin <= begin and end <= span.end:
+            return data[begin - span.begin : end - span.begin]
+        return b"".join(self._pieces(Span(begin, end)))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Give all of it, in order; of a compressed object, its content."""
+        stored = self._pieces(Span(0, self.num_bytes))
+        return stored if self._compression is None else decompress_stream(stored, self._compression, self.name)
+
+    def _pieces(self, span: Span) -> Iterator[bytes]:
+        """Give a span in pieces, some of them read ahead."""
+        spans = deque(cut_span(span, _CHUNK_BYTES))
+        if len(spans) <= 1:
+            yield from map(self._piece, spans)
+            return
+        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="penstock-scan") as threads:
+            running = deque(threads.submit(self._piece, spans.popleft()) for _ in range(min(_AHEAD, len(spans))))
+            try:
+                while running:
+                    data = running.popleft().result()
+                    if spans:
+                        running.append(threads.submit(self._piece, spans.popleft()))
+                    yield data
+            finally:
+                for each in running:
+                    each.cancel()
+
+    def _piece(self, span: Span) -> bytes:
+        if not len(span):
+            return b""
+        data, info = self._store.read_piece(self.name, span, None)
+        if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
+            raise ObjectChangedError(
+                f"{self.name} was written again while it was being indexed: wait until it is done", key=self.name
+            )
+        data = bytes(data)
+        if len(data) != len(span):
+            raise StoreError(f"{self.name}: {len(span)} bytes were asked for, and {len(data)} came")
+        self._on_bytes(len(data))
+        return data

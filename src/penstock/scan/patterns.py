@@ -1,0 +1,190 @@
+"""What a user may call his data: a folder, a glob, a list, one file. No IO here.
+
+A source is a root, below which all names are told, and what to look for below it. A copy of the data in another place
+has another root and the same names, so it is the same data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from penstock.codecs.stream import split_compression
+from penstock.errors import ConfigError
+from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.hub_location import parse_hub_url
+
+_MAGIC = re.compile(r"[*?\[{]")
+_WEB_MAGIC = re.compile(r"[*\[{]")  # `?` begins a query there
+_WEB = ("http", "https")
+# What lies beside data, and is none.
+_BESIDE = re.compile(
+    r"(?i)(readme|license|licence|changelog|dataset_infos?|dataset_dict|state)(\.[a-z]+)?|.*\.(md|crc|lock)"
+)
+
+Given = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where to look, and what for: names, globs and folders below the root. An empty one is the root itself."""
+
+    root: str
+    patterns: tuple[str, ...]
+
+
+def has_magic(text: str) -> bool:
+    """Tell whether a name may be a glob."""
+    return bool((_WEB_MAGIC if url_scheme(text) in _WEB else _MAGIC).search(text))
+
+
+def is_list(given: Given) -> bool:
+    """Tell whether somebody named several things."""
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def split_suffix(name: str) -> tuple[str, str | None]:
+    """Give the last part of a name, in lower case, and how its content is compressed if the name says so."""
+    return split_compression(name.rpartition("/")[2].lower())
+
+
+def find_source(given: Given, suffixes: Sequence[str]) -> Source:
+    """Cut what a user gave into a root and what to look for; `suffixes` tell names of files from those of folders."""
+    if is_list(given):
+        return _of_list([os.fspath(each) for each in given if each])  # type: ignore[union-attr]
+    url = os.fspath(given)  # type: ignore[arg-type]
+    if has_magic(url) or is_file_name(url, suffixes):
+        root, pattern = _split(url)
+        return Source(root, (pattern,))
+    return Source(url, ("",))
+
+
+def is_file_name(url: str, suffixes: Sequence[str]) -> bool:
+    """Tell whether a name is that of a file: it ends as files of some format do."""
+    return not url.endswith("/") and split_suffix(url)[0].endswith(tuple(suffixes))
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Cut a URL before its first part that may be a glob, or before its last one."""
+    head, parts = _parts(url)
+    count = next((number for number, part in enumerate(parts) if has_magic_part(part, url)), len(parts) - 1)
+    return _join(head, parts[:count]), "/".join(parts[count:])
+
+
+def has_magic_part(part: str, url: str) -> bool:
+    """Tell whether a part of a URL may be a glob."""
+    return bool((_WEB_MAGIC if url_scheme(url) in _WEB else _MAGIC).search(part))
+
+
+def _parts(url: str) -> tuple[str, list[str]]:
+    """Cut a URL into what comes before its path (with the bucket or host) and the parts of that."""
+    scheme = url_scheme(url)
+    if scheme is None:
+        head, path = ("/", url[1:]) if url.startswith("/") else ("", url)
+    elif scheme == "file":
+        head, path = "file:///", url.partition(":")[2].lstrip("/")
+    else:
+        host, _, path = url.partition("://")[2].partition("/")
+        head = f"{url.partition('://')[0]}://{host}/"
+        if scheme == "hf":  # what names a repository and its revision cannot be cut
+            path = parse_hub_url(url)[3]
+            head = url.rstrip("/").removesuffix(path)
+    parts = [part for part in path.split("/") if part]
+    if not parts:
+        raise ConfigError(f"{shown_url(url)!r} names no file or folder")
+    return head, parts
+
+
+def _join(head: str, parts: Sequence[str]) -> str:
+    joined = head + "/".join(parts)
+    return joined.rstrip("/") if joined.strip("/") and not joined.endswith(":///") else joined or "."
+
+
+def _of_list(urls: Sequence[str]) -> Source:
+    """Find the folder that holds everything in a list; the list keeps its order."""
+    if not urls:
+        raise ConfigError("an empty list names no files: give at least one")
+    cut = [_parts(url) for url in urls]
+    heads = {head for head, _ in cut}
+    if len(heads) > 1:
+        one, other = sorted(heads)[:2]
+        raise ConfigError(
+            f"a list names files of several places, such as {shown_url(one)} and {shown_url(other)}: make a stream of"
+            " each"
+        )
+    folders = []
+    for url, (_, parts) in zip(urls, cut, strict=True):
+        literal = next((n for n, part in enumerate(parts) if has_magic_part(part, url)), len(parts) - 1)
+        folders.append(parts[:literal])
+    first, last = min(folders), max(folders)
+    common = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    (head,) = heads
+    patterns = tuple("/".join(parts[common:]) for _, parts in cut)
+    return Source(_join(head, first[:common]), tuple(dict.fromkeys(patterns)))
+
+
+# --- Names ----------------------------------------------------------------------------------------------------
+
+
+def is_hidden(name: str, *, also_underscore: bool) -> bool:
+    """Tell whether any part of a name says that it is not meant: `.git`, `_SUCCESS`."""
+    marks = (".", "_") if also_underscore else (".",)
+    return any(part.startswith(marks) for part in name.split("/"))
+
+
+def is_beside(name: str) -> bool:
+    """Tell whether a file is one that lies beside data: a README, a licence."""
+    return bool(_BESIDE.fullmatch(name.rpartition("/")[2]))
+
+
+def literal_prefix(pattern: str) -> str:
+    """Give what every name that fits a glob begins with."""
+    match = _MAGIC.search(pattern)
+    return pattern[: match.start()] if match else pattern
+
+
+@cache
+def glob_regex(pattern: str) -> re.Pattern[str]:
+    """Turn a glob into a regular expression: `*` stays within a folder, `**` does not, `{a,b}` is either."""
+    out, at, depth = [], 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        at += 1
+        if char == "*" and pattern.startswith("*", at):
+            at += 1
+            if pattern.startswith("/", at):
+                at += 1
+                out.append("(?:[^/]+/)*")
+            else:
+                out.append(".*")
+        elif char == "*":
+            out.append("[^/]*")
+        elif char == "?":
+            out.append("[^/]")
+        elif char == "[" and (end := pattern.find("]", at + 1)) > 0:
+            chosen = pattern[at:end].replace("\\", "\\\\")
+            chosen = f"^{chosen[1:]}" if chosen[:1] in "!^" else chosen
+            out.append(f"[{chosen}]")
+            at = end + 1
+        elif char == "{" and pattern.find("}", at) > 0:
+            out.append("(?:")
+            depth += 1
+        elif depth and char in ",}":
+            out.append("|" if char == "," else ")")
+            depth -= char == "}"
+        else:
+            out.append(re.escape(char))
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no glob: {error}") from error
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Tell whether a name fits a glob; what begins with a dot must be meant by one."""
+    if is_hidden(name, also_underscore=False) and not is_hidden(pattern, also_underscore=False):
+        return False
+    return bool(glob_regex(pattern).fullmatch(name))

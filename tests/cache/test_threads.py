@@ -1,0 +1,101 @@
+"""Threads for bursts, and how many the fetcher needs under load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from penstock import MDSWriter
+from penstock.fetcher.elastic_threads import ElasticThreads
+from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
+from tests.servers.faults import FaultProxy, Faults
+
+if TYPE_CHECKING:
+    from tests.servers.nginx import WebServer
+
+
+def named(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
+
+
+def test_as_many_threads_as_there_is_work_up_to_a_bound() -> None:
+    threads, gate = ElasticThreads(3, "test-bound", rest_s=0.05), threading.Event()
+    waiting = [threads.submit(gate.wait) for _ in range(10)]
+    assert named("test-bound") == 3
+    gate.set()
+    assert all(future.result(30) for future in waiting)
+    wait_until(lambda: named("test-bound") == 0)
+    assert threads.submit(divmod, 7, 2).result(30) == (3, 1)  # and they come back
+
+
+def test_a_thread_that_rests_is_used_again() -> None:
+    threads = ElasticThreads(5, "test-rest", rest_s=30)
+    idents = set()
+    for _ in range(20):
+        idents.add(threads.submit(threading.get_ident).result(30))
+        wait_until(lambda: threads._num_idle == 1)
+    assert len(idents) == 1
+    threads.shutdown()
+    wait_until(lambda: named("test-rest") == 0)
+    with pytest.raises(RuntimeError, match="test-rest"):
+        threads.submit(print)
+
+
+def test_errors_come_where_the_result_is_waited_for_and_what_has_not_begun_is_cancelled() -> None:
+    threads, gate = ElasticThreads(1, "test-errors"), threading.Event()
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(divmod, 1, 0).result(30)
+    running, waiting = threads.submit(gate.wait), threads.submit(print)
+    wait_until(running.running)
+    threads.shutdown(cancel_futures=True)
+    assert waiting.cancelled()
+    gate.set()
+    assert running.result(30)
+
+
+# --- The fetcher under load ---------------------------------------------------------------------------------
+
+CLIENT = """
+import sys
+from penstock import StreamingDataset
+remote, local = sys.argv[1:]
+dataset = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=8)
+samples = iter(dataset)
+next(samples)
+print("begun", flush=True)
+sys.stdin.readline()
+print(1 + sum(1 for _ in samples))
+dataset.close()
+"""
+NUM_SHARDS, PER_SHARD, SAMPLE_BYTES = 40, 25, 50_000
+
+
+def test_fewer_than_40_while_several_clients_stream(nginx: WebServer, tmp_path: Path, runtime: Path) -> None:
+    draw, folder = np.random.default_rng(0), nginx.files / "load"
+    columns, size = {"data": "bytes"}, PER_SHARD * (SAMPLE_BYTES + 100)
+    with MDSWriter(out=folder, columns=columns, size_limit=size, compression="zstd") as writer:
+        for _ in range(NUM_SHARDS * PER_SHARD):
+            writer.write({"data": draw.bytes(SAMPLE_BYTES)})
+    with FaultProxy(nginx.url, Faults(latency_s=0.2)) as proxy:
+        clients = [start_client(CLIENT, f"{proxy.url}/load", tmp_path / f"{number}") for number in range(4)]
+        for client in clients:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "begun\n"
+        (pid,) = fetcher_pids(runtime)
+        for client in clients:
+            assert client.stdin is not None
+            client.stdin.write("go\n")
+            client.stdin.flush()
+        most = 0
+        while any(client.poll() is None for client in clients):
+            with suppress(FileNotFoundError):  # it leaves with the last of them
+                most = max(most, len(list(Path(f"/proc/{pid}/task").iterdir())))
+            time.sleep(0.02)
+        assert [finish(client).split() for client in clients] == [[str(NUM_SHARDS * PER_SHARD)]] * len(clients)
+    assert 20 < most < 40
