@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         RenameFields,
         SelectFields,
     )
+    from penstock.sources.files.columnar_sources import ArrowShardedSource, ParquetShardedSource
+    from penstock.sources.files.found import expand_data_files
+    from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
     from penstock.sources.memory import MemoryShardedSource
     from penstock.sources.mix.source import MixedShardedSource
     from penstock.sources.mix.weights import WeightSchedulePoint, WeightScheduler
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AddField": "penstock.sources.fields",
+    "ArrowShardedSource": "penstock.sources.files.columnar_sources",
     "AsyncDataLoader": "penstock.loaders.async_loader",
     "BatchTransform": "penstock.sources.transforms",
     "CSVWriter": "penstock.write.writer",
@@ -79,6 +83,7 @@ _HOMES = {
     "CompositeShardedSource": "penstock.sources.composite",
     "ConvertInputOutputToChatML": "penstock.sources.chat",
     "ConvertToChatML": "penstock.sources.chat",
+    "CsvShardedSource": "penstock.sources.files.text_sources",
     "DropFields": "penstock.sources.fields",
     "Encoding": "penstock.formats.encodings.base",
     "ExpandTransform": "penstock.sources.transforms",
@@ -89,6 +94,7 @@ _HOMES = {
     "FlatMapTransform": "penstock.sources.transforms",
     "FunctionReader": "penstock.reading.source",
     "JSONWriter": "penstock.write.writer",
+    "JsonShardedSource": "penstock.sources.files.text_sources",
     "LimitedShardedSource": "penstock.sources.composite",
     "LocalDataset": "penstock.data.local",
     "MDSWriter": "penstock.write.writer",
@@ -103,6 +109,7 @@ _HOMES = {
     "PackStats": "penstock.sources.pack.packer",
     "PackedShardedSource": "penstock.sources.pack.source",
     "PadCollator": "penstock.loaders.collate",
+    "ParquetShardedSource": "penstock.sources.files.columnar_sources",
     "PenstockError": "penstock.errors",
     "RenameFields": "penstock.sources.fields",
     "SelectFields": "penstock.sources.fields",
@@ -114,6 +121,7 @@ _HOMES = {
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "TSVWriter": "penstock.write.writer",
+    "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeTransform": "penstock.sources.tokens.source",
     "TokenizedShardedSource": "penstock.sources.tokens.source",
     "TokenizerConfig": "penstock.sources.tokens.tokenizers",
@@ -128,6 +136,7 @@ _HOMES = {
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
     "encodings": "penstock.formats.encodings.table",
+    "expand_data_files": "penstock.sources.files.found",
     "join_cu_seqlens": "penstock.sources.pack.rows",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
@@ -138,6 +147,7 @@ _HOMES = {
 
 __all__ = [
     "AddField",
+    "ArrowShardedSource",
     "AsyncDataLoader",
     "BatchTransform",
     "CSVWriter",
@@ -148,6 +158,7 @@ __all__ = [
     "CompositeShardedSource",
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
+    "CsvShardedSource",
     "DropFields",
     "Encoding",
     "ExpandTransform",
@@ -158,6 +169,7 @@ __all__ = [
     "FlatMapTransform",
     "FunctionReader",
     "JSONWriter",
+    "JsonShardedSource",
     "LimitedShardedSource",
     "LocalDataset",
     "MDSWriter",
@@ -172,6 +184,7 @@ __all__ = [
     "PackStats",
     "PackedShardedSource",
     "PadCollator",
+    "ParquetShardedSource",
     "PenstockError",
     "RenameFields",
     "SelectFields",
@@ -183,6 +196,7 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "TSVWriter",
+    "TextShardedSource",
     "TokenizeTransform",
     "TokenizedShardedSource",
     "TokenizerConfig",
@@ -198,6 +212,7 @@ __all__ = [
     "clear_cache",
     "collate_batch",
     "encodings",
+    "expand_data_files",
     "join_cu_seqlens",
     "list_cache",
     "merge_index",
