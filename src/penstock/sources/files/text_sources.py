@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -65,7 +65,12 @@ class JsonShardedSource(FileShardedSource):
         if self._jsonl and first != "[":
             parser = JSONParser((), self._columns)
             return LineIterator(
-                file, partial(LineFinder, skips_blank=True), lambda _: parser, on_error=self._on_error, row=row
+                file,
+                partial(LineFinder, skips_blank=True),
+                lambda _: parser,
+                on_error=self._on_error,
+                row=row,
+                parse_block=_parse_lines if self._columns is None else None,
             )
         return RowIterator(partial(_read_values, file, self._columns), row)
 
@@ -177,6 +182,27 @@ class _NamedText:
 
     def columns(self, rows: Sequence[bytes]) -> Columns:
         return {self._name: self._parser.columns(rows)[COLUMN]}
+
+
+def _parse_lines(data: bytes, num_rows: int) -> list[Sample] | None:
+    """Parse lines of JSON together; None if the quick parser is not there, or does not find an object for each row."""
+    decoder = _decoder()
+    if decoder is None:
+        return None
+    try:
+        samples: list[Any] = decoder.decode_lines(data)
+    except (ValueError, RecursionError):
+        return None
+    return samples if len(samples) == num_rows and set(map(type, samples)) <= {dict} else None
+
+
+@cache
+def _decoder() -> Any:
+    try:
+        from msgspec.json import Decoder
+    except ImportError:
+        return None
+    return Decoder()
 
 
 def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> Iterator[list[Sample]]:
