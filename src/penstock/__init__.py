@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     )
     from penstock.sources.files.columnar_sources import ArrowShardedSource, ParquetShardedSource
     from penstock.sources.files.found import expand_data_files
+    from penstock.sources.files.hub import HuggingFaceShardedSource
     from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
+    from penstock.sources.hf import HFDatasetShardedSource, wrap_hf_dataset
     from penstock.sources.memory import MemoryShardedSource
     from penstock.sources.mix.source import MixedShardedSource
     from penstock.sources.mix.weights import WeightSchedulePoint, WeightScheduler
@@ -93,6 +95,8 @@ _HOMES = {
     "FilterTransform": "penstock.sources.transforms",
     "FlatMapTransform": "penstock.sources.transforms",
     "FunctionReader": "penstock.reading.source",
+    "HFDatasetShardedSource": "penstock.sources.hf",
+    "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writer",
     "JsonShardedSource": "penstock.sources.files.text_sources",
     "LimitedShardedSource": "penstock.sources.composite",
@@ -143,6 +147,7 @@ _HOMES = {
     "prune_cache": "penstock.cache.cleanup",
     "tokenizer_hash": "penstock.sources.tokens.tokenizers",
     "warm_cache": "penstock.data.warm",
+    "wrap_hf_dataset": "penstock.sources.hf",
 }
 
 __all__ = [
@@ -168,6 +173,8 @@ __all__ = [
     "FilterTransform",
     "FlatMapTransform",
     "FunctionReader",
+    "HFDatasetShardedSource",
+    "HuggingFaceShardedSource",
     "JSONWriter",
     "JsonShardedSource",
     "LimitedShardedSource",
@@ -219,6 +226,7 @@ __all__ = [
     "prune_cache",
     "tokenizer_hash",
     "warm_cache",
+    "wrap_hf_dataset",
 ]
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.sources.base import ShardedSource, ShardInfo
-from penstock.sources.files.found import find_files, fingerprint_of, same_place, unique_names
+from penstock.sources.files.found import FoundFile, FoundFiles, find_files, fingerprint_of, same_place, unique_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.scan.patterns import Given
-    from penstock.sources.files.found import FoundFile
     from penstock.sources.iterators import SampleIterator
 
 
@@ -23,11 +22,12 @@ class FileShardedSource(ShardedSource):
 
     format: str | None = None  # of the files that are looked for in folders
 
-    def __init__(self, data_files: Given, storage_options: Mapping[str, Any] | None = None) -> None:
-        self._take(find_files(data_files, storage_options, self.format))
-
-    def _take(self, files: Sequence[FoundFile]) -> None:
-        self._files = list(files)
+    def __init__(self, data_files: Given | FoundFiles, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._files: list[FoundFile] = (
+            list(data_files)
+            if isinstance(data_files, FoundFiles)
+            else find_files(data_files, storage_options, self.format)
+        )
         self._names = unique_names(self._files)
         self._numbers = {name: number for number, name in enumerate(self._names)}
 

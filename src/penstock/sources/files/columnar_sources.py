@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.scan.patterns import Given
+    from penstock.sources.files.found import FoundFiles
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
 
@@ -43,7 +44,7 @@ class ParquetShardedSource(FileShardedSource):
 
     def __init__(
         self,
-        data_files: Given,
+        data_files: Given | FoundFiles,
         storage_options: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         *,
@@ -139,7 +140,7 @@ class ArrowShardedSource(FileShardedSource):
 
     def __init__(
         self,
-        data_files: Given,
+        data_files: Given | FoundFiles,
         storage_options: Mapping[str, Any] | None = None,
         *,
         columns: Sequence[str] | None = None,

@@ -42,6 +42,12 @@ class FoundFile:
         return ScannedObject(self.store, self.info, self.compression)
 
 
+class FoundFiles(tuple[FoundFile, ...]):
+    """Files that were found already: sources take them in place of names."""
+
+    __slots__ = ()
+
+
 def find_files(
     data_files: Given, storage_options: Mapping[str, Any] | None = None, wanted: str | None = None
 ) -> list[FoundFile]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.lines.reader import RowParser
     from penstock.scan.patterns import Given
-    from penstock.sources.files.found import FoundFile
+    from penstock.sources.files.found import FoundFile, FoundFiles
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Columns, Sample
 
@@ -44,7 +44,7 @@ class JsonShardedSource(FileShardedSource):
 
     def __init__(
         self,
-        data_files: Given,
+        data_files: Given | FoundFiles,
         storage_options: Mapping[str, Any] | None = None,
         jsonl: bool = True,
         *,
@@ -91,7 +91,7 @@ class CsvShardedSource(FileShardedSource):
 
     def __init__(
         self,
-        data_files: Given,
+        data_files: Given | FoundFiles,
         storage_options: Mapping[str, Any] | None = None,
         delimiter: str = ",",
         *,
@@ -148,7 +148,7 @@ class TextShardedSource(FileShardedSource):
 
     def __init__(
         self,
-        data_files: Given,
+        data_files: Given | FoundFiles,
         storage_options: Mapping[str, Any] | None = None,
         text_field: str = COLUMN,
         *,
