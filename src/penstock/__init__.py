@@ -70,14 +70,14 @@ if TYPE_CHECKING:
         Transform,
     )
     from penstock.write.merge_index import merge_index
-    from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+    from penstock.write.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
     "AddField": "penstock.sources.fields",
     "ArrowShardedSource": "penstock.sources.files.columnar_sources",
     "AsyncDataLoader": "penstock.loaders.async_loader",
     "BatchTransform": "penstock.sources.transforms",
-    "CSVWriter": "penstock.write.writer",
+    "CSVWriter": "penstock.write.writers",
     "ChainedTransform": "penstock.sources.transforms",
     "ChatTemplate": "penstock.sources.chat",
     "ChatTemplateTransform": "penstock.sources.chat",
@@ -97,11 +97,11 @@ _HOMES = {
     "FunctionReader": "penstock.reading.source",
     "HFDatasetShardedSource": "penstock.sources.hf",
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
-    "JSONWriter": "penstock.write.writer",
+    "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
     "LimitedShardedSource": "penstock.sources.composite",
     "LocalDataset": "penstock.data.local",
-    "MDSWriter": "penstock.write.writer",
+    "MDSWriter": "penstock.write.writers",
     "MapBatchTransform": "penstock.sources.transforms",
     "MapField": "penstock.sources.fields",
     "MapTransform": "penstock.sources.transforms",
@@ -124,7 +124,7 @@ _HOMES = {
     "Stream": "penstock.data.stream",
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
-    "TSVWriter": "penstock.write.writer",
+    "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeTransform": "penstock.sources.tokens.source",
     "TokenizedShardedSource": "penstock.sources.tokens.source",
@@ -135,7 +135,7 @@ _HOMES = {
     "TransformedShardedSource": "penstock.sources.base",
     "WeightSchedulePoint": "penstock.sources.mix.weights",
     "WeightScheduler": "penstock.sources.mix.weights",
-    "XSVWriter": "penstock.write.writer",
+    "XSVWriter": "penstock.write.writers",
     "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",

@@ -35,16 +35,16 @@ class Origin:
         """Name an object in messages."""
         return f"{_shown_root(self.url)}/{key}"
 
+    def revision(self) -> str | None:
+        """Give the commit that is read, if the store keeps commits."""
+        commit = getattr(self.store, "commit", None)
+        return None if commit is None else str(commit())
+
 
 @lru_cache(64)
 def _shown_root(url: str) -> str:
     """Give a URL as it may be shown; it is needed for each piece."""
     return shown_url(url).rstrip("/")
-
-    def revision(self) -> str | None:
-        """Give the commit that is read, if the store keeps commits."""
-        commit = getattr(self.store, "commit", None)
-        return None if commit is None else str(commit())
 
 
 def is_near(origin: Origin) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -53,8 +54,8 @@ def in_thread(
     source: Callable[[], Iterator[T]],
     *,
     ahead: int,
-    max_bytes: int,
-    weigh: Callable[[T], int],
+    max_bytes: int = sys.maxsize,
+    weigh: Callable[[T], int] = lambda _: 0,
     on_abandon: Callable[[], None] = lambda: None,
 ) -> Iterator[T]:
     """Give the items of a source, while a thread reads up to `ahead` items further, or fewer of `max_bytes` in all.
