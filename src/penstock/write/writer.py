@@ -101,6 +101,7 @@ class Writer:
         self._queue = ShardQueue(max_workers)
         self._builder: ShardBuilder | None = None
         self._pending: list[bytes] = []  # samples that the builder has not got yet
+        self._shard_bytes = self._hand_over_at = 0  # of the shard in the making, and when it gets them
         self._has_inferred = False
         self._takes_extra = columns is not None
         self._is_closed = False
