@@ -203,8 +203,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.in_process:
         what, *arguments = args.in_process
-        work = {"native": measure, "peer": measure_peer, "mix": measure_mix}[what]
-        print(json.dumps(work(*(arguments if what == "mix" else map(int, arguments)))))
+        work: dict[str, Callable[..., dict[str, Any]]] = {"native": measure, "peer": measure_peer, "mix": measure_mix}
+        print(json.dumps(work[what](*(arguments if what == "mix" else map(int, arguments)))))
         return
     for samples in map(int, args.samples):
         answer = {"native": run_alone(sys.executable, "native", samples)}
