@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.editions import About, Edition, editions_in
+from penstock.cachedir.editions import SOUGHT, About, Edition, editions_in
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.versions import edition_of
 from penstock.errors import DataError, EmptyDatasetError, StoreError
@@ -38,7 +38,7 @@ _log = logging.getLogger("penstock.cache")
 
 def source_of(origin: Origin, files: FilesRequest) -> str:
     """Name what an edition was made for, without secrets."""
-    return f"{origin.name} files {files.digest}"
+    return f"{origin.name}{SOUGHT}{files.digest}"
 
 
 @dataclass(frozen=True, slots=True)
