@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.errors import ConfigError, StoreError
+from penstock.formats.base import get_format
+from penstock.formats.files import get_file_format
 from penstock.index.catalog import INDEX_NAME
 from penstock.scan.detect import format_of, known_suffixes
 from penstock.scan.patterns import Source, find_source, has_magic, is_file_name
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.data.stream import Stream
+    from penstock.index.model import Index
 
 MDS = "mds"
+_SHARDS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,17 @@ def _has_index(url: str, storage_options: Mapping[str, Any] | None) -> bool:
         open_proxied(url, storage_options).stat(INDEX_NAME)
         return True
     return False
+
+
+def fetched_share(index: Index, columns: tuple[str, ...] | None) -> float:
+    """Say about how much of its shards is fetched for some columns: as much as of a few of them."""
+    shards = index.shards
+    if columns is None or not shards or not get_format(shards[0].layout.format).raw_version:
+        return 1.0
+    some = [shards[number] for number in range(0, len(shards), -(-len(shards) // _SHARDS_LOOKED_AT))]
+    form = get_file_format(some[0].layout.format)
+    fetched = sum(len(span) for info in some for span in form.spans(info, columns))
+    return min(1.0, fetched / max(1, sum(info.parts[0].stored.num_bytes for info in some)))
 
 
 def _settings(stream: Stream) -> dict[str, Any]:
