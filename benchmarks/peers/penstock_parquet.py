@@ -48,6 +48,7 @@ class _Object:
     """A file in memory, as a scan reads it."""
 
     is_compressed = False
+    seek_bytes = 0
 
     def __init__(self, path: Path) -> None:
         self.name, self.data = path.name, path.read_bytes()
