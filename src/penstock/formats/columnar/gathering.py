@@ -100,7 +100,7 @@ class _ArrayColumn:
         self._is_null: npt.NDArray[np.bool_] | None = None
 
     def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
-        node = reader.column(self._name)
+        node = reader.column(self._name, rows)
         self._values[places] = node.array(rows)
         is_null = node.is_null(rows)
         if is_null is not None and is_null.any():
@@ -141,7 +141,7 @@ class _ValueColumn:
         self._values: list[Any] = []
 
     def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:  # noqa: ARG002
-        self._values += self._read(reader.column(self._name), rows)
+        self._values += self._read(reader.column(self._name, rows), rows)
 
     def finish(self, places: Sequence[Int64Array]) -> None:
         self._values = in_order(self._values, places)
