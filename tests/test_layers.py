@@ -92,6 +92,10 @@ HEAVY = {
     "huggingface_hub",
     "databricks",
     "fsspec",
+    "tokenizers",
+    "transformers",
+    "jinja2",
+    "datasets",
 }
 MAX_LINES_OF_FILE = 400
 MAX_LINES_OF_FUNCTION = 60

@@ -131,8 +131,8 @@ class RunState:
 
     def compare_with_ranks(self, *, waits: bool) -> None:
         """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
-        if self._seat.rank is None and not is_worker():  # else the user says who this is, whatever others are
-            num_ranks = find_seat(num_nodes=1).world.num_ranks
+        if not is_worker():  # what it reads, its parent has opened
+            num_ranks = self._seat.world_size or find_seat(num_nodes=1).world.num_ranks
             (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------
@@ -147,7 +147,9 @@ class RunState:
         """Look at what is shared with other processes once, so that one answer is about one moment."""
         seat, size = self.seat(), self.batch_size
         if size is None:
-            size = 1 if choose_order(self._planner.settings, passes.state) == MOSAIC else _READ_AT_ONCE
+            settings = self._planner.settings
+            is_batch_seen = settings.epoch_end == "drop" or choose_order(settings, passes.state) == MOSAIC
+            size = 1 if is_batch_seen else _READ_AT_ONCE
         return _Now(seat, size, self._planner.plan(seat.world, size * seat.world.num_ranks, passes.state))
 
     def num_samples(self, epoch_size: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.encodings.decoding import BufferPool
 from penstock.formats.gather import ColumnKind, as_list, in_order
 from penstock.formats.rows import join_columns
 from penstock.reading.gathered_rows import RowGathering, gathers_rows
@@ -37,6 +38,8 @@ T = TypeVar("T")
 
 # For values this large, copying costs more than a step of Python each: they are copied once, in the order of the batch.
 _LARGE_VALUE_BYTES = 2048
+# Batches of them are made in memory that batches before have left.
+_joined = BufferPool(max_bytes=64 << 20)
 
 
 class GathersColumns(Protocol):
@@ -169,7 +172,8 @@ class _LocatedColumn:
             sources[source][first:last]
             for source, first, last in zip(source_of.tolist(), begins.tolist(), ends.tolist(), strict=True)
         ]
-        return self._view(np.frombuffer(bytearray().join(pieces), f"V{self._num_bytes}"))
+        joined = _joined.join(pieces, len(pieces) * self._num_bytes)
+        return self._view(np.frombuffer(joined, f"V{self._num_bytes}"))
 
 
 class _Group(NamedTuple):

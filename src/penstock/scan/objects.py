@@ -59,9 +59,9 @@ class ScannedObject:
             return data[begin - span.begin : end - span.begin]
         return b"".join(self._pieces(Span(begin, end)))
 
-    def chunks(self) -> Iterator[bytes]:
-        """Give all of it, in order; of a compressed object, its content."""
-        stored = self._pieces(Span(0, self.num_bytes))
+    def chunks(self, begin: int = 0) -> Iterator[bytes]:
+        """Give all of it, in order, or what is stored from a byte on; of a compressed object, its content."""
+        stored = self._pieces(Span(min(begin, self.num_bytes), self.num_bytes))
         return stored if self._compression is None else decompress_stream(stored, self._compression, self.name)
 
     def _pieces(self, span: Span) -> Iterator[bytes]:

@@ -1,0 +1,210 @@
+"""`AsyncDataLoader`: batches of any source, read and collated ahead by threads, in an order that no timing changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from penstock.data.seat import find_seat
+from penstock.data.stats import LoopStats
+from penstock.errors import ConfigError
+from penstock.interrupts import WaitingFor, cut_short
+from penstock.loaders.collate import collate_batch
+from penstock.loaders.placement import find_placement
+from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
+from penstock.sources.base import ShardedSource
+from penstock.units import check_whole, parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Mapping
+
+    from penstock.data.dataset import StreamingDataset
+    from penstock.loaders.indexed_passes import IndexedPasses
+    from penstock.types import Sample
+
+Uneven = Literal["drop", "pad"]
+Output = Literal["numpy", "torch", "jax"]
+
+_END = object()
+_DEFAULT_SEED = 0
+
+
+class AsyncDataLoader:
+    """Gives batches of a source, as NumPy arrays, torch tensors or JAX arrays. Iterate with `for` or `async for`.
+
+    Each pass is the next epoch. The order of batches depends on the source, the seed and the epoch, and not on the
+    number of threads or on how fast they are. `state_dict` describes the position after the batch that you took last,
+    whatever was read ahead.
+
+    Args:
+        source: A `ShardedSource` or a `StreamingDataset`.
+        batch_size: Samples per batch on each rank.
+        prefetch_enabled: Read and collate ahead, in threads.
+        prefetch_workers: How many threads read shards and collate batches.
+        prefetch_buffer_size: How many batches are kept ready.
+        shuffle_buffer_size: Shuffle through a buffer of so many samples: shards come in random order, some at a time
+            side by side, and the buffer mixes what comes.
+        drop_last: Leave out a last batch that is not full.
+        sharding_map: Shardings of JAX, for all fields or by field; makes `output="jax"`.
+        seed: The randomness of the shuffling, together with the epoch. Nobody else's randomness is used or changed.
+        shuffle: Shuffle all samples globally. Needs a source that reads its rows in any order; a dataset has its own.
+        shuffle_buffer_bytes: Limit the buffer by bytes, too: `"1gb"`.
+        interleave: How many shards are read side by side when a buffer shuffles.
+        rank, world_size: The place of this process among those that divide the samples; by default it is found as for
+            a `StreamingDataset`, or asked of JAX.
+        uneven: What becomes of samples that cannot be divided among the ranks: `"drop"` leaves them out, `"pad"`
+            repeats some. Either way all ranks get equally many batches.
+        collate_fn: Makes a batch of a list of samples, instead of `collate_batch`.
+        output: `"numpy"`, `"torch"` or `"jax"`.
+        pin_memory: Put torch tensors into pinned memory, for quick copies to a GPU.
+    """
+
+    def __init__(
+        self,
+        source: ShardedSource | StreamingDataset,
+        batch_size: int = 8,
+        prefetch_enabled: bool = True,
+        prefetch_workers: int = 2,
+        prefetch_buffer_size: int = 4,
+        shuffle_buffer_size: int | None = None,
+        drop_last: bool = True,
+        sharding_map: Any = None,
+        seed: int | None = None,
+        *,
+        shuffle: bool = False,
+        shuffle_buffer_bytes: int | str | None = None,
+        interleave: int = 4,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "drop",
+        collate_fn: Callable[[list[Sample]], Any] | None = None,
+        output: Output = "numpy",
+        pin_memory: bool = False,
+    ) -> None:
+        _check(batch_size, prefetch_workers, prefetch_buffer_size, shuffle_buffer_size, interleave, uneven, output)
+        place = find_placement("jax" if sharding_map is not None else output, sharding_map, pin_memory=pin_memory)
+        make = collate_fn or collate_batch
+        self._make: Callable[[list[Sample]], Any] = make if place is None else lambda rows: place.put(make(rows))
+        if rank is None and world_size is None and place is not None and place.rank is not None:
+            rank, world_size = place.rank
+        seed = _DEFAULT_SEED if seed is None else seed
+        self._passes: IndexedPasses | StreamedPasses
+        if shuffle or not isinstance(source, ShardedSource):
+            if shuffle_buffer_size is not None or shuffle_buffer_bytes is not None:
+                raise ConfigError("a source that is shuffled globally needs no buffer: leave out shuffle_buffer_size=")
+            from penstock.loaders import indexed_passes  # it loads torch, if that is installed
+
+            dataset = indexed_passes.as_dataset(source, seed, rank=rank, world_size=world_size, epoch_end=uneven)
+            self._passes = indexed_passes.IndexedPasses(dataset, batch_size, drop_last=drop_last)
+        else:
+            seat = find_seat(rank=rank, world_size=world_size)
+            settings = StreamSettings(
+                batch_size=batch_size,
+                drop_last=drop_last,
+                buffer_rows=shuffle_buffer_size,
+                buffer_bytes=None if shuffle_buffer_bytes is None else parse_bytes(shuffle_buffer_bytes),
+                interleave=interleave,
+                seed=seed,
+                rank=seat.rank,
+                num_ranks=seat.world.num_ranks,
+                pads=uneven == "pad",
+            )
+            self._passes = StreamedPasses(source, settings)
+        self._num_threads = prefetch_workers if prefetch_enabled else 0
+        self._num_ahead = prefetch_buffer_size
+        self._is_exhausted = False
+        self._num_batches = 0
+        self._starting_s = self._waiting_s = self._training_s = 0.0
+
+    def __iter__(self) -> Generator[Any]:
+        """Begin the next pass, or go on where a loaded state says."""
+        self._is_exhausted = False
+        gave: float | None = None
+        batches = self._passes.batches(self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
+        try:
+            while True:
+                asked = time.perf_counter()
+                self._training_s += 0.0 if gave is None else asked - gave
+                try:
+                    with WaitingFor("the next batch"):
+                        batch = next(batches, _END)
+                except KeyboardInterrupt as interrupt:
+                    raise cut_short(interrupt) from None
+                now = time.perf_counter()
+                if gave is None:
+                    self._starting_s += now - asked
+                else:
+                    self._waiting_s += now - asked
+                if batch is _END:
+                    self._is_exhausted = True
+                    return
+                self._num_batches += 1
+                gave = time.perf_counter()
+                yield batch
+        finally:
+            batches.close()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Begin the next pass, without keeping the event loop waiting."""
+        batches = iter(self)
+        try:
+            while (batch := await asyncio.to_thread(next, batches, _END)) is not _END:
+                yield batch
+        finally:
+            await asyncio.to_thread(batches.close)
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch on this rank; an error if the source does not know its length."""
+        return self._passes.num_batches()
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last pass has come to its end."""
+        return self._is_exhausted
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass, which begins at its first batch."""
+        check_whole("epoch", epoch, 0)
+        self._passes.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe the position after the batch that you took last, as plain JSON values."""
+        return self._passes.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next pass."""
+        self._passes.load_state_dict(state)
+
+    def stats(self) -> LoopStats:
+        """Count the batches, and the seconds that the training loop waited for them."""
+        passed_s = self._waiting_s + self._training_s
+        return LoopStats(
+            batches=self._num_batches,
+            seconds_starting=self._starting_s,
+            seconds_waiting=self._waiting_s,
+            seconds_training=self._training_s,
+            waiting_share=self._waiting_s / passed_s if passed_s else None,
+        )
+
+
+def _check(
+    batch_size: int,
+    prefetch_workers: int,
+    prefetch_buffer_size: int,
+    shuffle_buffer_size: int | None,
+    interleave: int,
+    uneven: str,
+    output: str,
+) -> None:
+    check_whole("batch_size", batch_size, 1)
+    check_whole("prefetch_workers", prefetch_workers, 1)
+    check_whole("prefetch_buffer_size", prefetch_buffer_size, 1)
+    check_whole("shuffle_buffer_size", shuffle_buffer_size, 1)
+    check_whole("interleave", interleave, 1)
+    for name, value, known in (("uneven", uneven, get_args(Uneven)), ("output", output, get_args(Output))):
+        if value not in known:
+            raise ConfigError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")

@@ -1,0 +1,60 @@
+"""Batches made ahead: one thread takes samples in order, others collate, and batches come out in the same order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.loaders.threads import in_thread
+from penstock.sources.worker_threads import WorkerThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from penstock.types import Sample
+
+    # Lists of samples, each with something that belongs to it.
+    Rows = Iterator[tuple[list[Sample], Any]]
+
+
+def make_batches(
+    open_rows: Callable[[WorkerThreads | None], Rows],
+    make: Callable[[list[Sample]], Any],
+    *,
+    num_threads: int,
+    num_ahead: int,
+) -> Generator[tuple[Any, Any]]:
+    """Make a batch of each list of samples, ahead of whoever takes them; with 0 threads, when they are taken.
+
+    Whoever stops taking, by closing the iterator or losing it, ends the threads.
+    """
+    if num_threads == 0:
+        rows = open_rows(None)
+        try:
+            for samples, label in rows:
+                yield make(samples), label
+        finally:
+            _close(rows)
+        return
+    workers = WorkerThreads(num_threads, "penstock-prefetch")
+
+    def submit_all() -> Iterator[tuple[Any, Any]]:
+        rows = open_rows(workers)
+        try:
+            for samples, label in rows:
+                yield workers.submit(make, samples), label
+        finally:
+            _close(rows)
+
+    ahead = in_thread(submit_all, ahead=num_ahead)
+    try:
+        for future, label in ahead:
+            yield future.result(), label
+    finally:
+        workers.shutdown()
+        _close(ahead)
+
+
+def _close(iterator: Any) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()

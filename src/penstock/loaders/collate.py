@@ -1,0 +1,118 @@
+"""Samples → a batch of NumPy arrays, by field; what does not fit in an array stays a list, untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ConfigError, MissingColumnError
+from penstock.units import check_whole
+
+if TYPE_CHECKING:
+    from penstock.types import Sample
+
+_NUMBERS = (int, float, np.number, np.bool_)
+
+
+def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
+    """Make a batch of samples: for each field an array of their values.
+
+    Numbers, and arrays or lists of numbers that all have one shape, are stacked. Text, bytes, and lists of several
+    lengths stay lists. Dicts become dicts of batches. A sample that lacks a field that others have is an error.
+    """
+    if not examples:
+        return {}
+    names = examples[0].keys()
+    for sample in examples:
+        if sample.keys() != names:
+            different = ", ".join(sorted(map(str, sample.keys() ^ names)))
+            raise MissingColumnError(
+                f"some samples of a batch have {different} and some have not: select the fields that all have, or give"
+                " collate_fn="
+            )
+    return {name: _collate([sample[name] for sample in examples]) for name in names}
+
+
+class PadCollator:
+    """Makes batches in which lists of numbers are padded to one length: that of the longest, or a fixed one.
+
+    Args:
+        pad_values: What each field is padded with; fields that are not here are 0, `labels` -100.
+        max_length: The length, instead of that of the longest; longer ones are an error.
+        pad_to_multiple_of: Round the length up to a multiple of this.
+        mask_field: A field to add with 1 for each value of the first padded field, and 0 for padding.
+    """
+
+    def __init__(
+        self,
+        pad_values: Mapping[str, Any] | None = None,
+        *,
+        max_length: int | None = None,
+        pad_to_multiple_of: int = 1,
+        mask_field: str | None = None,
+    ) -> None:
+        check_whole("max_length", max_length, 1)
+        check_whole("pad_to_multiple_of", pad_to_multiple_of, 1)
+        self._pad_values = {"labels": -100, **(pad_values or {})}
+        self._max_length, self._multiple, self._mask_field = max_length, pad_to_multiple_of, mask_field
+
+    def __call__(self, examples: Sequence[Sample]) -> dict[str, Any]:
+        """Make a batch."""
+        padded: dict[str, Any] = {}
+        lengths: list[int] | None = None
+        for name in examples[0]:
+            values = [sample.get(name) for sample in examples]
+            if all(_is_list_of_numbers(value) for value in values):
+                lengths = lengths or [len(value) for value in values]  # type: ignore[arg-type]
+                padded[name] = self._pad(name, values)
+        others = [{name: value for name, value in sample.items() if name not in padded} for sample in examples]
+        batch = {**collate_batch(others), **padded}
+        if self._mask_field is not None and lengths is not None:
+            length = next(iter(padded.values())).shape[1]
+            batch[self._mask_field] = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
+        return {name: batch[name] for name in (*examples[0], *(self._mask_field,)) if name in batch}
+
+    def _pad(self, name: str, values: list[Any]) -> Any:
+        longest = max(map(len, values))
+        if self._max_length is not None and longest > self._max_length:
+            raise ConfigError(f"{name!r} has {longest} values, more than max_length={self._max_length}")
+        length = -(-(self._max_length or longest) // self._multiple) * self._multiple
+        arrays = [np.asarray(value) for value in values]
+        kind = np.result_type(*(array for array in arrays if array.size)) if longest else np.dtype(np.int64)
+        made = np.full((len(values), length), self._pad_values.get(name, 0), kind)
+        for row, array in zip(made, arrays, strict=True):
+            row[: len(array)] = array
+        return made
+
+
+def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool = True) -> Iterator[list[Sample]]:
+    """Give lists of `batch_size` samples; what is left over at the end is dropped, or a shorter list."""
+    check_whole("batch_size", batch_size, 1)
+    iterator = iter(samples)
+    while batch := list(islice(iterator, batch_size)):
+        if len(batch) == batch_size or not drop_last:
+            yield batch
+
+
+def _collate(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, np.ndarray) and first.dtype.kind in "iufbc":
+        if all(isinstance(value, np.ndarray) and value.shape == first.shape for value in values):
+            return np.stack(values)
+        return values
+    if isinstance(first, _NUMBERS):
+        return np.array(values) if all(isinstance(value, _NUMBERS) for value in values) else values
+    if isinstance(first, Mapping) and all(isinstance(value, Mapping) for value in values):
+        return collate_batch(values)
+    if all(_is_list_of_numbers(value) and len(value) == len(first) for value in values):
+        return np.array(values)
+    return values
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1 and value.dtype.kind in "iufb"
+    return isinstance(value, list | tuple) and all(isinstance(each, _NUMBERS) for each in value)

@@ -1,0 +1,83 @@
+"""Passes over a dataset with an index: the order engine says what comes, and counts what was delivered."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.data.dataset import StreamingDataset
+from penstock.data.stream import Stream
+from penstock.errors import ConfigError
+from penstock.loaders.batch_threads import make_batches
+from penstock.loaders.counting import DeliveredBatches
+from penstock.sources.base import ShardedSource
+from penstock.sources.indexed import IndexedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+
+    from penstock.order.plan import EpochEnd
+    from penstock.types import Sample
+
+
+class IndexedPasses:
+    """Reads a dataset pass after pass, each the next epoch; its state is that of the whole job."""
+
+    def __init__(self, dataset: StreamingDataset, batch_size: int, *, drop_last: bool) -> None:
+        dataset.batch_size = batch_size
+        self._dataset, self._drop_last = dataset, drop_last
+        self._delivered = DeliveredBatches(dataset, drops_last=drop_last)
+
+    def batches(self, make: Callable[[list[Sample]], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+        """Give the batches of the next pass."""
+        with self._dataset.readers.announced(0) as begun:
+            samples = iter(self._dataset)
+        made = make_batches(lambda _: self._rows(samples), make, num_threads=num_threads, num_ahead=num_ahead)
+        try:
+            yield from self._delivered.count(begun, (batch for batch, _ in made))
+        finally:
+            made.close()
+
+    def num_batches(self) -> int:
+        """Count the batches of an epoch."""
+        return self._delivered.num_batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass."""
+        self._dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe where the whole job stands after the batch delivered last."""
+        return self._delivered.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next pass, on as many ranks as there are now."""
+        self._dataset.load_state_dict(state)
+        self._delivered.forget()
+
+    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[list[Sample], None]]:
+        batch_size = self._dataset.batch_size or 1
+        while rows := list(islice(samples, batch_size)):
+            if len(rows) == batch_size or not self._drop_last:
+                yield rows, None
+
+
+def as_dataset(
+    source: Any, seed: int, *, rank: int | None, world_size: int | None, epoch_end: EpochEnd
+) -> StreamingDataset:
+    """Make a dataset of a source that reads any rows, shuffled globally; a dataset stays as it is."""
+    if isinstance(source, StreamingDataset):
+        return source
+    if not isinstance(source, ShardedSource):
+        raise ConfigError(
+            f"source is a {type(source).__name__}: give a ShardedSource or a StreamingDataset. MemoryShardedSource"
+            " makes a source of a list"
+        )
+    return StreamingDataset(
+        streams=[Stream(source=IndexedSource(source))],
+        shuffle=True,
+        shuffle_seed=seed,
+        rank=rank,
+        world_size=world_size,
+        epoch_end=epoch_end,
+    )

@@ -1,0 +1,168 @@
+"""Passes over a source that is read in order: shards, buffer, ranks and batches, and the state after each batch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ResumeError
+from penstock.loaders.batch_threads import make_batches
+from penstock.order.keys import fold, permutation
+from penstock.sources.interleaving import InterleavedIterator, Piece, SplitIterator, divide
+from penstock.sources.shuffling import NUM_SLICES, ShuffledIterator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from concurrent.futures import Executor
+
+    from penstock.sources.base import ShardedSource
+    from penstock.sources.iterators import SampleIterator, State
+    from penstock.types import Sample
+
+_KIND = "penstock-stream"
+_VERSION = 1
+_ROWS_IN_TURN = 256
+_NO_LIMIT_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """How a source is read; a state fits only the settings that it was taken with."""
+
+    batch_size: int
+    drop_last: bool
+    buffer_rows: int | None
+    buffer_bytes: int | None
+    interleave: int
+    seed: int
+    rank: int
+    num_ranks: int
+    pads: bool
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether there is a buffer."""
+        return self.buffer_rows is not None or self.buffer_bytes is not None
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """All that the order of samples depends on."""
+        return {name: value for name, value in asdict(self).items() if name not in ("batch_size", "drop_last")}
+
+
+class StreamedPasses:
+    """Reads a source pass after pass, each the next epoch."""
+
+    def __init__(self, source: ShardedSource, settings: StreamSettings) -> None:
+        self._source, self._settings = source, settings
+        self._epoch = 0  # of the position
+        self._position: State | None = None  # None: the beginning
+        self._begins_next = False  # whether the next pass is another epoch
+
+    def batches(self, make: Callable[[list[Sample]], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+        """Give the batches of the next pass."""
+        if self._begins_next:
+            self._epoch, self._position = self._epoch + 1, None
+        self._begins_next = True
+        while True:
+            is_resumed, num_given = self._position is not None, 0
+            made = make_batches(self._rows, make, num_threads=num_threads, num_ahead=num_ahead)
+            try:
+                for batch, position in made:
+                    self._position = position
+                    num_given += 1
+                    yield batch
+            finally:
+                made.close()
+            self._epoch, self._position, self._begins_next = self._epoch + 1, None, False
+            if num_given or not is_resumed:
+                return
+            # A state from after the last batch: nothing was left of its epoch.
+            self._begins_next = True
+
+    def num_batches(self) -> int:
+        """Count the batches of an epoch."""
+        settings = self._settings
+        total = len(self._source)
+        share = -(-total // settings.num_ranks) if settings.pads else total // settings.num_ranks
+        return share // settings.batch_size if settings.drop_last else -(-share // settings.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass."""
+        self._epoch, self._position, self._begins_next = epoch, None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe the position after the batch delivered last."""
+        return {
+            "kind": _KIND,
+            "version": _VERSION,
+            "epoch": self._epoch,
+            "position": self._position,
+            "settings": self._settings.order,
+            "source": self._source.fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next pass."""
+        if state.get("kind") != _KIND or state.get("version") != _VERSION:
+            raise ResumeError(f"this is no state of such a loader: it is of kind {state.get('kind')!r}")
+        ours = self._settings.order
+        theirs = state["settings"]
+        different = [
+            f"{name}={theirs.get(name)!r}, here {ours[name]!r}" for name in ours if theirs.get(name) != ours[name]
+        ]
+        if different:
+            raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
+        if None not in (state["source"], self._source.fingerprint) and state["source"] != self._source.fingerprint:
+            raise ResumeError("the state is of another source: its fingerprint differs")
+        self._epoch, self._position, self._begins_next = state["epoch"], state["position"], False
+
+    # --- Samples --------------------------------------------------------------------------------------------
+
+    def _rows(self, executor: Executor | None) -> Iterator[tuple[list[Sample], State]]:
+        samples = self._open(self._epoch, executor)
+        if self._position is not None:
+            samples.load_state_dict(self._position)
+        settings = self._settings
+        try:
+            while rows := samples.take(settings.batch_size):
+                if len(rows) == settings.batch_size or not settings.drop_last:
+                    yield rows, samples.state_dict()
+        finally:
+            samples.close()
+
+    def _open(self, epoch: int, executor: Executor | None) -> SampleIterator:
+        settings = self._settings
+        names = list(self._source.shard_names)
+        lengths = self._source.shard_lengths() if settings.num_ranks > 1 else None
+        if settings.is_shuffled:
+            order = permutation(fold("shards", settings.seed, epoch), len(names)).tolist()
+            names = [names[number] for number in order]
+            lengths = None if lengths is None else [lengths[number] for number in order]
+        pieces = [Piece(name) for name in names]
+        if lengths is not None:
+            pieces = divide(names, lengths, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads)
+        samples: SampleIterator = InterleavedIterator(
+            pieces,
+            self._source.open_shard_at_row,
+            num_open=settings.interleave if settings.is_shuffled else 1,
+            rows_in_turn=self._rows_in_turn(),
+            executor=executor,
+        )
+        if settings.num_ranks > 1 and lengths is None:
+            samples = SplitIterator(
+                samples, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed
+            )
+        if not settings.is_shuffled:
+            return samples
+        # Ranks that have shards of their own need no common randomness, and had better not repeat each other's.
+        key = fold("buffer", settings.seed, epoch, settings.rank)
+        rows = settings.buffer_rows or _NO_LIMIT_ROWS
+        return ShuffledIterator(samples, num_rows=rows, num_bytes=settings.buffer_bytes, key=key)
+
+    def _rows_in_turn(self) -> int:
+        settings = self._settings
+        if settings.buffer_rows is None:
+            return 1 if settings.is_shuffled else _ROWS_IN_TURN
+        # Few enough that what is mixed together comes from all open shards.
+        return max(1, min(_ROWS_IN_TURN, settings.buffer_rows // (NUM_SLICES * settings.interleave)))

@@ -1,0 +1,335 @@
+"""`ShardedSource`: samples in named shards, each opened at any of its rows; and a source with transforms."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, SampleIndexError, TransformError
+from penstock.sources.chat import ChatTemplateTransform
+from penstock.sources.fields import DropFields, RenameFields, SelectFields
+from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, check_row, in_chunks
+from penstock.sources.transforming import TransformedIterator, describe_row
+from penstock.sources.transforms import (
+    BatchTransform,
+    ChainedTransform,
+    ExpandTransform,
+    FilterTransform,
+    FlatMapTransform,
+    MapBatchTransform,
+    MapTransform,
+    Transform,
+    apply_all,
+)
+from penstock.units import check_whole
+
+if TYPE_CHECKING:
+    from penstock.sources.chat import AppliesChatTemplate
+    from penstock.sources.transforming import WorkerKind
+    from penstock.sources.transforms import AnyTransform
+    from penstock.types import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What a source knows of a shard without reading its samples; None where it does not know."""
+
+    shard_id: int
+    shard_name: str
+    num_rows: int | None = None
+    byte_size: int | None = None
+    url: str | None = None
+    checksum: str | None = None
+
+
+class ShardCount(int):
+    """A number of shards that may also be called, as some libraries have it."""
+
+    def __call__(self) -> int:
+        """Give the number."""
+        return int(self)
+
+
+class ShardedSource(ABC):
+    """Samples in named shards. Iterate over it, or open its shards by name, at any row.
+
+    To make your own, derive from it and define `shard_names` and `read_shard`. If you know how many rows shards have,
+    define `get_shard_info`, too. Iterators have `state_dict` and `load_state_dict`; what they are given must not be
+    changed by two iterators at once, so give a fresh dict for each sample.
+    """
+
+    @property
+    @abstractmethod
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, in order, each only once."""
+
+    def read_shard(self, shard_name: str, row: int) -> Iterator[Sample]:
+        """Give the samples of a shard from a row on. Only derived classes call it; users call `open_shard`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define read_shard")
+
+    @property
+    def num_shards(self) -> ShardCount:
+        """The number of shards; may also be called."""
+        return ShardCount(len(self.shard_names))
+
+    def open_shard(self, shard_name: str) -> SampleIterator:
+        """Open a shard at its beginning."""
+        return self.open_shard_at_row(shard_name, 0)
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard at a row, counted from 0 in the stored data, whatever transforms drop or add.
+
+        The number of rows is a valid row too, with nothing after it.
+        """
+        info = self.get_shard_info(shard_name)
+        check_row(shard_name, row, None if info is None else info.num_rows)
+        return RowIterator(partial(self._read_chunks, shard_name), row)
+
+    def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
+        """Give the samples of a shard from a row on, some at a time."""
+        return in_chunks(self.read_shard(shard_name, row))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        """Give what is known of a shard, or None."""
+        self.shard_number(shard_name)
+        return None
+
+    def shard_number(self, shard_name: str) -> int:
+        """Give the place of a shard among all; a name that no shard has is an error."""
+        try:
+            return self.shard_names.index(shard_name)
+        except ValueError:
+            raise _no_such_shard(shard_name, self.shard_names) from None
+
+    def shard_lengths(self) -> list[int] | None:
+        """Give the number of samples that each shard gives, or None if they are not all known exactly."""
+        infos = [self.get_shard_info(name) for name in self.shard_names]
+        lengths = [info.num_rows for info in infos if info is not None and info.num_rows is not None]
+        return lengths if len(lengths) == len(infos) else None
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether `read_rows` can be called."""
+        return False
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:  # noqa: ARG002
+        """Give the samples at these rows of a shard, in this order; only of a source that `has_random_rows`."""
+        raise ConfigError(f"{type(self).__name__} reads its rows in order only")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash that changes with the samples and their order, or None if that cannot be known."""
+        return None
+
+    def iter_shards(
+        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+    ) -> SampleIterator:
+        """Read shards one after the other.
+
+        Args:
+            shard_indices: The numbers of the shards, in the order in which to read them; by default all.
+            start_shard: How many of these to leave out.
+            start_row: The row at which the first of them begins.
+        """
+        names = list(self.shard_names)
+        chosen = names if shard_indices is None else [names[number] for number in shard_indices]
+        if not 0 <= start_shard <= len(chosen):
+            raise SampleIndexError(f"start_shard={start_shard} does not exist: there are {len(chosen)} shards to read")
+        return ChainIterator(chosen, self.open_shard_at_row, first=start_shard, row=start_row)
+
+    def __iter__(self) -> SampleIterator:
+        return self.iter_shards()
+
+    def __len__(self) -> int:
+        lengths = self.shard_lengths()
+        if lengths is None:
+            raise TypeError(f"{type(self).__name__} does not know how many samples it has without reading them all")
+        return sum(lengths)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def close(self) -> None:  # noqa: B027
+        """Close what is open."""
+
+    # --- Transforms -----------------------------------------------------------------------------------------
+
+    def transform(
+        self,
+        transform: AnySourceTransform,
+        *,
+        num_workers: int = 0,
+        worker_kind: WorkerKind = "thread",
+    ) -> TransformedShardedSource:
+        """Apply a transform, or several joined with `>>`, to each sample as it is read."""
+        return TransformedShardedSource(self, transform, num_workers=num_workers, worker_kind=worker_kind)
+
+    def map(
+        self, fn: Callable[[Sample], Sample], *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
+    ) -> TransformedShardedSource:
+        """Apply a function that gives a sample for each sample."""
+        return self.transform(MapTransform(fn), num_workers=num_workers, worker_kind=worker_kind)
+
+    def map_batches(
+        self,
+        fn: Callable[[list[Sample]], Any],
+        batch_size: int = 1000,
+        *,
+        num_workers: int = 0,
+        worker_kind: WorkerKind = "thread",
+    ) -> TransformedShardedSource:
+        """Apply a function to lists of samples; it gives the samples that take their place, fewer or more."""
+        return self.transform(MapBatchTransform(fn, batch_size), num_workers=num_workers, worker_kind=worker_kind)
+
+    def flat_map(self, fn: Callable[[Sample], Any]) -> TransformedShardedSource:
+        """Apply a function that gives any number of samples for each."""
+        return self.transform(FlatMapTransform(fn))
+
+    def filter(self, predicate: Callable[[Sample], Any]) -> TransformedShardedSource:
+        """Keep the samples for which a function says yes."""
+        return self.transform(FilterTransform(predicate))
+
+    def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
+        """Keep these fields only."""
+        return self.transform(SelectFields(fields))
+
+    def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
+        """Rename fields, old name to new."""
+        return self.transform(RenameFields(mapping))
+
+    def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
+        """Leave these fields out."""
+        return self.transform(DropFields(fields))
+
+    def apply_chat_template(
+        self,
+        tokenizer: AppliesChatTemplate,
+        messages_field: str = "messages",
+        output_field: str = "text",
+        **options: Any,
+    ) -> TransformedShardedSource:
+        """Write messages as text by the chat template of a tokenizer; see `ChatTemplateTransform`."""
+        return self.transform(ChatTemplateTransform(tokenizer, messages_field, output_field, **options))
+
+
+AnySourceTransform = Transform | ExpandTransform | BatchTransform | ChainedTransform | Callable[[dict[str, Any]], Any]
+
+
+class TransformedShardedSource(ShardedSource):
+    """A source whose samples go through transforms as they are read.
+
+    The rows of its shards are those of the stored data: row 10 is what becomes of the stored row 10, be it nothing or
+    several samples. Iterators keep the exact place within what became of a row. It has a length if its transforms
+    neither drop nor add samples.
+
+    Args:
+        source: The source.
+        transform: A transform, several joined with `>>`, or a function.
+        num_workers: How many threads or processes apply it, in order, with a bounded amount of work under way.
+        worker_kind: `"thread"` or `"process"`. Processes help with work in Python itself, and need transforms that
+            can be pickled.
+    """
+
+    def __init__(
+        self,
+        source: ShardedSource,
+        transform: AnySourceTransform,
+        *,
+        num_workers: int = 0,
+        worker_kind: WorkerKind = "thread",
+    ) -> None:
+        check_whole("num_workers", num_workers, 0)
+        if worker_kind not in ("thread", "process"):
+            raise ConfigError(f"worker_kind={worker_kind!r} is unknown: use 'thread' or 'process'")
+        *before, transforms = _groups(ChainedTransform([transform]))
+        workers: dict[str, Any] = {"num_workers": num_workers, "worker_kind": worker_kind}
+        for group in before:
+            source = TransformedShardedSource(source, ChainedTransform(group), **workers)
+        inner = source if isinstance(source, TransformedShardedSource) else None
+        is_batched = any(each.is_batched for each in transforms)
+        if not is_batched and inner is not None and inner._joins:
+            # One step over the rows as they are stored is quicker, and knows which of them fails.
+            source, transforms = inner._source, [*inner._transforms, *transforms]
+        self._joins: bool = num_workers == 0 and not is_batched
+        self._source: ShardedSource = source
+        self._transforms: list[AnyTransform] = transforms
+        self._num_workers, self._worker_kind = num_workers, worker_kind
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards."""
+        return self._source.shard_names
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the source and its transforms, if they all have one."""
+        transform = ChainedTransform(self._transforms).fingerprint()
+        inner = self._source.fingerprint
+        return None if inner is None or transform is None else f"{inner}-{transform}"
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        """Give what is known of the stored shard; how many rows it has is known if transforms keep the number."""
+        info = self._source.get_shard_info(shard_name)
+        return info if info is None or self._keeps_rows else replace(info, num_rows=None)
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether any row can be read: the source can, and each row becomes one sample."""
+        return (
+            self._source.has_random_rows and self._keeps_rows and not any(each.is_batched for each in self._transforms)
+        )
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Give what becomes of these rows of a shard, in this order."""
+        made: list[Sample] = []
+        for row, sample in zip(rows, self._source.read_rows(shard_name, rows), strict=True):
+            try:
+                made += apply_all(self._transforms, sample)
+            except Exception as error:
+                raise TransformError(
+                    f"a transform failed on row {row} of {shard_name}: {type(error).__name__}: {error}"
+                ) from error
+        return made
+
+    @property
+    def _keeps_rows(self) -> bool:
+        return not any(
+            each.is_filter or each.is_expand or (isinstance(each, BatchTransform) and not each.keeps_number)
+            for each in self._transforms
+        )
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard at a row of the stored data."""
+        return TransformedIterator(
+            self._source.open_shard_at_row(shard_name, row),
+            self._transforms,
+            partial(describe_row, shard_name),
+            num_workers=self._num_workers,
+            worker_kind=self._worker_kind,
+        )
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+
+def _groups(transforms: ChainedTransform) -> list[list[AnyTransform]]:
+    """Cut a chain where batched transforms are: each of them stands alone, and the others stay together."""
+    groups: list[list[AnyTransform]] = []
+    for each in transforms:
+        if groups and not each.is_batched and not groups[-1][-1].is_batched:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups or [[]]
+
+
+def _no_such_shard(name: str, names: Sequence[str]) -> ConfigError:
+    close = get_close_matches(str(name), names, n=1)
+    first = next(iter(names), None)
+    hint = f"do you mean {close[0]!r}?" if close else f"it has {len(names)} shards, the first is {first!r}"
+    return ConfigError(f"the source has no shard {name!r}: {hint}", shard=name)

@@ -1,0 +1,174 @@
+"""Sources one after the other, and the first samples of a source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.iterators import SampleIterator, State, check_row
+from penstock.units import check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.types import Sample
+
+
+class CompositeShardedSource(ShardedSource):
+    """The shards of several sources, one source after the other.
+
+    Names that an earlier source has taken get a number: `train:0` and `train:0#2`.
+    """
+
+    def __init__(self, sources: Sequence[ShardedSource]) -> None:
+        self._sources = list(sources)
+        if not self._sources or not all(isinstance(source, ShardedSource) for source in self._sources):
+            raise ConfigError("CompositeShardedSource needs a list of at least one source")
+        # The name here, the source, and the name there.
+        self._homes: dict[str, tuple[ShardedSource, str]] = {}
+        for source in self._sources:
+            for name in source.shard_names:
+                self._homes[self._free_name(name)] = source, name
+        self._names = list(self._homes)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of all shards, each only once."""
+        return self._names
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprints of all sources, if they all have one."""
+        each = [source.fingerprint for source in self._sources]
+        return None if None in each else "+".join(map(str, each))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        """Give what is known of a shard."""
+        source, name = self._find(shard_name)
+        info = source.get_shard_info(name)
+        if info is None:
+            return None
+        number = self.shard_number(shard_name)
+        return ShardInfo(number, shard_name, info.num_rows, info.byte_size, info.url, info.checksum)
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether all sources read any rows."""
+        return all(source.has_random_rows for source in self._sources)
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Give the samples at these rows of a shard."""
+        source, name = self._find(shard_name)
+        return source.read_rows(name, rows)
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard of the source that it belongs to."""
+        source, name = self._find(shard_name)
+        return source.open_shard_at_row(name, row)
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self._sources:
+            source.close()
+
+    def _find(self, shard_name: str) -> tuple[ShardedSource, str]:
+        return self._homes[self._names[self.shard_number(shard_name)]]
+
+    def _free_name(self, name: str) -> str:
+        free, number = name, 1
+        while free in self._homes:
+            number += 1
+            free = f"{name}#{number}"
+        return free
+
+
+class LimitedShardedSource(ShardedSource):
+    """The first samples of a source, over all its shards in order.
+
+    Where shards do not say how many samples they have, those before the one that is opened are counted by reading
+    them, once, and rows are counted in the samples that the source gives.
+
+    Args:
+        source: The source.
+        max_rows: The number of samples.
+    """
+
+    def __init__(self, source: ShardedSource, max_rows: int) -> None:
+        check_whole("max_rows", max_rows, 0)
+        self._source, self._max_rows = source, max_rows
+        self._counted: list[int] = []  # samples of the first shards, where they had to be counted
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, also of those that are cut to nothing."""
+        return self._source.shard_names
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the source and the limit."""
+        inner = self._source.fingerprint
+        return None if inner is None else f"{inner}-first-{self._max_rows}"
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
+        """Give what is known of a shard; its rows are those within the limit, if that can be known without reading."""
+        info = self._source.get_shard_info(shard_name)
+        if info is None:
+            return None
+        lengths = self._source.shard_lengths()
+        rows = None if lengths is None else min(self._left_before(info.shard_id, lengths), lengths[info.shard_id])
+        return ShardInfo(info.shard_id, info.shard_name, rows, info.byte_size, info.url, info.checksum)
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard at a row within the limit."""
+        number = self._source.shard_number(shard_name)
+        if self._source.shard_lengths() is None:
+            samples = _LimitedIterator(self._source.open_shard(shard_name), self._left_unknown(number))
+            skipped = samples.skip(row)
+            check_row(shard_name, row, row if skipped == row else skipped)
+            return samples
+        lengths = self._source.shard_lengths() or []
+        left = min(self._left_before(number, lengths), lengths[number])
+        check_row(shard_name, row, left)
+        return _LimitedIterator(self._source.open_shard_at_row(shard_name, row), left - row)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def _left_before(self, number: int, lengths: Sequence[int]) -> int:
+        return max(0, self._max_rows - sum(lengths[:number]))
+
+    def _left_unknown(self, number: int) -> int:
+        for name in self._source.shard_names[len(self._counted) : number]:
+            if sum(self._counted) >= self._max_rows:
+                break
+            samples = self._source.open_shard(name)
+            self._counted.append(0)
+            while self._counted[-1] < self._max_rows and (chunk := samples.read()):
+                self._counted[-1] += len(chunk)
+            samples.close()
+        return max(0, self._max_rows - sum(self._counted[:number]))
+
+
+class _LimitedIterator(SampleIterator):
+    """At most so many samples of an iterator."""
+
+    def __init__(self, samples: SampleIterator, limit: int) -> None:
+        super().__init__()
+        self._samples, self._left = samples, limit
+
+    def close(self) -> None:
+        self._samples.close()
+
+    def _read_chunk(self) -> Sequence[Sample]:
+        chunk = self._samples.take(min(self._left, 256))
+        self._left -= len(chunk)
+        return chunk
+
+    def _position(self) -> State:
+        return {"left": self._left, "input": self._samples.state_dict()}
+
+    def _seek(self, position: State) -> None:
+        self._left = int(position["left"])
+        self._samples.load_state_dict(position["input"])

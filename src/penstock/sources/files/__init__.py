@@ -1,0 +1,1 @@
+"""Sources of files, read in order where they are."""

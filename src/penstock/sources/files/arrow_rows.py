@@ -1,0 +1,148 @@
+"""Samples of Arrow's record batches, and files of stores as Arrow reads them."""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, CorruptShardError, PenstockError
+from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.sources.iterators import SampleIterator, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.scan.objects import ScannedObject
+    from penstock.types import Sample
+
+    # Opens a file at a row, and gives samples, and how many rows they were made of.
+    OpenBatches = Callable[[int], Iterator[tuple[list[Sample], int]]]
+
+
+class StoredFile(io.RawIOBase):
+    """A file of a store, read by ranges."""
+
+    def __init__(self, opened: ScannedObject) -> None:
+        super().__init__()
+        self._opened, self._at = opened, 0
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """It can be read anywhere."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.num_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """Say where it is."""
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read from here on."""
+        end = self._opened.num_bytes if size is None or size < 0 else min(self._at + size, self._opened.num_bytes)
+        data = self._opened.read(min(self._at, end), end)
+        self._at += len(data)
+        return data
+
+
+class BatchIterator(SampleIterator):
+    """Samples of batches of rows; where rows are left out, the position is a row and how many samples came after it."""
+
+    def __init__(self, open_batches: OpenBatches, row: int) -> None:
+        super().__init__()
+        self._open_batches, self._row = open_batches, row
+        self._batches: Iterator[tuple[list[Sample], int]] | None = None
+        self._is_whole = True  # the chunk has a sample for each of its rows
+
+    def close(self) -> None:
+        """Close the file."""
+        batches, self._batches = self._batches, iter(())
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+    def _read_chunk(self) -> Sequence[Sample]:
+        if self._batches is None:
+            self._batches = self._open_batches(self._row)
+        for samples, num_rows in self._batches:
+            self._row += num_rows
+            self._is_whole = len(samples) == num_rows
+            if samples:
+                return samples
+        return ()
+
+    def _next_chunk(self) -> bool:
+        start = self._row
+        has_more = super()._next_chunk()
+        # Batches without a sample were passed over: the chunk begins with the last batch that was read.
+        if has_more and self._is_whole:
+            start = self._row - len(self._chunk)
+        self._chunk_start = {"row": start}
+        return has_more
+
+    def _position(self) -> State:
+        return {"row": self._row}
+
+    def _after(self, position: State, given: int) -> State:
+        return {"row": position["row"] + given} if self._is_whole else {**position, "given": given}
+
+    def _seek(self, position: State) -> None:
+        self.close()
+        self._row, self._batches = position["row"], None
+
+
+def samples_of(batch: Any, condition: Any = None) -> list[Sample]:
+    """Give the rows of a record batch that fit a condition as dicts; lists of numbers become arrays."""
+    if condition is not None:
+        table = pyarrow().Table.from_batches([batch]).filter(condition).combine_chunks()
+        found = table.to_batches()
+        if not found:
+            return []
+        [batch] = found
+    names = batch.schema.names
+    columns = [_values(batch.column(number)) for number in range(len(names))]
+    if not columns:
+        return [{} for _ in range(batch.num_rows)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: Any) -> list[Any]:
+    types = pyarrow().types
+    kind = column.type
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    is_number = is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+    if not is_number or types.is_float16(kind.value_type) or column.null_count or column.values.null_count:
+        listed: list[Any] = column.to_pylist()
+        return listed
+    values = column.values.to_numpy(zero_copy_only=False)
+    bounds = column.offsets.to_numpy().tolist()
+    return [values[low:high] for low, high in pairwise(bounds)]
+
+
+def check_columns(wanted: Sequence[str] | None, names: Sequence[str], where: str) -> None:
+    """Refuse columns that a file does not have."""
+    missing = [name for name in wanted or () if name not in names]
+    if missing:
+        raise ConfigError(
+            f"{where} has no column {', '.join(map(repr, missing))}: it has {', '.join(names)}", path=where
+        )
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Turn what Arrow says of a broken file into an error that names it."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (pyarrow().ArrowException, OSError, ValueError) as error:
+        raise CorruptShardError(f"{where} cannot be read: {error}", path=where) from error

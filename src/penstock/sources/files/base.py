@@ -1,0 +1,82 @@
+"""What sources of files share: names, what stores tell of them, fingerprints."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.files.found import FoundFile, FoundFiles, find_files, fingerprint_of, same_place, unique_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.scan.patterns import Given
+    from penstock.sources.iterators import SampleIterator
+
+
+class FileShardedSource(ShardedSource):
+    """Files, each of them a shard. They are read in order, in this process, without a cache."""
+
+    format: str | None = None  # of the files that are looked for in folders
+
+    def __init__(self, data_files: Given | FoundFiles, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._files: list[FoundFile] = (
+            list(data_files)
+            if isinstance(data_files, FoundFiles)
+            else find_files(data_files, storage_options, self.format)
+        )
+        self._names = unique_names(self._files)
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The files, by the paths or URLs that they were named with or found under."""
+        return self._names
+
+    def shard_number(self, shard_name: str) -> int:
+        """Give the place of a file among all; any way of writing its path will do."""
+        number = self._numbers.get(shard_name)
+        return self._places.get(same_place(shard_name), -1) if number is None else number
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {same_place(name): number for number, name in reversed(list(enumerate(self._names)))}
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of names, sizes, version tags and times of all files, and of how they are read."""
+        return fingerprint_of(self._files, type(self).__name__, *self._settings())
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        """Give what the store tells of a file."""
+        number = self._number(shard_name)
+        file = self._files[number]
+        return ShardInfo(
+            number, self._names[number], self._num_rows(number), file.info.num_bytes, file.url, file.info.etag
+        )
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a file at a row."""
+        return self._open(self._number(shard_name), row)
+
+    def _number(self, shard_name: str) -> int:
+        number = self.shard_number(shard_name)
+        if number < 0:
+            ShardedSource.shard_number(self, shard_name)  # which says what there is
+            raise ConfigError(f"the source has no shard {shard_name!r}")
+        return number
+
+    def _num_rows(self, number: int) -> int | None:  # noqa: ARG002
+        """Count the rows of a file, if that takes no reading of it."""
+        return None
+
+    def _settings(self) -> tuple[object, ...]:
+        """Give all that samples depend on beside the files."""
+        return ()
+
+    @abstractmethod
+    def _open(self, number: int, row: int) -> SampleIterator:
+        """Open a file at a row."""

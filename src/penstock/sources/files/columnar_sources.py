@@ -1,0 +1,178 @@
+"""Sources of Parquet and Arrow files."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from penstock.extras import require
+from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.sources.files.arrow_rows import BatchIterator, StoredFile, check_columns, naming, samples_of
+from penstock.sources.files.base import FileShardedSource
+from penstock.sources.iterators import check_row
+from penstock.sources.worker_threads import WorkerThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from penstock.scan.patterns import Given
+    from penstock.sources.files.found import FoundFiles
+    from penstock.sources.iterators import SampleIterator
+    from penstock.types import Sample
+
+_BATCH_ROWS = 1024
+_TAIL_BYTES = 64 << 10
+_FOOTERS_AT_ONCE = 16
+_ARROW_MAGIC = b"ARROW1"
+
+
+class ParquetShardedSource(FileShardedSource):
+    """Parquet files, each of them a shard. Lists of numbers come as arrays.
+
+    A row is found by the footer: row groups before it are not read. The length is known from the footers.
+
+    Args:
+        data_files: A path or URL, a glob, a folder, or a list of them.
+        storage_options: Credentials and settings of the store.
+        columns: Read these columns only. One that a file does not have is an error, before any data is read.
+        filter: A condition of `pyarrow.compute`, such as `pc.field("score") > 0.5`. Rows are numbered as they are
+            stored; the length is not known then.
+    """
+
+    format = "parquet"
+
+    def __init__(
+        self,
+        data_files: Given | FoundFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,  # noqa: A002
+    ) -> None:
+        self._columns = None if columns is None else list(columns)
+        self._filter = filter
+        self._footers: dict[int, Any] = {}
+        super().__init__(data_files, storage_options)
+
+    def shard_lengths(self) -> list[int] | None:
+        """Give the rows of all files, from their footers, which are read many at a time."""
+        if self._filter is not None:
+            return None
+        missing = [number for number in range(len(self._files)) if number not in self._footers]
+        if len(missing) > 1:
+            threads = WorkerThreads(min(_FOOTERS_AT_ONCE, len(missing)), "penstock-footer")
+            try:
+                for future in [threads.submit(self._footer, number) for number in missing]:
+                    future.result()
+            finally:
+                threads.shutdown()
+        return [self._footer(number).num_rows for number in range(len(self._files))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_footers": {}}
+
+    def _settings(self) -> tuple[object, ...]:
+        return self._columns, None if self._filter is None else str(self._filter)
+
+    def _num_rows(self, number: int) -> int | None:
+        return None if self._filter is not None else int(self._footer(number).num_rows)
+
+    def _open(self, number: int, row: int) -> SampleIterator:
+        footer = self._footer(number)
+        name = self._files[number].url
+        check_row(name, row, footer.num_rows)
+        check_columns(self._columns, footer.schema.to_arrow_schema().names, name)
+        return BatchIterator(partial(self._batches, number), row)
+
+    def _footer(self, number: int) -> Any:
+        if number not in self._footers:
+            parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
+            file = self._files[number]
+            opened = file.open()
+            with naming(file.url):
+                opened.fetch_tail(_TAIL_BYTES)
+                self._footers[number] = parquet.read_metadata(StoredFile(opened))
+        return self._footers[number]
+
+    def _batches(self, number: int, row: int) -> Iterator[tuple[list[Sample], int]]:
+        parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
+        footer, file = self._footer(number), self._files[number]
+        wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
+        ends = list(accumulate(footer.row_group(group).num_rows for group in range(footer.num_row_groups)))
+        stored = StoredFile(file.open())
+        with naming(file.url), parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
+            for group, end in enumerate(ends):
+                if end <= row:
+                    continue
+                skip = max(0, row - (end - footer.row_group(group).num_rows))
+                for batch in reader.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
+                    if skip >= batch.num_rows:
+                        skip -= batch.num_rows
+                        continue
+                    yield self._samples(batch.slice(skip)), batch.num_rows - skip
+                    skip = 0
+
+    def _filtered(self, footer: Any) -> list[str]:
+        """Give the columns that the condition may need and nobody asked for."""
+        if self._filter is None:
+            return []
+        text = str(self._filter)
+        return [name for name in footer.schema.to_arrow_schema().names if name in text and name not in self._columns]  # type: ignore[operator]
+
+    def _samples(self, batch: Any) -> list[Sample]:
+        samples = samples_of(batch, self._filter)
+        if self._filter is None or self._columns is None:
+            return samples
+        return [{name: sample[name] for name in self._columns} for sample in samples]
+
+
+class ArrowShardedSource(FileShardedSource):
+    """Arrow files, of the file format or the stream format, as `datasets` writes them. Lists of numbers come as arrays.
+
+    Args:
+        data_files: A path or URL, a glob, a folder, or a list of them.
+        storage_options: Credentials and settings of the store.
+        columns: Read these columns only. One that a file does not have is an error, before any data is read.
+    """
+
+    format = "arrow"
+
+    def __init__(
+        self,
+        data_files: Given | FoundFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self._columns = None if columns is None else list(columns)
+        super().__init__(data_files, storage_options)
+
+    def _settings(self) -> tuple[object, ...]:
+        return (self._columns,)
+
+    def _open(self, number: int, row: int) -> SampleIterator:
+        check_row(self._files[number].url, row, None)
+        return BatchIterator(partial(self._batches, number), row)
+
+    def _batches(self, number: int, row: int) -> Iterator[tuple[list[Sample], int]]:
+        file = self._files[number]
+        opened = file.open()
+        ipc = pyarrow().ipc
+        seen = 0
+        with naming(file.url):
+            is_file = opened.read(0, min(len(_ARROW_MAGIC), opened.num_bytes)) == _ARROW_MAGIC
+            reader = ipc.open_file(StoredFile(opened)) if is_file else ipc.open_stream(StoredFile(opened))
+            check_columns(self._columns, reader.schema.names, file.url)
+            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+            for batch in batches:
+                for begin in range(0, batch.num_rows, _BATCH_ROWS):
+                    part = batch.slice(begin, _BATCH_ROWS)
+                    seen += part.num_rows
+                    if seen <= row:
+                        continue
+                    part = part.slice(max(0, part.num_rows - (seen - row)))
+                    if self._columns is not None:
+                        part = part.select(self._columns)
+                    yield samples_of(part), part.num_rows
+        check_row(file.url, row, max(row, 0) if row <= seen else seen)

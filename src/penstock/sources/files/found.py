@@ -1,0 +1,110 @@
+"""The files that a user means: names, globs, folders and lists of them, in any store."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.proxied import open_proxied
+from penstock.errors import ConfigError
+from penstock.order.keys import fold
+from penstock.scan.detect import known_suffixes
+from penstock.scan.listing import Lister
+from penstock.scan.objects import ScannedObject
+from penstock.scan.patterns import find_source, is_list, split_suffix
+from penstock.storage.base import shown_url, url_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.scan.patterns import Given
+    from penstock.storage.base import ObjectInfo, Store
+
+_MORE_SUFFIXES = (".json",)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """One file: its name as users see it, and where it is."""
+
+    url: str
+    store: Store
+    info: ObjectInfo
+
+    @property
+    def compression(self) -> str | None:
+        """How it is compressed, if its name says so."""
+        return split_suffix(self.info.key)[1]
+
+    def open(self) -> ScannedObject:
+        """Open it, as it was when it was found; if it has changed since, reading is an error."""
+        return ScannedObject(self.store, self.info, self.compression)
+
+
+class FoundFiles(tuple[FoundFile, ...]):
+    """Files that were found already: sources take them in place of names."""
+
+    __slots__ = ()
+
+
+def find_files(
+    data_files: Given, storage_options: Mapping[str, Any] | None = None, wanted: str | None = None
+) -> list[FoundFile]:
+    """Find files in the order in which they are named, those of a glob or folder sorted, and each as often as named."""
+    each = [os.fspath(one) for one in data_files] if is_list(data_files) else [os.fspath(data_files)]  # type: ignore[arg-type,union-attr]
+    if not each or not all(each):
+        raise ConfigError("data_files= names no file: give a path, a URL, a glob, or a list of them")
+    stores: dict[str, Store] = {}
+    found: list[FoundFile] = []
+    for given in each:
+        source = find_source(given, (*known_suffixes(), *_MORE_SUFFIXES))
+        if source.root not in stores:
+            stores[source.root] = open_proxied(source.root, storage_options)
+        store = stores[source.root]
+        infos = Lister(store, source.root).find(source.patterns, wanted)
+        found += [FoundFile(_join(source.root, info.key), store, info) for info in infos if info.num_bytes]
+    if not found:
+        raise ConfigError(f"all files of {', '.join(map(shown_url, each))} are empty")
+    return found
+
+
+def expand_data_files(data_files: Given, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+    """List the files that names, globs and folders mean, in the order in which they are named.
+
+    Args:
+        data_files: A path or URL, a glob (`*` stays within a folder, `**/` goes into folders), a folder, or a list.
+        storage_options: Credentials and settings of the store.
+    """
+    return [file.url for file in find_files(data_files, storage_options)]
+
+
+def unique_names(files: Sequence[FoundFile]) -> list[str]:
+    """Give each file a name of its own: its URL, and a number where it was named several times."""
+    counts: dict[str, int] = {}
+    names = []
+    for file in files:
+        counts[file.url] = count = counts.get(file.url, 0) + 1
+        names.append(file.url if count == 1 else f"{file.url}#{count}")
+    return names
+
+
+def fingerprint_of(files: Sequence[FoundFile], *settings: object) -> str:
+    """Hash what files are, as far as their stores tell, and how they are read."""
+    told = [(file.url, file.info.num_bytes, file.info.etag, file.info.modified_ns) for file in files]
+    return f"files-{fold(repr(told), repr(settings)):016x}"
+
+
+def same_place(name: str) -> str:
+    """Give a name in one form, for those who name a file in another way than they named it first."""
+    if url_scheme(name) == "file":
+        name = name.partition(":")[2]
+        name = f"/{name.lstrip('/')}"
+    # Links are not followed: two names of one file are two files, if they were named so.
+    return os.path.abspath(name) if url_scheme(name) is None else name  # noqa: PTH100
+
+
+def _join(root: str, key: str) -> str:
+    if root == ".":
+        return key
+    return f"{root.rstrip('/')}/{key}"

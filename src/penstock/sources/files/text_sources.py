@@ -1,0 +1,224 @@
+"""Sources of files of lines: JSON, CSV and plain text."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, get_args
+
+from penstock.errors import ConfigError, CorruptShardError
+from penstock.formats.lines.csv import CSVParser
+from penstock.formats.lines.csv_rows import IrregularRowFinder, split_rows
+from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.jsonl import JSONParser
+from penstock.formats.lines.reader import BadRow
+from penstock.formats.lines.text import COLUMN, TextParser
+from penstock.sources.files.base import FileShardedSource
+from penstock.sources.files.json_values import first_character, iterate_values
+from penstock.sources.files.lines import LineIterator, OnError, content_from
+from penstock.sources.iterators import RowIterator, check_row, in_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from penstock.formats.lines.reader import RowParser
+    from penstock.scan.patterns import Given
+    from penstock.sources.files.found import FoundFile, FoundFiles
+    from penstock.sources.iterators import SampleIterator
+    from penstock.types import Columns, Sample
+
+
+class JsonShardedSource(FileShardedSource):
+    """Files of JSON: one object a line, or one array of objects, which is not read whole. Compressed ones, too.
+
+    Args:
+        data_files: A path or URL, a glob, a folder, or a list of them.
+        storage_options: Credentials and settings of the store.
+        jsonl: Lines or an array: by default what the first character of a file says. False also reads objects that
+            are written over several lines.
+        columns: Keep these keys only.
+        on_error: `"raise"` or `"skip"` for lines that are no JSON objects.
+    """
+
+    format = "jsonl"
+
+    def __init__(
+        self,
+        data_files: Given | FoundFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        jsonl: bool = True,
+        *,
+        columns: Sequence[str] | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
+        self._jsonl, self._on_error = jsonl, _check_policy(on_error)
+        self._columns = None if columns is None else tuple(columns)
+        super().__init__(data_files, storage_options)
+
+    def _settings(self) -> tuple[object, ...]:
+        return self._jsonl, self._columns, self._on_error
+
+    def _open(self, number: int, row: int) -> SampleIterator:
+        file = self._files[number]
+        check_row(file.url, row, None)
+        first, _ = first_character(content_from(file, 0))
+        if self._jsonl and first != "[":
+            parser = JSONParser((), self._columns)
+            return LineIterator(
+                file,
+                partial(LineFinder, skips_blank=True),
+                lambda _: parser,
+                on_error=self._on_error,
+                row=row,
+                parse_block=_parse_lines if self._columns is None else None,
+            )
+        return RowIterator(partial(_read_values, file, self._columns), row)
+
+
+class CsvShardedSource(FileShardedSource):
+    """Files of CSV with a header line. Quoted fields may hold anything, newlines as they are stored.
+
+    Args:
+        data_files: A path or URL, a glob, a folder, or a list of them.
+        storage_options: Credentials and settings of the store.
+        delimiter: What separates fields: `"\\t"` for TSV.
+        columns: Keep these columns only.
+        types: Types of columns that are not text: `"int"`, `"float"`, `"bool"` or `"json"`.
+        on_error: `"raise"` or `"skip"` for rows with too many or too few fields.
+    """
+
+    format = "csv_file"
+
+    def __init__(
+        self,
+        data_files: Given | FoundFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        delimiter: str = ",",
+        *,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, str] | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
+        if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii():
+            raise ConfigError(f"delimiter={delimiter!r} is not one ASCII character")
+        if delimiter == "\t":
+            self.format = "tsv_file"
+        self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), _check_policy(on_error)
+        self._columns = None if columns is None else tuple(columns)
+        super().__init__(data_files, storage_options)
+
+    def _settings(self) -> tuple[object, ...]:
+        return self._delimiter, self._columns, self._types, self._on_error
+
+    def _open(self, number: int, row: int) -> SampleIterator:
+        file = self._files[number]
+        return LineIterator(
+            file,
+            partial(IrregularRowFinder, self._delimiter),
+            partial(self._parser, file.url),
+            has_header=True,
+            on_error=self._on_error,
+            row=row,
+        )
+
+    def _parser(self, name: str, header: bytes | None) -> RowParser[Any]:
+        try:
+            [names] = split_rows([header or b""], self._delimiter) if header else [[]]
+        except BadRow as error:
+            raise CorruptShardError(f"{name} has a header that cannot be read: {error}", path=name) from error
+        names = [names[0].removeprefix("\ufeff"), *names[1:]] if names else names
+        for wanted in (*(self._columns or ()), *self._types):
+            if wanted not in names:
+                raise ConfigError(f"{name} has no column {wanted!r}: it has {', '.join(names)}", path=name)
+        types = tuple((each, self._types.get(each, "str")) for each in names)
+        return CSVParser(self._delimiter, types, self._columns)
+
+
+class TextShardedSource(FileShardedSource):
+    """Files of plain text, UTF-8: each line a sample, blank ones too, without what ends it.
+
+    Args:
+        data_files: A path or URL, a glob, a folder, or a list of them.
+        storage_options: Credentials and settings of the store.
+        text_field: The field of samples that holds the line.
+        on_error: `"raise"` or `"skip"` for lines that are not UTF-8.
+    """
+
+    format = "text"
+
+    def __init__(
+        self,
+        data_files: Given | FoundFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        text_field: str = COLUMN,
+        *,
+        on_error: OnError = "raise",
+    ) -> None:
+        self._text_field, self._on_error = text_field, _check_policy(on_error)
+        super().__init__(data_files, storage_options)
+
+    def _settings(self) -> tuple[object, ...]:
+        return self._text_field, self._on_error
+
+    def _open(self, number: int, row: int) -> SampleIterator:
+        parser = _NamedText(self._text_field)
+        return LineIterator(
+            self._files[number],
+            partial(LineFinder, skips_blank=False),
+            lambda _: parser,
+            on_error=self._on_error,
+            row=row,
+        )
+
+
+class _NamedText:
+    """Lines of text under another name."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._parser = name, TextParser()
+
+    def parse(self, rows: Sequence[bytes]) -> list[str]:
+        return self._parser.parse(rows)
+
+    def samples(self, parsed: list[str]) -> list[Sample]:
+        return [{self._name: text} for text in parsed]
+
+    def columns(self, parsed: list[str], begin: int = 0, end: int | None = None) -> Columns:
+        return {self._name: parsed[begin:end]}
+
+
+def _parse_lines(data: bytes, num_rows: int) -> list[Sample] | None:
+    """Parse lines of JSON together; None if the quick parser is not there, or does not find an object for each row."""
+    decoder = _decoder()
+    if decoder is None:
+        return None
+    try:
+        samples: list[Any] = decoder.decode_lines(data)
+    except (ValueError, RecursionError):
+        return None
+    return samples if len(samples) == num_rows and set(map(type, samples)) <= {dict} else None
+
+
+@cache
+def _decoder() -> Any:
+    try:
+        from msgspec.json import Decoder
+    except ImportError:
+        return None
+    return Decoder()
+
+
+def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> Iterator[list[Sample]]:
+    values = iterate_values(content_from(file, 0), file.url)
+    skipped = sum(1 for _ in islice(values, row))
+    check_row(file.url, row, row if skipped == row else skipped)
+    if columns is None:
+        return in_chunks(values)
+    chosen = ({name: value[name] for name in columns if name in value} for value in values)
+    return in_chunks(chain(chosen))
+
+
+def _check_policy(on_error: OnError) -> OnError:
+    if on_error not in get_args(OnError):
+        raise ConfigError(f"on_error={on_error!r} is unknown: use raise or skip")
+    return on_error

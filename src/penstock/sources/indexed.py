@@ -1,0 +1,48 @@
+"""A `ShardedSource` whose rows can be read in any order, as a source of a `StreamingDataset`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+from penstock.reading.source import FunctionReader, OpenShard, Source
+
+if TYPE_CHECKING:
+    from penstock.formats.base import Rows
+    from penstock.sources.base import ShardedSource
+    from penstock.types import Sample
+
+
+class IndexedSource(Source):
+    """The shards of a source that knows its lengths and reads any rows; give it to a `Stream` as `source=`."""
+
+    def __init__(self, source: ShardedSource) -> None:
+        lengths = source.shard_lengths()
+        if lengths is None or not source.has_random_rows:
+            raise ConfigError(
+                f"{type(source).__name__} cannot read its rows in any order: shuffle it through a buffer,"
+                " shuffle_buffer_size=, or write it as a dataset first"
+            )
+        super().__init__(lengths)
+        self._source, self._names = source, list(source.shard_names)
+
+    def open(self, shard: int) -> OpenShard:
+        """Open a shard."""
+        length = int(self.spans.starts[shard + 1] - self.spans.starts[shard])
+        return OpenShard(_Reader(self._source, self._names[shard], length))
+
+    def describe_shard(self, shard: int) -> str:
+        """Give the name of the shard."""
+        return self._names[shard]
+
+
+class _Reader(FunctionReader):
+    """Rows of one shard, many at a time."""
+
+    def __init__(self, source: ShardedSource, name: str, num_rows: int) -> None:
+        super().__init__(num_rows, lambda row: source.read_rows(name, [row])[0])
+        self._source, self._name = source, name
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        return self._source.read_rows(self._name, [int(row) for row in rows])

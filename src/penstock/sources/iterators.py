@@ -1,0 +1,254 @@
+"""Samples one after the other, from a position that can be saved and gone back to.
+
+Whatever gives samples (a file, a transform, a mix) reads them in chunks and says where a chunk begins. The base class
+does the rest: it hands samples out singly or many at a time, and knows the exact position after the one given last.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ResumeError, SampleIndexError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from penstock.types import Sample
+
+    # Opens something at a row, and gives its samples from there on, some at a time.
+    OpenRows = Callable[[int], Iterator[list[Sample]]]
+    OpenShardAt = Callable[[int], "SampleIterator"]
+
+State = dict[str, Any]
+
+_CHUNK = 32  # samples may be large
+
+
+class SampleIterator(ABC):
+    """Gives samples, and has the position after the one that it gave last as a small state of plain values.
+
+    Use it like any iterator, or take many samples at once with `take`, which costs less per sample. A derived class
+    says how the next chunk is read, where it begins, and how to go there.
+    """
+
+    def __init__(self) -> None:
+        self._chunk: Sequence[Sample] = ()
+        self._given = 0  # of the chunk
+        self._chunk_start: State | None = None  # where the chunk began
+        self._failure: Exception | None = None
+
+    def __iter__(self) -> SampleIterator:
+        return self
+
+    def __next__(self) -> Sample:
+        if self._given == len(self._chunk) and not self._next_chunk():
+            raise StopIteration
+        sample = self._chunk[self._given]
+        self._given += 1
+        return sample
+
+    def take(self, count: int) -> list[Sample]:
+        """Give so many samples; fewer only where the samples end, or before an error, which the next call raises."""
+        samples: list[Sample] = []
+        while len(samples) < count:
+            if self._given == len(self._chunk):
+                try:
+                    if not self._next_chunk():
+                        break
+                except Exception:
+                    if not samples:
+                        raise
+                    break
+            part = self._chunk[self._given : self._given + count - len(samples)]
+            samples += part
+            self._given += len(part)
+        return samples
+
+    def skip(self, count: int) -> int:
+        """Pass over so many samples; gives how many there were, fewer only where the samples end."""
+        skipped = len(self.take(count))
+        if skipped < count and self._failure is not None:
+            raise self._failure
+        return skipped
+
+    def read(self) -> list[Sample]:
+        """Give the samples that are at hand, or the next chunk; nothing where the samples end."""
+        if self._given == len(self._chunk) and not self._next_chunk():
+            return []
+        samples = list(self._chunk[self._given :])
+        self._given = len(self._chunk)
+        return samples
+
+    def state_dict(self) -> State:
+        """Describe the position after the sample given last, as plain JSON values."""
+        if self._given == len(self._chunk) or self._chunk_start is None:
+            return self._position()
+        return self._after(self._chunk_start, self._given)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
+        position = dict(state)
+        given = _count(position.pop("given", 0))
+        self._chunk, self._given, self._chunk_start, self._failure = (), 0, None, None
+        self._seek(position)
+        if given and self.skip(given) < given:
+            raise ResumeError(f"the state is {given} samples past {position}, where the samples end: the data changed")
+
+    def close(self) -> None:  # noqa: B027
+        """Close what is open; the iterator is of no use afterwards."""
+
+    def _next_chunk(self) -> bool:
+        if self._failure is not None:  # a generator that has failed would say that it is at its end
+            raise self._failure
+        start = self._position()
+        try:
+            chunk = self._read_chunk()
+        except Exception as error:
+            self._failure = error
+            raise
+        self._chunk, self._given, self._chunk_start = chunk, 0, start
+        return len(chunk) > 0
+
+    def _after(self, position: State, given: int) -> State:
+        """Describe the position some samples after the beginning of a chunk."""
+        return {**position, "given": given}
+
+    @abstractmethod
+    def _read_chunk(self) -> Sequence[Sample]:
+        """Read the next samples, as many as it is good to read at once; nothing where the samples end."""
+
+    @abstractmethod
+    def _position(self) -> State:
+        """Say where the next chunk begins."""
+
+    @abstractmethod
+    def _seek(self, position: State) -> None:
+        """Go to where a chunk may begin."""
+
+
+class RowIterator(SampleIterator):
+    """Rows of a shard, each a sample: the position is the number of the next row."""
+
+    def __init__(self, open_rows: OpenRows, row: int = 0) -> None:
+        super().__init__()
+        self._open_rows, self._row = open_rows, row
+        self._chunks: Iterator[list[Sample]] | None = None
+
+    def close(self) -> None:
+        """Close the shard."""
+        chunks, self._chunks = self._chunks, iter(())
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+    def _read_chunk(self) -> Sequence[Sample]:
+        if self._chunks is None:
+            self._chunks = self._open_rows(self._row)
+        chunk = next((chunk for chunk in self._chunks if chunk), [])
+        self._row += len(chunk)
+        return chunk
+
+    def _position(self) -> State:
+        return {"row": self._row}
+
+    def _after(self, position: State, given: int) -> State:
+        return {"row": position["row"] + given}
+
+    def _seek(self, position: State) -> None:
+        self.close()
+        self._row, self._chunks = _count(position.get("row")), None
+
+
+class ChainIterator(SampleIterator):
+    """Shards one after the other: the position is the number of the shard, and the position in it.
+
+    Args:
+        names: The shards, in the order in which they are read.
+        open_shard: Opens one.
+        first: The number of the first shard to read.
+        row: The row where it begins.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        open_shard: Callable[[str, int], SampleIterator],
+        *,
+        first: int = 0,
+        row: int = 0,
+    ) -> None:
+        super().__init__()
+        self._names, self._open_shard = names, open_shard
+        self._number, self._first_row = first, row
+        self._shard: SampleIterator | None = None
+
+    def close(self) -> None:
+        """Close the open shard."""
+        if self._shard is not None:
+            self._shard.close()
+        self._number, self._shard = len(self._names), None
+
+    def _read_chunk(self) -> Sequence[Sample]:
+        while self._number < len(self._names):
+            if self._shard is None:
+                self._shard = self._open_shard(self._names[self._number], self._first_row)
+            chunk = self._shard.read()
+            if chunk:
+                return chunk
+            self._shard.close()
+            self._number, self._first_row, self._shard = self._number + 1, 0, None
+        return ()
+
+    def _position(self) -> State:
+        if self._shard is None:
+            inner: State = {"row": self._first_row} if self._first_row else {}
+        else:
+            inner = self._shard.state_dict()
+        name = self._names[self._number] if self._number < len(self._names) else None
+        return {"shard": self._number, "name": name, "inner": inner}
+
+    def _seek(self, position: State) -> None:
+        if self._shard is not None:
+            self._shard.close()
+        number = _count(position.get("shard"))
+        name = self._names[number] if number < len(self._names) else None
+        if number > len(self._names) or position.get("name") != name:
+            raise ResumeError(
+                f"the state is at shard {number}, {position.get('name')!r}, which is {name!r} here: the state is of a"
+                " source with other shards"
+            )
+        self._number, self._first_row, self._shard = number, 0, None
+        if name is not None and position["inner"]:
+            self._shard = self._open_shard(name, 0)
+            self._shard.load_state_dict(position["inner"])
+
+
+def in_chunks(samples: Iterable[Sample], size: int = _CHUNK) -> Iterator[list[Sample]]:
+    """Give samples some at a time; an error comes after the samples before it."""
+    iterator = iter(samples)
+    while True:
+        chunk: list[Sample] = []
+        try:
+            chunk.extend(islice(iterator, size))
+        except Exception:
+            if chunk:  # what was read before is not lost
+                yield chunk
+            raise
+        if not chunk:
+            return
+        yield chunk
+
+
+def check_row(name: str, row: int, num_rows: int | None) -> None:
+    """Refuse a row that a shard does not have; the one after the last is fine, and has nothing after it."""
+    if row < 0 or (num_rows is not None and row > num_rows):
+        known = "" if num_rows is None else f": it has {num_rows} rows"
+        raise SampleIndexError(f"row {row} of shard {name!r} does not exist{known}", shard=name, row=row)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ResumeError(f"the state has {value!r} where a count belongs: load a state_dict as it was saved")
+    return value

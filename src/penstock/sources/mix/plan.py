@@ -1,0 +1,123 @@
+"""Which source of a mix is next, and where sources leave it: arithmetic, without a sample.
+
+A phase is the time between two sources leaving. In each, shares are those of the sources that are left, and exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.order.keys import fold
+from penstock.order.quota import QuotaMix, exact_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.types import Int64Array
+
+    Segments = Sequence[tuple[int, tuple[Fraction, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """From where on a mix consists of which sources; what each had given before; and the mix itself."""
+
+    start: int
+    sources: tuple[int, ...]
+    before: tuple[int, ...]  # of all sources, also of those that have left
+    mix: QuotaMix
+
+    def labels(self, position: int, count: int) -> Int64Array:
+        """Give the source of each of some positions in a row."""
+        labels = self.mix.labels(position - self.start, count)
+        return labels if len(self.sources) == len(self.before) else _as_array(self.sources)[labels]
+
+    def taken(self, position: int) -> list[int]:
+        """Count what each source has given before a position."""
+        taken = list(self.before)
+        for source, count in zip(self.sources, self.mix.taken(position - self.start), strict=True):
+            taken[source] += count
+        return taken
+
+
+def first_phase(segments: Segments, seed: int) -> Phase | None:
+    """Begin with all sources."""
+    count = len(segments[0][1])
+    return make_phase(segments, 0, range(count), (0,) * count, seed)
+
+
+def phase_without(phase: Phase, segments: Segments, position: int, source: int, seed: int) -> Phase | None:
+    """Go on from a position without one more source; None if nobody with a weight is left."""
+    return make_phase(
+        segments,
+        position,
+        tuple(each for each in phase.sources if each != source),
+        tuple(phase.taken(position)),
+        seed,
+    )
+
+
+def make_phase(
+    segments: Segments,
+    start: int,
+    sources: Sequence[int],
+    before: Sequence[int],
+    seed: int,
+    owed: Sequence[Fraction] | None = None,
+) -> Phase | None:
+    """Mix some sources from a position on; None if none of them has a weight from there on.
+
+    `owed` is what all sources should have given before, and have not.
+    """
+    later = [(max(0, at - start), shares) for at, shares in segments]
+    first = max(number for number, (at, _) in enumerate(later) if at == 0)
+    kept = []
+    for at, shares in later[first:]:
+        among = [shares[source] for source in sources]
+        if not sum(among):  # where nobody who is left has a weight, all who are left have the same
+            among = [Fraction(int(any(others[source] for _, others in later[first:]))) for source in sources]
+        if not sum(among):
+            return None
+        kept.append((at, exact_shares(among)))
+    due = None if owed is None else [owed[source] for source in sources]
+    mix = QuotaMix(kept, key=fold("mix", seed, start), before=due)
+    return Phase(start, tuple(sources), tuple(before), mix)
+
+
+def find_end(phase: Phase, totals: Sequence[int | None]) -> tuple[int, int] | None:
+    """Find where the first source has nothing more to give though it is its turn: the position, and the source."""
+    found: tuple[int, int] | None = None
+    for source in phase.sources:
+        total = totals[source]
+        if total is None:
+            continue
+        end = _turn_after(phase, source, total)
+        if end is not None and (found is None or end < found[0]):
+            found = end, source
+    return found
+
+
+def _turn_after(phase: Phase, source: int, total: int) -> int | None:
+    """Give the position at which a source would give its sample number `total`, if it ever comes to that."""
+    place = phase.sources.index(source)
+    needed = total - phase.before[source]
+    position = phase.mix.first_after(place, needed)
+    if position is None:
+        return None
+    # Its share reaches that much there, and it has given it then, or does so at one of the turns before.
+    low, high = 0, position
+    while low < high:
+        middle = (low + high) // 2
+        if phase.mix.taken(middle)[place] > needed:
+            high = middle
+        else:
+            low = middle + 1
+    return phase.start + low - 1
+
+
+def _as_array(sources: tuple[int, ...]) -> Int64Array:
+    return np.array(sources, np.int64)

@@ -1,0 +1,310 @@
+"""`MixedShardedSource`: several sources, each giving its exact share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from penstock.errors import ConfigError, MissingColumnError
+from penstock.order.keys import fold
+from penstock.order.quota import exact_shares
+from penstock.sources.base import ShardedSource
+from penstock.sources.iterators import SampleIterator, State, check_row
+from penstock.sources.mix.feeds import Feed
+from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
+from penstock.units import check_whole
+
+if TYPE_CHECKING:
+    from penstock.sources.mix.plan import Phase, Segments
+    from penstock.sources.mix.weights import WeightScheduler
+    from penstock.types import Sample
+
+StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
+
+SOURCE_FIELD = "__source__"
+_SAMPLES_AT_ONCE = 256
+_OWED = 10**9  # what is owed to sources when weights follow tokens is kept in this part of a sample
+
+
+class MixedShardedSource(ShardedSource):
+    """Several sources, mixed by weights: of the first n samples, each gives its share of n, off by less than one.
+
+    That holds for every n and any weights; with `all_exhausted`, counted anew where a source has left. Samples get the
+    name of their source as `__source__`. It has one shard, `mixed`, which opens at any row without reading what comes
+    before it if all sources know their lengths.
+
+    Args:
+        sources: The sources by name.
+        weights: Their weights by name, which need not add up to 1; by default all the same.
+        block_size: With weights that change gradually, or with tokens: for how many samples they stay the same.
+        seed: Decides between sources that could equally well be next, and the order of shards from the second epoch
+            of a source on.
+        stop_strategy: `"restart"` reads a source again when it ends, and never ends itself; `"first_exhausted"` ends
+            when it is the turn of a source that has nothing left; `"all_exhausted"` goes on without that source until
+            nobody is left, so that every sample comes once.
+        weight_scheduler: Weights that change in the course of the run, instead of `weights`.
+        epochs: How often a source is read at most, for all or by name. By default once, or with `"restart"` without
+            end. With `"restart"`, a source that has been read so often leaves.
+        token_field: Where tokens are counted, if the scheduler counts them.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, ShardedSource],
+        weights: Mapping[str, float] | None = None,
+        block_size: int = 1000,
+        seed: int | None = None,
+        stop_strategy: StopStrategy = "restart",
+        weight_scheduler: WeightScheduler | None = None,
+        *,
+        epochs: int | Mapping[str, int | None] | None = None,
+        token_field: str = "input_ids",  # noqa: S107
+    ) -> None:
+        if not isinstance(sources, Mapping) or not sources:
+            raise ConfigError("sources= of a mix is a dict of at least one source by name")
+        if stop_strategy not in get_args(StopStrategy):
+            raise ConfigError(f"stop_strategy={stop_strategy!r} is unknown: use {', '.join(get_args(StopStrategy))}")
+        check_whole("block_size", block_size, 1)
+        self._sources, self._names = dict(sources), list(sources)
+        self._seed, self._stop = int(seed or 0), stop_strategy
+        self._block_size, self._token_field = block_size, token_field
+        self._scheduler = weight_scheduler
+        self._epochs = self._read_epochs(epochs)
+        if weight_scheduler is not None:
+            if weights is not None:
+                raise ConfigError("a mix has weights= or weight_scheduler=, not both")
+            _check_names(weight_scheduler.names, self._names)
+        if weights is not None:
+            _check_names(weights, self._names)
+        self._by_tokens = weight_scheduler is not None and weight_scheduler.unit == "tokens"
+        self._segments = self._make_segments(weights)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The name of the one shard."""
+        return ("mixed",)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of all sources and settings."""
+        each = [source.fingerprint for source in self._sources.values()]
+        if None in each:
+            return None
+        points = [] if self._scheduler is None else [repr(point) for point in self._scheduler.points]
+        settings = repr((self._names, self._segments, points, self._seed, self._stop, self._epochs, self._block_size))
+        return f"mixed-{fold(*map(str, each), settings):016x}"
+
+    def shard_lengths(self) -> list[int] | None:
+        """Give the number of samples if it can be computed: all sources know theirs, and the mix ends."""
+        feeds = self._feeds()
+        totals = [feed.total() for feed in feeds]
+        is_known = all(feed.can_seek for feed in feeds)
+        if not is_known or self._by_tokens or len(self._segments) > 1:
+            return None
+        if self._stop == "first_exhausted":
+            phase = first_phase(self._segments, self._seed)
+            end = None if phase is None else find_end(phase, totals)
+            return None if end is None else [end[0]]
+        if None in totals:
+            return None
+        shares = self._segments[0][1]
+        return [sum(total or 0 for total, share in zip(totals, shares, strict=True) if share)]
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> MixedIterator:
+        """Open the mix at one of its samples."""
+        self.shard_number(shard_name)
+        samples = self._open()
+        if row and not samples.seek(row):
+            skipped = samples.skip(row)
+            check_row(shard_name, row, row if skipped == row else skipped)
+        check_row(shard_name, row, None)
+        return samples
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self._sources.values():
+            source.close()
+
+    def _open(self) -> MixedIterator:
+        scheduler = self._scheduler if self._by_tokens else None
+        return MixedIterator(
+            self._feeds(),
+            self._segments,
+            seed=self._seed,
+            stops_at_first=self._stop == "first_exhausted",
+            by_tokens=None if scheduler is None else (scheduler, self._token_field, self._block_size),
+        )
+
+    def _feeds(self) -> list[Feed]:
+        return [
+            Feed(name, source, max_epochs=self._epochs[name], seed=self._seed) for name, source in self._sources.items()
+        ]
+
+    def _read_epochs(self, epochs: int | Mapping[str, int | None] | None) -> dict[str, int | None]:
+        default = None if self._stop == "restart" else 1
+        if isinstance(epochs, Mapping):
+            _check_names(epochs, self._names, are_all_needed=False)
+            by_name = {name: epochs.get(name, default) for name in self._names}
+        else:
+            by_name = dict.fromkeys(self._names, default if epochs is None else epochs)
+        for name, count in by_name.items():
+            check_whole(f"epochs of {name!r}", count, 1)
+        return by_name
+
+    def _make_segments(self, weights: Mapping[str, float] | None) -> Segments:
+        if self._scheduler is None:
+            given = [1 if weights is None else weights[name] for name in self._names]
+            return [(0, exact_shares(given))]
+        if self._by_tokens:
+            return [(0, self._scheduler.shares(0, self._names))]
+        return self._scheduler.segments(self._names, self._block_size)
+
+
+class MixedIterator(SampleIterator):
+    """Samples of several feeds in turn. The position is the number of the sample, and where each feed is."""
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        segments: Segments,
+        *,
+        seed: int,
+        stops_at_first: bool,
+        by_tokens: tuple[WeightScheduler, str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._feeds, self._segments, self._seed = feeds, segments, seed
+        self._stops_at_first = stops_at_first
+        self._at = 0
+        self._phase: Phase | None = first_phase(segments, seed)  # None: the end
+        self._by_tokens = by_tokens
+        self._tokens = 0
+        self._owed = [Fraction(0)] * len(feeds)  # to each feed where the phase began, if weights follow tokens
+
+    def seek(self, row: int) -> bool:
+        """Go to a sample by arithmetic; tells whether that is possible. A row beyond the end is an error."""
+        if self._by_tokens is not None or not all(feed.can_seek for feed in self._feeds):
+            return False
+        totals = [feed.total() for feed in self._feeds]
+        if len(self._segments) > 1 and any(total is not None for total in totals):
+            return False
+        phase: Phase | None = self._phase
+        while phase is not None and (end := find_end(phase, totals)) is not None and end[0] < row:
+            if self._stops_at_first:
+                check_row("mixed", row, end[0])
+            following = phase_without(phase, self._segments, end[0], end[1], self._seed)
+            if following is None:
+                check_row("mixed", row, end[0])
+            phase = following
+        assert phase is not None  # noqa: S101  a mix begins with a phase, and its end is an error above
+        self._phase, self._at = phase, row
+        for feed, count in zip(self._feeds, phase.taken(row), strict=True):
+            feed.seek(count)
+        return True
+
+    def close(self) -> None:
+        """Close all feeds."""
+        for feed in self._feeds:
+            feed.close()
+
+    def _read_chunk(self) -> list[Sample]:
+        made: list[Sample] = []
+        while self._phase is not None and not made:
+            if self._by_tokens is not None:
+                self._follow_tokens(*self._by_tokens)
+            for source in self._phase.labels(self._at, self._num_at_once()).tolist():
+                feed = self._feeds[source]
+                sample = feed.next()
+                if sample is None:
+                    self._leave(source)
+                    break
+                if self._by_tokens is not None:
+                    self._tokens += _count_tokens(sample, self._by_tokens[1])
+                made.append({**sample, SOURCE_FIELD: feed.name})
+                self._at += 1
+        return made
+
+    def _num_at_once(self) -> int:
+        if self._by_tokens is None:
+            return _SAMPLES_AT_ONCE
+        return min(_SAMPLES_AT_ONCE, self._by_tokens[2] - self._at % self._by_tokens[2])
+
+    def _leave(self, source: int) -> None:
+        if self._stops_at_first or self._phase is None:
+            self._phase = None
+            return
+        self._phase = phase_without(self._phase, self._segments, self._at, source, self._seed)
+        self._owed = [Fraction(0)] * len(self._feeds)
+
+    def _follow_tokens(self, scheduler: WeightScheduler, _: str, block_size: int) -> None:
+        """Where a block begins, mix by the weights that the tokens so far call for; what is owed is not forgotten."""
+        phase = self._phase
+        if phase is None or self._at % block_size or self._at == phase.start:
+            return
+        taken, passed = phase.taken(self._at), self._at - phase.start
+        shares = dict(zip(phase.sources, exact_shares([self._segments[0][1][s] for s in phase.sources]), strict=True))
+        for source in phase.sources:
+            due = self._owed[source] + passed * shares[source] - (taken[source] - phase.before[source])
+            self._owed[source] = Fraction(round(due * _OWED), _OWED)
+        self._segments = [(0, scheduler.shares(self._tokens, [feed.name for feed in self._feeds]))]
+        self._phase = make_phase(self._segments, self._at, phase.sources, taken, self._seed, self._owed)
+
+    def _position(self) -> State:
+        phase = self._phase
+        state: State = {"at": self._at, "feeds": {feed.name: feed.state_dict() for feed in self._feeds}}
+        if phase is None:
+            return {**state, "phase": None}
+        taken = phase.taken(self._at)
+        state["phase"] = {
+            "start": phase.start,
+            "sources": [self._feeds[source].name for source in phase.sources],
+            "before": list(phase.before),
+            "taken": [taken[source] - phase.before[source] for source in phase.sources],
+        }
+        if self._by_tokens is not None:
+            state |= {
+                "tokens": self._tokens,
+                "weights": [str(share) for share in self._segments[0][1]],
+                "owed": [str(each) for each in self._owed],
+            }
+        return state
+
+    def _seek(self, position: State) -> None:
+        _check_names(position["feeds"], [feed.name for feed in self._feeds])
+        for feed in self._feeds:
+            feed.load_state_dict(position["feeds"][feed.name])
+        self._at, phase = position["at"], position["phase"]
+        if self._by_tokens is not None and phase is not None:
+            self._tokens = position["tokens"]
+            self._segments = [(0, tuple(map(Fraction, position["weights"])))]
+            self._owed = [Fraction(each) for each in position["owed"]]
+        if phase is None:
+            self._phase = None
+            return
+        numbers = {feed.name: number for number, feed in enumerate(self._feeds)}
+        sources = [numbers[name] for name in phase["sources"]]
+        owed = None if self._by_tokens is None else self._owed
+        self._phase = make_phase(self._segments, phase["start"], sources, phase["before"], self._seed, owed)
+        if self._phase is not None:
+            self._phase.mix.know(self._at - phase["start"], phase["taken"])
+
+
+def _count_tokens(sample: Sample, field: str) -> int:
+    try:
+        return len(sample[field])
+    except (KeyError, TypeError):
+        raise MissingColumnError(
+            f"the weights follow tokens, and a sample has no list of them in {field!r}: tokenize before mixing, or let"
+            " the scheduler count samples"
+        ) from None
+
+
+def _check_names(given: Any, names: Sequence[str], *, are_all_needed: bool = True) -> None:
+    unknown, missing = sorted(set(given) - set(names)), sorted(set(names) - set(given))
+    if unknown or (missing and are_all_needed):
+        raise ConfigError(
+            f"names do not fit the sources {', '.join(names)}:"
+            + (f" {', '.join(unknown)} unknown" if unknown else "")
+            + (f" {', '.join(missing)} missing" if missing and are_all_needed else "")
+        )

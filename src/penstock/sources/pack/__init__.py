@@ -1,0 +1,1 @@
+"""Tokenized documents packed into rows of one length."""

@@ -1,0 +1,221 @@
+"""Packs the documents of an iterator into rows, group by group."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from penstock.order.keys import fold, permutation
+from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
+from penstock.sources.pack.pieces import Pieces, best_fit, cut_into_rows, pool
+from penstock.sources.pack.rows import RowOptions, make_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from penstock.types import Int64Array, Sample
+
+PackStrategy = Literal["greedy", "pool", "first_fit"]
+
+_ROWS_AT_ONCE = 64
+_DOCUMENTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PackStats:
+    """What became of all tokens so far: `tokens + eos_added + padding` is what the rows hold."""
+
+    rows: int = 0
+    documents: int = 0
+    tokens: int = 0  # of documents, in rows
+    eos_added: int = 0
+    padding: int = 0
+    documents_cut: int = 0  # in several rows, or truncated
+    documents_dropped: int = 0  # too long, or empty
+    tokens_dropped: int = 0
+
+    @property
+    def filled(self) -> float:
+        """The share of rows that is not padding."""
+        held = self.tokens + self.eos_added
+        return held / (held + self.padding) if held else 1.0
+
+    def __add__(self, other: PackStats) -> PackStats:
+        return PackStats(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """How documents are packed."""
+
+    eos_token_id: int | None
+    strategy: PackStrategy
+    num_packers: int
+    seed: int | None  # None: rows are not shuffled
+    group_rows: int
+    long_documents: LongDocuments
+    max_segments: int | None
+    rows: RowOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Documents end to end, and where their pieces go."""
+
+    columns: dict[str, npt.NDArray[Any]]
+    pieces: Pieces
+
+
+class PackedIterator(SampleIterator):
+    """Rows packed from the documents of an iterator.
+
+    The position is where a group begins, in documents and tokens of the input, and how many of its rows were given.
+    """
+
+    def __init__(self, documents: SampleIterator, options: PackOptions) -> None:
+        super().__init__()
+        self._documents, self._options = documents, options
+        self._waiting: list[Document] = []  # read, and not in a group yet
+        self._offset = 0  # tokens of the first of them that are in a group
+        self._number = 0  # of the next group
+        self._counts = PackStats()  # of all groups so far
+        self._group: _Group | None = None
+        self._next_row = 0
+        self._group_start = self._here()
+
+    def stats(self) -> PackStats:
+        """Count what became of all tokens that are in groups so far, and of those that were dropped."""
+        return self._counts
+
+    def close(self) -> None:
+        """Close the documents."""
+        self._documents.close()
+
+    def _read_chunk(self) -> Sequence[Sample]:
+        if self._group is None or self._next_row == self._group.pieces.num_rows:
+            self._group_start, self._next_row = self._here(), 0
+            self._group = self._make_group()
+            if self._group is None:
+                return ()
+        begin = self._next_row
+        self._next_row = min(begin + _ROWS_AT_ONCE, self._group.pieces.num_rows)
+        return make_rows(self._group.columns, self._group.pieces, begin, self._next_row, self._options.rows)
+
+    def _position(self) -> State:
+        if self._group is None or self._next_row == self._group.pieces.num_rows:
+            return {**self._here(), "rows": 0}
+        return {**self._group_start, "rows": self._next_row}
+
+    def _here(self) -> State:
+        """Say where the documents begin that are in no group yet."""
+        first = self._waiting[0] if self._waiting else None
+        return {
+            "input": self._documents.state_dict() if first is None else first.start,
+            "skip": 0 if first is None else first.skip,
+            "offset": self._offset,
+            "group": self._number,
+            "counts": asdict(self._counts),
+        }
+
+    def _seek(self, position: State) -> None:
+        self._documents.load_state_dict(position["input"])
+        self._waiting, self._offset, self._group = [], 0, None
+        self._number, self._counts = position["group"], PackStats(**position["counts"])
+        if position["skip"] or position["offset"]:
+            self._read_documents(skip=position["skip"])
+            self._offset = position["offset"]
+        self._group_start = self._here()
+        if position["rows"]:
+            self._group = self._make_group()
+            self._next_row = position["rows"]
+
+    def _read_documents(self, skip: int = 0) -> bool:
+        """Read some more documents; `skip` of them were dealt with before. Tells whether there were any."""
+        start = self._documents.state_dict()
+        samples = self._documents.take(_DOCUMENTS_AT_ONCE + skip)
+        options = self._options
+        self._waiting += [
+            prepare_document(
+                sample,
+                start,
+                number,
+                input_field=options.rows.input_field,
+                more_fields=options.rows.pad_values,
+                eos_token_id=options.eos_token_id,
+                seq_length=options.rows.seq_length,
+                long_documents=options.long_documents,
+            )
+            for number, sample in enumerate(samples[skip:], start=skip)
+        ]
+        return len(samples) > skip
+
+    def _make_group(self) -> _Group | None:
+        options = self._options
+        wanted = options.group_rows * options.rows.seq_length
+        total, count = -self._offset, 0
+        while True:
+            while count < len(self._waiting) and total < wanted:
+                total += self._waiting[count].length
+                count += 1
+            if total >= wanted or not self._read_documents():
+                break
+        self._number += 1
+        if not count:
+            return None
+        documents = self._waiting[:count]
+        bounds = np.cumsum([0, *(document.length for document in documents)])
+        begin = self._offset
+        end = min(int(bounds[-1]), begin + wanted) if options.strategy == "greedy" else int(bounds[-1])
+        columns = {
+            name: values[begin:end]
+            for name, values in join_documents(documents, options.rows.input_field, options.eos_token_id).items()
+        }
+        pieces = self._pack(np.unique(np.clip(bounds, begin, end)) - begin)
+        counts = self._count(documents, bounds, begin, end, pieces)
+        whole = int(np.searchsorted(bounds, end, side="right")) - 1  # documents that are in groups to their ends
+        self._waiting = self._waiting[whole:]
+        self._offset = end - int(bounds[whole])
+        self._counts += counts
+        return _Group(columns, pieces)
+
+    def _pack(self, bounds: Int64Array) -> Pieces:
+        options = self._options
+        seq_length = options.rows.seq_length
+        if options.strategy == "greedy":
+            pieces = cut_into_rows(bounds, seq_length)
+        elif options.strategy == "pool":
+            pieces = pool(bounds, seq_length, options.num_packers)
+        else:
+            pieces = best_fit(bounds, seq_length, options.max_segments)
+        if options.seed is None:
+            return pieces
+        # A last row that is not full stays the last: it is where the documents end.
+        num_shuffled = pieces.num_rows - (options.strategy == "greedy" and int(bounds[-1]) % seq_length > 0)
+        order = permutation(fold("pack", options.seed, self._number), num_shuffled)
+        return pieces.reordered(np.concatenate([order, np.arange(num_shuffled, pieces.num_rows)]))
+
+    def _count(self, documents: list[Document], bounds: Int64Array, begin: int, end: int, pieces: Pieces) -> PackStats:
+        ends = bounds[1:]
+        is_done = ends <= end
+        adds_end = np.array([not document.has_own_end for document in documents])
+        num_eos = int((adds_end & is_done & (ends > begin)).sum())
+        num_pieces = np.bincount(np.searchsorted(ends, begin + pieces.starts, side="right"), minlength=len(documents))
+        is_cut = (num_pieces > 1) | np.array([document.num_dropped > 0 for document in documents])
+        is_dropped = np.array([document.is_dropped for document in documents])
+        if begin:  # the rest of a document whose beginning is in an earlier group
+            is_cut[0] = True
+        return PackStats(
+            rows=pieces.num_rows,
+            documents=int((is_done & ~is_dropped).sum()),
+            tokens=end - begin - num_eos,
+            eos_added=num_eos,
+            padding=pieces.num_rows * self._options.rows.seq_length - (end - begin),
+            documents_cut=int((is_cut & is_done & ~is_dropped).sum()),
+            documents_dropped=int((is_done & is_dropped).sum()),
+            tokens_dropped=sum(document.num_dropped for document, done in zip(documents, is_done, strict=True) if done),
+        )

@@ -1,0 +1,182 @@
+"""Applies transforms to the samples of an iterator, in this thread or, in order, in several at a time.
+
+The position is that of the input where a chunk of it began, and how many of the results of this chunk were given.
+Going back there reads and transforms this one chunk again, and nothing before it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.errors import TransformError
+from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.transforms import BatchTransform, apply_all
+from penstock.sources.worker_threads import WorkerThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.sources.transforms import AnyTransform
+    from penstock.types import Sample
+
+    Describe = Callable[[State, int], str]  # where a sample is: that many samples after a position
+
+WorkerKind = Literal["thread", "process"]
+
+# Samples that are transformed together: few enough that going back costs little, and so that a first sample comes soon.
+_ROWS_AT_ONCE = 64
+
+
+class _Outcome:
+    """What became of some samples: the results, and the error that followed them, if there was one."""
+
+    __slots__ = ("error", "failed_at", "made")
+
+    def __init__(self, made: list[Sample], error: Exception | None = None, failed_at: int = 0) -> None:
+        self.made, self.error, self.failed_at = made, error, failed_at
+
+
+class TransformedIterator(SampleIterator):
+    """What transforms make of the samples of an iterator.
+
+    Args:
+        samples: The input.
+        transforms: Several that are not batched, or a single one that is.
+        describe: Says where a sample is, for errors.
+        num_workers: How many threads or processes transform samples; with 0, whoever asks for them does.
+        worker_kind: Threads suffice where a transform leaves Python (tokenizers, NumPy, reading); processes are for
+            work in Python itself, and need transforms that can be pickled.
+    """
+
+    def __init__(
+        self,
+        samples: SampleIterator,
+        transforms: Sequence[AnyTransform],
+        describe: Describe,
+        *,
+        num_workers: int = 0,
+        worker_kind: WorkerKind = "thread",
+    ) -> None:
+        super().__init__()
+        self._samples, self._describe = samples, describe
+        batched = transforms[0] if transforms and isinstance(transforms[0], BatchTransform) else None
+        self._rows_at_once = _ROWS_AT_ONCE if batched is None else batched.batch_size
+        self._work = (
+            partial(_transform_rows, tuple(transforms)) if batched is None else partial(_transform_batch, batched)
+        )
+        self._pool = None if num_workers == 0 else _Pool(num_workers, worker_kind)
+        # Work under way, in order: where its input began, and what will come of it.
+        self._under_way: deque[tuple[State, Future[_Outcome]]] = deque()
+
+    def close(self) -> None:
+        """End the workers and close the input."""
+        self._under_way.clear()
+        if self._pool is not None:
+            self._pool.close()
+        self._samples.close()
+
+    def _read_chunk(self) -> list[Sample]:
+        while True:
+            start, outcome = self._next_outcome()
+            if outcome is None:
+                return []
+            if outcome.error is not None:
+                failure = self._failure_at(start, outcome)
+                if not outcome.made:
+                    raise failure from outcome.error
+                self._failure = failure  # raised after the results that came before it
+                failure.__cause__ = outcome.error
+            if outcome.made:
+                return outcome.made
+
+    def _next_outcome(self) -> tuple[State, _Outcome | None]:
+        if self._pool is None:
+            start = self._samples.state_dict()
+            samples = self._samples.take(self._rows_at_once)
+            return start, self._work(samples) if samples else None
+        while len(self._under_way) < self._pool.most_under_way:
+            start = self._samples.state_dict()
+            samples = self._samples.take(self._rows_at_once)
+            if not samples:
+                break
+            self._under_way.append((start, self._pool.submit(self._work, samples)))
+        if not self._under_way:
+            return {}, None
+        start, future = self._under_way.popleft()
+        return start, future.result()
+
+    def _failure_at(self, start: State, outcome: _Outcome) -> TransformError:
+        where = self._describe(start, outcome.failed_at)
+        error = outcome.error
+        return TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
+
+    def _position(self) -> State:
+        return {"input": self._under_way[0][0] if self._under_way else self._samples.state_dict()}
+
+    def _seek(self, position: State) -> None:
+        for _, future in self._under_way:
+            future.cancel()
+        self._under_way.clear()
+        self._samples.load_state_dict(position["input"])
+
+
+class _Pool:
+    """Some workers that end when they are closed, or when nobody has this any more."""
+
+    def __init__(self, num_workers: int, kind: WorkerKind) -> None:
+        self.most_under_way = 2 * num_workers
+        self._num_workers, self._kind = num_workers, kind
+        self._executor: Executor | None = None
+
+    def submit(self, work: Callable[[list[Sample]], _Outcome], samples: list[Sample]) -> Future[_Outcome]:
+        if self._executor is None:
+            self._executor = self._start()
+            weakref.finalize(self, _end, self._executor)
+        return self._executor.submit(work, samples)
+
+    def close(self) -> None:
+        if self._executor is not None:
+            _end(self._executor)
+
+    def _start(self) -> Executor:
+        if self._kind == "process":  # started afresh: a forked child would have our locks, and none of our threads
+            return ProcessPoolExecutor(self._num_workers, mp_context=get_context("spawn"))
+        return WorkerThreads(self._num_workers, "penstock-transform")
+
+
+def _end(executor: Executor) -> None:
+    executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _transform_rows(transforms: Sequence[AnyTransform], samples: list[Sample]) -> _Outcome:
+    made: list[Sample] = []
+    for number, sample in enumerate(samples):
+        try:
+            made += apply_all(transforms, sample)
+        except Exception as error:  # noqa: BLE001  raised where its sample would have been
+            return _Outcome(made, error, number)
+    return _Outcome(made)
+
+
+def _transform_batch(transform: BatchTransform, samples: list[Sample]) -> _Outcome:
+    made: list[Sample] = []
+    try:
+        made.extend(transform(samples))
+    except Exception as error:  # noqa: BLE001
+        return _Outcome(made, error, getattr(error, "facts", {}).get("number", 0))
+    return _Outcome(made)
+
+
+def describe_row(name: str, state: State, number: int) -> str:
+    """Say where a sample is, by a state of the iterator that it came from and how many samples it came after it."""
+    if "row" in state:
+        return f"row {state['row'] + number} of {name}"
+    inner: Any = state
+    while isinstance(inner, dict) and "row" not in inner:
+        inner = inner.get("input")
+    return f"a sample of {name}" + (f" that was made of row {inner['row']} or a row soon after it" if inner else "")

@@ -1,0 +1,80 @@
+"""Datasets of the Hub by their files, at a pinned commit; and datasets of its library, with the library itself."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import HFDatasetShardedSource, HuggingFaceShardedSource, MemoryShardedSource, wrap_hf_dataset
+from penstock.errors import ConfigError, SampleIndexError
+from tests.servers.hub import HubServer, Repo, running_hub
+from tests.sources.cutting import check_cut_anywhere
+from tests.streaming import private_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with private_places(), running_hub() as server:
+        yield server
+
+
+def parquet(numbers: range) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"n": list(numbers), "text": [f"t{n}" for n in numbers]}), sink, row_group_size=4)
+    return sink.getvalue()
+
+
+def test_a_split_of_a_dataset_is_read_at_one_commit(hub: HubServer) -> None:
+    repo = hub.repos["datasets/me/words"] = Repo()
+    files = {
+        "README.md": b"# words",
+        "data/train-00000-of-00002.parquet": parquet(range(10)),
+        "data/train-00001-of-00002.parquet": parquet(range(10, 20)),
+        "data/test-00000-of-00001.parquet": parquet(range(100, 105)),
+    }
+    repo.commit("main", files)
+    options = hub.options()
+    source = HuggingFaceShardedSource("me/words", split="train", columns=["n"], storage_options=options)
+    assert [name.rpartition("/")[2] for name in source.shard_names] == [
+        "train-00000-of-00002.parquet",
+        "train-00001-of-00002.parquet",
+    ]
+    assert len(source) == 20
+    repo.commit("main", {**files, "data/train-00000-of-00002.parquet": parquet(range(500, 510))})
+    assert [sample["n"] for sample in source] == list(range(20))
+    assert [sample["n"] for sample in source.open_shard_at_row(source.shard_names[1], row=7)] == [17, 18, 19]
+    test = HuggingFaceShardedSource("me/words", split="test", storage_options=options)
+    assert [sample["n"] for sample in test] == list(range(100, 105))
+    with pytest.raises(ConfigError, match="validation"):
+        HuggingFaceShardedSource("me/words", split="validation", storage_options=options)
+
+
+def test_settings_that_would_have_no_effect_are_refused() -> None:
+    for settings in ({"streaming": False}, {"cache_dir": "/somewhere"}):
+        with pytest.raises(ConfigError, match=r"leave out streaming=False and cache_dir=.*hf://datasets/me/words"):
+            HuggingFaceShardedSource("me/words", **settings)
+
+
+def test_sequences_are_wrapped() -> None:
+    samples = [{"x": x} for x in range(300)]
+    source = wrap_hf_dataset(samples, name="mine")
+    assert isinstance(source, HFDatasetShardedSource)
+    assert list(source.shard_names) == ["mine:0"]
+    assert list(source) == samples
+    assert len(source) == 300
+    assert source.read_rows("mine:0", [7, 3]) == [{"x": 7}, {"x": 3}]
+    check_cut_anywhere(source.__iter__, places=[0, 1, 255, 256, 300])
+    with pytest.raises(SampleIndexError):
+        source.open_shard_at_row("mine:0", row=301)
+    memory = MemoryShardedSource(samples)
+    assert wrap_hf_dataset(memory) is memory
+    for nothing in (3, "text", iter(samples)):
+        with pytest.raises(ConfigError, match="is no dataset"):
+            wrap_hf_dataset(nothing)
