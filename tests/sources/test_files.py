@@ -28,7 +28,7 @@ from penstock import (
     TextShardedSource,
     expand_data_files,
 )
-from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, SampleIndexError
+from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, SampleIndexError, StoreError
 from penstock.storage.base import open_store, resolve_store
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.servers.azurite import AzureServer
     from tests.servers.nginx import WebServer
     from tests.servers.s3 import S3Server
 
@@ -224,6 +225,18 @@ def test_files_in_a_bucket(moto: S3Server, tmp_path: Path) -> None:
     copied = pickle.loads(pickle.dumps(source))
     assert [sample["id"] for sample in copied] == [*range(23)] * 2
     assert "test-secret" not in repr(source.__dict__)
+
+
+def test_files_in_a_container(azurite: AzureServer, tmp_path: Path) -> None:
+    azurite.make_container("sources")
+    store = open_store(resolve_store("az://sources/nested/folder", azurite.options))
+    (tmp_path / "a.jsonl").write_bytes(json_lines())
+    store.upload(tmp_path / "a.jsonl", "a.jsonl")
+    source = JsonShardedSource("az://sources/**/*.jsonl", storage_options=azurite.options)
+    assert list(source.shard_names) == ["az://sources/nested/folder/a.jsonl"]
+    assert plain(source) == plain(ROWS)
+    with pytest.raises(StoreError):
+        JsonShardedSource("az://sources/**/*.jsonl", {**azurite.options, "account_key": "d3Jvbmc="})
 
 
 def test_literal_files_of_a_web_server(nginx: WebServer) -> None:
