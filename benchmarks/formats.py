@@ -110,7 +110,7 @@ def write_tokens(shop: Workshop, scale: Scale) -> list[Comparison]:
 
 
 def compare_writing(kind: str, count: int, shop: Workshop, scale: Scale) -> list[Comparison]:
-    comparisons = []
+    comparisons = beside_bare_loop(kind, count, shop, scale)
     for compression, needed in [(None, 3.0), ("zstd", 2.0)]:
         options = {"kind": kind, "count": count, "compression": compression}
         runs = {peer: Run(peer, "write", options, fresh_directory=True) for peer in ("penstock", "mosaic")}
@@ -119,6 +119,51 @@ def compare_writing(kind: str, count: int, shop: Workshop, scale: Scale) -> list
         question = f"writing {kind}, {compression or 'raw'}"
         comparisons.append(Comparison(question, figure, RATE, "mosaicml-streaming", mark, needed=needed))
     return comparisons
+
+
+# How much of the speed of a loop that only appends bytes to a file is to be left with shards, checks and an index.
+OF_BARE_LOOP = {"rows": 0.45, "tokens": 0.6}
+
+
+def beside_bare_loop(kind: str, count: int, shop: Workshop, scale: Scale) -> list[Comparison]:
+    """Raw shards beside a bare loop: both as they are, both without flushing to the disk, and both with it."""
+    options = {"kind": kind, "count": count}
+    runs = {
+        f"{name}, {'flushed' if flush else 'not flushed'}": Run(
+            "penstock", "write", {**options, "flush": flush}, fresh_directory=True, module=module
+        )
+        for name, module in [("ours", "penstock"), ("bare", "bare_loop")]
+        for flush in (False, True)
+    }
+    rates = {name: median_rate(results) for name, results in measure(runs, scale.repeats, shop.path).items()}
+    question, needed = f"writing {kind}, raw", OF_BARE_LOOP[kind]
+    unflushed, flushed = "not flushed to the disk", "flushed to the disk"
+    return [
+        Comparison(
+            f"{question}, {unflushed}",
+            rates["ours, not flushed"],
+            RATE,
+            f"bare loop, {unflushed}",
+            rates["bare, not flushed"],
+            needed=needed,
+        ),
+        Comparison(
+            f"{question}, {flushed}",
+            rates["ours, flushed"],
+            RATE,
+            f"bare loop, {flushed}",
+            rates["bare, flushed"],
+            needed=needed,
+        ),
+        Comparison(
+            f"{question}, {flushed}",
+            rates["ours, flushed"],
+            RATE,
+            f"bare loop, {unflushed}",
+            rates["bare, not flushed"],
+            needed=needed,
+        ),
+    ]
 
 
 def open_shard(shop: Workshop, scale: Scale) -> list[Comparison]:

@@ -10,6 +10,8 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -144,7 +146,7 @@ def packing(shop: Workshop, scale: Scale) -> list[Comparison]:  # noqa: ARG001
     lengths = rng.lognormal(5.5, 1.2, scale.documents).astype(int).clip(1, 20_000)
     documents = MemoryShardedSource([{"input_ids": rng.integers(2, 50_000, n, dtype=np.int32)} for n in lengths])
     sources = {
-        strategy: PackedShardedSource(documents, SEQ_LENGTH, 1, strategy=strategy)  # type: ignore[arg-type]
+        strategy: PackedShardedSource(documents, SEQ_LENGTH, 1, strategy=strategy)
         for strategy in ("greedy", "pool", "first_fit")
     }
 
@@ -154,7 +156,7 @@ def packing(shop: Workshop, scale: Scale) -> list[Comparison]:  # noqa: ARG001
             pass
         return int(lengths.sum())
 
-    found = rates({name: (lambda source=source: run(source)) for name, source in sources.items()}, scale.repeats)
+    found = rates({name: partial(run, source) for name, source in sources.items()}, scale.repeats)
     filled = sources["first_fit"].stats().filled
     return [
         *(Comparison(f"packing, {name}", rate, TOKENS, "target", 20e6, needed=1) for name, rate in found.items()),

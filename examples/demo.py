@@ -6,6 +6,7 @@ Everything happens in `demo-data/`, with a store on this machine.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,7 @@ def global_batches(folder: Path, num_ranks: int) -> list[list[int]]:
 
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
+    os.environ["PENSTOCK_CACHE_DIR"] = str(FOLDER / "unpacked")  # else the user's own cache
     remote = FOLDER / "store"
     print(f"Writing {NUM_SAMPLES:,} samples to {remote}/, compressed and hashed ...")
     write(remote)

@@ -27,6 +27,7 @@ class Job:
     workers: int = 2
     epochs: int = 2
     step_s: float = 0.0
+    kind: str | None = None  # of files that are read in place, instead of shards of our own
     process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def start(self, *, stop_at: int | None = None) -> subprocess.Popen[str]:
@@ -40,6 +41,7 @@ class Job:
             "workers": self.workers,
             "epochs": self.epochs,
             "step_s": self.step_s,
+            "kind": self.kind,
             "stop_at": stop_at,
         }
         with (self.out / "errors").open("w") as errors:

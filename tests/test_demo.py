@@ -13,7 +13,8 @@ PROOFS = ("every sample exactly once", "killed and resumed = never killed", "sam
 
 
 def test_the_demo_proves_what_it_says_without_a_warning(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONWARNINGS": "always"}
+    environment = {**os.environ, "PYTHONWARNINGS": "always", "XDG_CACHE_HOME": str(tmp_path / "user")}
+    environment.pop("PENSTOCK_CACHE_DIR", None)
     done = subprocess.run(
         [sys.executable, str(DEMO)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
@@ -23,4 +24,4 @@ def test_the_demo_proves_what_it_says_without_a_warning(tmp_path: Path) -> None:
     for proof in PROOFS:
         assert re.search(rf"^  {re.escape(proof)} +yes$", done.stdout, re.MULTILINE), done.stdout
     assert "killed at step 150 (exit code -9)" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["demo-data"]
+    assert [path.name for path in tmp_path.iterdir()] == ["demo-data"]  # nothing stays in the user's cache

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import struct
+import termios
 
 from penstock.status_line import StatusLine
 
@@ -30,3 +34,20 @@ def test_clearing_erases_what_is_shown_once() -> None:
 
 def test_no_terminal_is_seen_in_a_file() -> None:
     assert not StatusLine(io.StringIO()).is_terminal
+
+
+def test_a_text_is_cut_where_a_narrow_terminal_would_wrap_it() -> None:
+    near, far = os.openpty()
+    try:
+        with os.fdopen(far, "w") as stream:
+            line = StatusLine(stream)
+            assert line.is_terminal
+            line.show("of no known width")
+            assert os.read(near, 100) == b"\rof no known width\x1b[K"
+            fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+            line.show("downloading shard 1/4 of many")
+            assert os.read(near, 100) == b"\rdownloading shard 1\x1b[K"
+            line.show("what stays may be long", end="\n")
+            assert os.read(near, 100) == b"\rwhat stays may be long\x1b[K\r\n"
+    finally:
+        os.close(near)

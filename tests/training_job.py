@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock import StreamingDataLoader, StreamingDataset
+from tests.in_place.kinds import KINDS
 from tests.streaming import sample
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     loader = StreamingDataLoader(
         dataset, batch_size=settings["batch_size"], num_workers=settings["workers"], drop_last=False
     )
+    kind = KINDS.get(settings["kind"])  # of files that are read in place
     saved: dict[str, Any] = {"batches": []}
     if (out / "saved.json").exists():
         saved = json.loads((out / "saved.json").read_text())
@@ -33,8 +35,7 @@ def main() -> None:
     batches: list[list[int]] = saved["batches"]
     while len(batches) < settings["epochs"] * len(loader):
         for batch in loader:
-            check(batch)
-            batches.append(batch["id"].tolist())
+            batches.append(check(batch) if kind is None else kind.batch_numbers(batch))
             save(out, {"state": loader.state_dict(), "batches": batches})
             say(f"batch {len(batches)}")
             time.sleep(settings["step_s"])
@@ -44,12 +45,14 @@ def main() -> None:
     dataset.close()
 
 
-def check(batch: dict[str, Any]) -> None:
-    """What arrives must be what was written, to the last byte."""
+def check(batch: dict[str, Any]) -> list[int]:
+    """What arrives must be what was written, to the last byte; tells which samples these are."""
     for number, text, x in zip(batch["id"].tolist(), batch["text"], batch["x"].numpy(), strict=True):
         written = sample(number)
         assert text == written["text"]
         assert np.array_equal(x, written["x"])
+    numbers: list[int] = batch["id"].tolist()
+    return numbers
 
 
 def save(out: Path, value: dict[str, Any]) -> None:

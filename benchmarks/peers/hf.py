@@ -28,7 +28,9 @@ def make_table(kind: str, count: int) -> pa.Table:
     return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(tokens, TOKENS_PER_ROW)})
 
 
-def write(directory: str, kind: str, count: int, files: int = NUM_FILES) -> Result:
+def write(
+    directory: str, kind: str, count: int, files: int = NUM_FILES, group_rows: int | None = None, codec: str = "snappy"
+) -> Result:
     """Both forms, to have something to read: its writing is not compared."""
     table = make_table(kind, count)
 
@@ -37,7 +39,8 @@ def write(directory: str, kind: str, count: int, files: int = NUM_FILES) -> Resu
         parquet.mkdir(parents=True)
         size = -(-count // files)
         for number in range(files):
-            pq.write_table(table.slice(number * size, size), parquet / f"{number:05}.parquet")
+            some = table.slice(number * size, size)
+            pq.write_table(some, parquet / f"{number:05}.parquet", row_group_size=group_rows, compression=codec)
         Dataset(table).save_to_disk(str(Path(directory, "arrow")))
         return count
 

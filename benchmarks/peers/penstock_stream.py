@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,43 @@ def own_loader(directory: str, column: str, seconds: float, workers: int = 0) ->
     return timed_batches(lambda: loader, seconds, column)
 
 
+def columnar_images(directory: str, count: int, seconds: float, workers: int = 0) -> Result:
+    """Images by column, and the memory that they add to a process that has loaded everything."""
+    from penstock import StreamingDataLoader
+
+    dataset = open_shuffled(directory, image_decoder="array")
+    loader = StreamingDataLoader(dataset, batch_size=min(BATCH, count), columnar=True, num_workers=workers)
+    before = peak_mb()
+    result = timed_batches(lambda: loader, seconds, "image")
+    return {**result, "added_mb": peak_mb() - before}
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def in_order(directory: str, seconds: float) -> Result:
+    """Rows as they lie, by column, and the share of the time that goes into finding out which ones come next."""
+    from penstock import StreamingDataset
+    from penstock.reading.schedule import BatchSchedule
+
+    dataset = StreamingDataset(local=directory, shuffle=False, batch_size=BATCH, columnar=True)
+    spent = 0.0
+    ids = BatchSchedule.ids
+
+    def timed_ids(self: BatchSchedule, turns: range) -> Any:
+        nonlocal spent
+        begin = time.perf_counter()
+        found = ids(self, turns)
+        spent += time.perf_counter() - begin
+        return found
+
+    BatchSchedule.ids = timed_ids  # type: ignore[method-assign]
+    begin = time.perf_counter()
+    result = timed_batches(lambda: dataset, seconds, "id")
+    return {**result, "order_share": spent / (time.perf_counter() - begin)}
+
+
 def memory(directory: str, seconds: float) -> Result:
     loader = DataLoader(open_shuffled(directory), batch_size=BATCH, num_workers=WORKERS)
     return peak_memory(loader, seconds)
@@ -102,6 +140,8 @@ if __name__ == "__main__":
             "overridden": overridden,
             "columnar": columnar,
             "images": images,
+            "columnar_images": columnar_images,
+            "in_order": in_order,
             "stock_loader": stock_loader,
             "own_loader": own_loader,
             "memory": memory,

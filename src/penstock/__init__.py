@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from penstock.pipeline.create_source import create_source
     from penstock.reading.source import FunctionReader, OpenShard, Source
-    from penstock.sources.base import ShardedSource, ShardInfo, TransformedShardedSource
+    from penstock.sources.base import ShardInfo, ShardedSource, TransformedShardedSource
     from penstock.sources.chat import (
         ChatTemplate,
         ChatTemplateTransform,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from penstock.sources.pack.packer import PackStats
     from penstock.sources.pack.rows import join_cu_seqlens
     from penstock.sources.pack.source import PackedShardedSource
-    from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
+    from penstock.sources.tokens.source import TokenizeTransform, TokenizedShardedSource
     from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager, tokenizer_hash
     from penstock.sources.transforms import (
         BatchTransform,
@@ -84,14 +84,14 @@ if TYPE_CHECKING:
         Transform,
     )
     from penstock.write.merge_index import merge_index
-    from penstock.write.writer import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+    from penstock.write.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
 
 _HOMES = {
     "AddField": "penstock.sources.fields",
     "ArrowShardedSource": "penstock.sources.files.columnar_sources",
     "AsyncDataLoader": "penstock.loaders.async_loader",
     "BatchTransform": "penstock.sources.transforms",
-    "CSVWriter": "penstock.write.writer",
+    "CSVWriter": "penstock.write.writers",
     "CacheStageConfig": "penstock.pipeline.config",
     "ChainedTransform": "penstock.sources.transforms",
     "ChatTemplate": "penstock.sources.chat",
@@ -113,12 +113,12 @@ _HOMES = {
     "FunctionReader": "penstock.reading.source",
     "HFDatasetShardedSource": "penstock.sources.hf",
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
-    "JSONWriter": "penstock.write.writer",
+    "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
     "LimitedShardedSource": "penstock.sources.composite",
     "LoadStageConfig": "penstock.pipeline.config",
     "LocalDataset": "penstock.data.local",
-    "MDSWriter": "penstock.write.writer",
+    "MDSWriter": "penstock.write.writers",
     "MapBatchTransform": "penstock.sources.transforms",
     "MapField": "penstock.sources.fields",
     "MapTransform": "penstock.sources.transforms",
@@ -148,7 +148,7 @@ _HOMES = {
     "Stream": "penstock.data.stream",
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
-    "TSVWriter": "penstock.write.writer",
+    "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeStageConfig": "penstock.pipeline.config",
     "TokenizeTransform": "penstock.sources.tokens.source",
@@ -160,7 +160,7 @@ _HOMES = {
     "TransformedShardedSource": "penstock.sources.base",
     "WeightSchedulePoint": "penstock.sources.mix.weights",
     "WeightScheduler": "penstock.sources.mix.weights",
-    "XSVWriter": "penstock.write.writer",
+    "XSVWriter": "penstock.write.writers",
     "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",

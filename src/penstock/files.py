@@ -87,7 +87,7 @@ def translated(path: Path) -> Iterator[None]:
     except PenstockError:
         raise  # some of ours are errors of the operating system too
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(f"{path} is missing, or is not a file", path=str(path)) from error
+        raise ObjectNotFoundError(f"{path} is missing, or is not a file ({error.strerror})", path=str(path)) from error
     except PermissionError as error:
         raise AccessDeniedError(f"no permission to access {path}: {error.strerror}", path=str(path)) from error
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TextIO
@@ -31,8 +32,17 @@ class StatusLine:
         """Write a text over the one before; `end="\\n"` leaves it there."""
         self._due_at = time.monotonic() + _INTERVAL_S
         self._is_shown = not end
+        if not end:
+            text = text[: self._width()]  # what wraps around cannot be written over
         self._stream.write(f"\r{text}{_ERASE_REST}{end}")
         self._stream.flush()
+
+    def _width(self) -> int | None:
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):  # not a terminal
+            return None
+        return columns - 1 if columns > 1 else None  # some say 0, and mean that they do not know
 
     def clear(self) -> None:
         """Erase the text, if there is one."""

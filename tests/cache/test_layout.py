@@ -123,7 +123,7 @@ def test_progress_in_words() -> None:
         num_wanted=9,
     )
     assert describe(replace(report, state="running")) == (
-        "downloading shard.00012.mds (1 MB of 4 MB), 9 files in the queue, 41 MB/s in total"
+        "downloading shard.00012.mds (1 MB of 4 MB; 9 files queued), 41 MB/s"
     )
     assert "after 3 others" in describe(replace(report, state="queued"))
     assert "room" in describe(replace(report, state="parked"))

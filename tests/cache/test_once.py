@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from penstock.cache import once
+from penstock.cachedir import once
 from penstock.cachedir.layout import stripe_name, stripe_of
 from penstock.cachedir.lock import lock_within
 from penstock.cachedir.once import keep_in_files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 from penstock.cache import progress
 from penstock.cache.progress import LongWait, describe, leave_lines_to_others, one_wait, wait_line
+from penstock.cache.proxied import open_proxied
 from penstock.cachedir.items import item_of_shard
 from penstock.fetcher.scheduler import Scheduler
 from penstock.status_line import StatusLine
@@ -53,7 +55,7 @@ def test_a_terminal_shows_it_after_a_moment_and_is_clean_afterwards(clock: Simpl
     wait.show("shard 13/99", Progress())  # the fetcher is alive, and has no more to say
     assert not terminal.getvalue()
     wait.show("shard 13/99", REPORT)
-    assert "downloading shard 13/99 (1 MB of 4 MB), 9 files in the queue" in terminal.getvalue()
+    assert "downloading shard 13/99 (1 MB of 4 MB; 9 files queued)" in terminal.getvalue()
     wait.end()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
@@ -68,8 +70,7 @@ def test_elsewhere_it_is_a_line_in_the_log_every_few_seconds(
             clock.now += 1
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 4
     assert caplog.messages[0] == (
-        "penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB), 9 files in the queue, 0 B/s"
-        " in total"
+        "penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB; 9 files queued), 0 B/s"
     )
     assert caplog.messages[-1].startswith("penstock has waited 18 s")
 
@@ -93,7 +94,7 @@ def test_in_a_notebook_it_is_whole_lines_without_control_characters(
             show(REPORT)
             clock.now += 1
     first, second = stream.getvalue().splitlines(keepends=True)
-    assert first.startswith("penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB)")
+    assert first.startswith("penstock has waited 3 s for data so far: downloading shard 13/99 (1 MB of 4 MB; ")
     assert second.startswith("penstock has waited 8 s")
     assert second.endswith("\n")
     assert not {"\r", "\x1b"} & set(stream.getvalue())
@@ -129,6 +130,23 @@ def test_in_words() -> None:
     assert describe(ranges, "parts of 7 shards") == "reading parts of 7 shards (2 kB of 4 kB), 1 kB/s"
     unsized = Progress(name="index.json", num_bytes=2048, bytes_per_s=1024, num_wanted=1, state="running")
     assert describe(unsized) == "downloading index.json (2 kB so far), 1 kB/s"
+
+
+def test_a_store_that_is_only_looked_at_shows_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `penstock inspect` and `verify` do, which may wait for minutes for a store that is away."""
+    monkeypatch.setattr(progress, "_process", progress._ProcessLines())
+    monkeypatch.setattr(progress, "_LOG_AFTER_S", 0)
+    (tmp_path / "index.json").write_bytes(bytes(1000))
+    with hesitant_store(tmp_path) as (url, may_go_on), ThreadPoolExecutor(1) as pool:
+        store = open_proxied(url)
+        data = pool.submit(store.read, "index.json", Span(0, 1000))
+        wait_until(lambda: caplog.messages)
+        may_go_on.set()
+        assert len(data.result(60)) == 1000
+        store.close()  # type: ignore[attr-defined]
+    assert caplog.messages[0].endswith(f"waiting for the store: {url}/index.json (read)")
 
 
 # --- True bytes ---------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def test_content_comes_back_however_the_file_is_cut(codec: str, data: bytes, chu
 def test_frames_follow_one_another(codec: str, frames: list[bytes], chunk_bytes: int) -> None:
     stored = b"".join(map(COMPRESS[codec], frames))
     assert unpack(stored, codec, chunk_bytes) == b"".join(frames)
-    assert unpack(stored + bytes(512), codec, chunk_bytes) == b"".join(frames)
+    if codec == "xz":
+        assert unpack(stored + bytes(512) + stored, codec, chunk_bytes) == 2 * b"".join(frames)
 
 
 @pytest.mark.parametrize("codec", COMPRESS)

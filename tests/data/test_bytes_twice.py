@@ -81,7 +81,7 @@ def test_gaps_that_are_read_over_are_little_of_the_object() -> None:
             spans = [Span(begin, begin + 10) for begin in begins]
             assert fitting_gap(spans) <= DEFAULT_GAP_BYTES
             joined = coalesce(spans, gap_bytes=fitting_gap(spans), most_bytes=1 << 30)
-            assert sum(map(len, joined)) <= extent / 128 + count * 1034
+            assert sum(map(len, joined)) <= min(extent / 32, 512 << 10) + count * 1034
     assert fitting_gap([]) == 0
     far_apart = [Span(at << 20, (at << 20) + 10) for at in range(64)]
     beside = [Span(span.end + (100 << 10), span.end + (110 << 10)) for span in far_apart[:4]]

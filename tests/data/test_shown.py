@@ -35,7 +35,7 @@ def test_what_they_are(tmp_path: Path) -> None:
     loader = StreamingDataLoader(dataset, num_workers=2)
     assert repr(loader) == f"<StreamingDataLoader of batches of 4, 2 workers, of {dataset!r}>"
     columnar = StreamingDataLoader(dataset, columnar=True, num_workers=3)
-    assert repr(columnar).startswith("<StreamingDataLoader of batches of 4, 3 threads, of <StreamingDataset ")
+    assert repr(columnar).startswith("<StreamingDataLoader of batches of 4, 12 batches ahead, of <StreamingDataset ")
     assert repr(LocalDataset(folder)) == f"<LocalDataset of 12 samples in 1 shards, local={str(folder)!r}>"
     many = StreamingDataset(streams=[Stream(local=folder, name=str(number)) for number in range(5)])
     assert repr(many).endswith(", … 2 more]>")

@@ -70,3 +70,10 @@ def test_what_is_no_state_is_refused_when_it_is_loaded_and_changes_nothing(folde
     with pytest.raises(ResumeError, match="fields epoch"):
         dataset.load_state_dict({"epoch": 0})
     assert dataset.state_dict() == before
+
+
+def test_without_a_batch_size_only_what_ranks_cannot_share_is_dropped(folder: Path) -> None:
+    ranks = [open_dataset(folder, batch_size=None, epoch_end="drop", rank=rank, world_size=8) for rank in range(8)]
+    ids = [ids_of(dataset) for dataset in ranks]
+    assert [len(dataset) for dataset in ranks] == [len(of_rank) for of_rank in ids] == [60 // 8] * 8
+    assert len({number for of_rank in ids for number in of_rank}) == 56

@@ -2,9 +2,10 @@
 
     python -m tests.formats.fuzzing KIND SEED CASES FOLDER
 
-KIND is what to damage: `shards` (bytes of open shards), `index` (fields and bytes of index files) or `files` (whole
-datasets on disk). Every case has a generator of its own, so a failure repeats from its number alone. Prints what
-happened as JSON: how many cases were read and refused, the failures, and the most memory used.
+KIND is what to damage: `shards` (bytes of open shards), `index` (fields and bytes of index files), `files` (whole
+datasets on disk), or files of other programs: `lines`, `tars`, `packed` (compressed). Every case has a generator of its
+own, so a failure repeats from its number alone. Prints what happened as JSON: how many cases were read and refused, the
+failures, and the most memory used.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.index.catalog import parse_index
 from penstock.index.model import Column, FileInfo, Part
 from tests.formats.golden import ROOT, recordings
 from tests.formats.hostile import limit_memory, most_memory
+from tests.formats.rows_damage import damage_files, damage_packed, lines, tars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,6 +256,9 @@ def main(kind: str, seed: str, cases: str, folder: str) -> None:
         "shards": make_shard_case,
         "index": make_index_case,
         "files": lambda: make_file_case(Path(folder)),
+        "lines": lambda: damage_files(lines(), damaged, read_all),
+        "tars": lambda: damage_files(tars(), damaged, read_all),
+        "packed": lambda: damage_packed(damaged, read_all),
     }
     run = kinds[kind]()
     limit_memory(MORE_MB)

@@ -27,6 +27,7 @@ class MemoryFile:
     chunk_bytes: int = 1 << 22
     is_compressed: bool = False
     num_bytes: int = 0
+    seek_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         self.num_bytes = len(self.data)
@@ -48,13 +49,8 @@ class _Fetched:
     file: MemoryFile
     spans: tuple[Span, ...]
 
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def num_bytes(self) -> int:
-        return self.file.num_bytes
+    def __post_init__(self) -> None:
+        self.name, self.num_bytes = self.file.name, self.file.num_bytes
 
     def read(self, begin: int, end: int) -> memoryview:
         if not any(span.begin <= begin <= end <= span.end for span in self.spans):

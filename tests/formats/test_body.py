@@ -49,6 +49,21 @@ def test_records_of_any_size(sizes: list[int], overhead: int, begin: int, front_
 
 
 @settings(max_examples=100)
+@given(groups=st.lists(records_of_any_size, max_size=4), overhead=st.integers(0, 4))
+def test_records_that_come_together_are_as_if_one_by_one(groups: list[list[int]], overhead: int) -> None:
+    body = Body(ChunkPool(), num_bytes=7, overhead=overhead, front_bytes=3)
+    records: list[bytes] = []
+    for number, sizes in enumerate(groups):
+        made = make_records(sizes, seed=number)
+        body.extend(made)
+        records += made
+        if number % 2:
+            body.append(b"alone")
+            records.append(b"alone")
+    check(body, records, 7 + sum(map(len, records)) + overhead * len(records))
+
+
+@settings(max_examples=100)
 @given(sizes=records_of_any_size, looks=st.sets(st.integers(0, 29)))
 def test_looking_at_it_changes_nothing(sizes: list[int], looks: set[int]) -> None:
     body = Body(ChunkPool(), num_bytes=0, overhead=0)

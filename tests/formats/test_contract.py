@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.formats.text import JSONFormat
 from penstock.index.entry import formats
 from penstock.testing import FormatContract
-from penstock.testing.formats import is_same
+from penstock.testing.reading import is_same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ from penstock.errors import (
     UnknownEncodingError,
 )
 from penstock.formats.encodings.table import encodings, get_encoding
-from penstock.testing.formats import is_same
+from penstock.testing.reading import is_same
 from tests.formats.making import build, make_layout, open_parts, read_stored, round_trip, store_and_read
 
 if TYPE_CHECKING:

@@ -35,14 +35,20 @@ def check(outcome: dict[str, Any], cases: int) -> None:
     assert outcome["memory"] < MORE_MB // 2
 
 
-@pytest.mark.parametrize(("kind", "cases"), [("shards", 8000), ("index", 5000), ("files", 400)])
+@pytest.mark.parametrize(
+    ("kind", "cases"),
+    [("shards", 8000), ("index", 5000), ("files", 400), ("lines", 1000), ("tars", 500), ("packed", 500)],
+)
 def test_damage_is_noticed_or_harmless(kind: str, cases: int, tmp_path: Path) -> None:
     check(fuzz(kind, 0, cases, tmp_path, timeout=120), cases)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 6))
-@pytest.mark.parametrize(("kind", "cases"), [("shards", 60_000), ("index", 60_000), ("files", 10_000)])
+@pytest.mark.parametrize(
+    ("kind", "cases"),
+    [("shards", 60_000), ("index", 60_000), ("files", 10_000), ("lines", 60_000), ("tars", 40_000), ("packed", 40_000)],
+)
 def test_much_damage_is_noticed_or_harmless(kind: str, cases: int, seed: int, tmp_path: Path) -> None:
     check(fuzz(kind, seed, cases, tmp_path, timeout=1800), cases)
 

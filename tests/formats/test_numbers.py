@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.errors import ColumnRangeError, ColumnTypeError, ColumnValueError
 from penstock.formats.base import get_format
 from penstock.formats.encodings.table import infer_encodings
-from penstock.testing.formats import is_same
+from penstock.testing.reading import is_same
 from tests.formats.making import build, make_layout, open_parts, store_and_read
 
 INTEGERS = [f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadSampleError, ColumnTypeError, ColumnValueError, UnknownEncodingError
 from penstock.formats.base import get_format
-from penstock.testing.formats import is_same
+from penstock.testing.reading import is_same
 from tests.formats.making import attempt, build, make_layout, open_parts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ _HELPERS = "penstock.as_streaming.helpers"
 _ENCODINGS = "penstock.as_streaming.encodings"
 _CODECS = "penstock.as_streaming.codecs"
 _ORDERS = "penstock.as_streaming.orders"
-_WRITER = "penstock.write.writer"
+_WRITER = "penstock.write.writers"
 
 
 def _of(home: str, *names: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ NAMES: dict[str, dict[str, str]] = {
     ),
     "streaming.base.format": {**_WRITERS, **_INDEX_NAME},
     "streaming.base.format.base": {},
-    "streaming.base.format.base.writer": _of(_WRITER, "Writer"),
+    "streaming.base.format.base.writer": _of("penstock.write.writer", "Writer"),
     "streaming.base.format.index": _INDEX_NAME,
     "streaming.base.format.json": _of(_WRITER, "JSONWriter"),
     "streaming.base.format.json.encodings": {

@@ -160,7 +160,7 @@ class Cache:
         entry = opened.entry(shard)
         if entry is None:
             return False
-        name, num_bytes = raw_files(index.shards[shard], self.streams[stream])[0]
+        name, num_bytes = raw_files(index.shards[shard], self.streams[stream].columns)[0]
         return entry.is_first_at(state.paths[stream](opened.edition.name_of(name, entry)), num_bytes)
 
     def expect(self, wanted: Sequence[tuple[int, int, int]]) -> None:
@@ -216,7 +216,7 @@ class Cache:
     def _pins(self, stream: int, shards: Sequence[int]) -> Iterator[tuple[str, Path]]:
         index, directory = self._opened(stream)[1], self.streams[stream].directory
         for shard in shards:
-            name = raw_files(index.shards[shard], self.streams[stream])[0][0]
+            name = raw_files(index.shards[shard], self.streams[stream].columns)[0][0]
             yield name, pin_path(directory, name)
 
     # --- Other objects --------------------------------------------------------------------------------------
@@ -310,8 +310,9 @@ class Cache:
     # --- Inside ---------------------------------------------------------------------------------------------
 
     def _item(self, stream: int, shard: int) -> Item:
-        opened, index = self._opened(stream)
-        return item_of_shard(index.shards[shard], shard, opened.edition.name, self.streams[stream])
+        (opened, index), settings = self._opened(stream), self.streams[stream]
+        edition = opened.edition.name
+        return item_of_shard(index.shards[shard], shard, edition, settings.validate_hash, settings.columns)
 
     def _try_lease(self, stream: int, shard: int) -> Lease | None:
         state = self._process.get()
@@ -319,7 +320,7 @@ class Cache:
         entry = opened.entry(shard)
         if entry is None:
             return None
-        raw = raw_files(index.shards[shard], self.streams[stream])
+        raw = raw_files(index.shards[shard], self.streams[stream].columns)
         path_of, name_of = state.paths[stream], opened.edition.name_of
         paths = [path_of(name_of(name, entry)) for name, _ in raw]
         return try_lease(paths, [num_bytes for _, num_bytes in raw], entry, self._released)

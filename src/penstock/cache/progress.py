@@ -101,6 +101,8 @@ def describe(progress: Progress, what: str | None = None) -> str:
     name = what or progress.name
     if progress.state == "parked":
         return f"waiting for room in the cache for {name}"
+    if progress.state == "asked":
+        return f"waiting for the store: {name}"
     if progress.state == "queued":
         return f"waiting to download {name}, after {progress.position} others"
     done, total = format_bytes(progress.num_bytes), progress.total_bytes
@@ -110,5 +112,4 @@ def describe(progress: Progress, what: str | None = None) -> str:
         return f"reading {name} ({size}), {rate}"
     if progress.num_wanted <= 1:
         return f"downloading {name} ({size}), {rate}"
-    # The rate is that of all downloads of this machine.
-    return f"downloading {name} ({size}), {progress.num_wanted} files in the queue, {rate} in total"
+    return f"downloading {name} ({size}; {progress.num_wanted} files queued), {rate}"

@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.client import Client, RegisteredCache
+from penstock.cache.progress import wait_line
 from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
 from penstock.storage.retry import RetryPolicy
-from penstock.wire.messages import CallStore
+from penstock.wire.messages import CallStore, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -108,8 +109,12 @@ class ProxiedStore:
 
     def _ask(self, action: str, key: str = "", **arguments: Any) -> tuple[StoreAnswer, bytes]:
         call = CallStore(store=self.settings, retry=asdict(self.retry), action=action, key=key, **arguments)
-        with WaitingFor(f"{shown_url(self.settings.url).rstrip('/')}/{key} ({action})"):
-            return self._client.get().request(call)
+        what = f"{shown_url(self.settings.url).rstrip('/')}/{key} ({action})"
+        if action == "upload":  # in the background of a writer, which does not wait for it
+            with WaitingFor(what):
+                return self._client.get().request(call)
+        with wait_line(what) as show, WaitingFor(what):
+            return self._client.get().request(call, on_progress=lambda _: show(Progress(name=key, state="asked")))
 
 
 def _told(answer: StoreAnswer) -> ObjectInfo:

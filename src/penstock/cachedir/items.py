@@ -40,16 +40,19 @@ def names_of(identity: str) -> tuple[str, str]:
     return name, apart_name(edition, name)
 
 
-def item_of_shard(shard: ShardInfo, number: int, edition: str, stream: CachedStream) -> Item:
+def item_of_shard(
+    shard: ShardInfo, number: int, edition: str, validate_hash: str | None = None, columns: Columns = None
+) -> Item:
     """Describe a shard; its files carry the digest that `validate_hash` names, else the quickest one there is."""
-    columns, is_unpacked = _columns_of(shard, stream), is_unpacked_by_format(shard)
-    parts = tuple(_part(part, stream.validate_hash, columns) for part in shard.parts)
+    is_unpacked = is_unpacked_by_format(shard)
+    columns = columns if is_unpacked else None
+    parts = tuple(_part(part, validate_hash, columns) for part in shard.parts)
     return Item(
         parts,
         shard.layout.compression,
         edition=edition,
         number=number,
-        validates=stream.validate_hash is not None,
+        validates=validate_hash is not None,
         format=shard.layout.format if is_unpacked else None,
         columns=columns,
     )
@@ -60,15 +63,10 @@ def is_unpacked_by_format(shard: ShardInfo) -> bool:
     return shard.parts[0].packed is not None and shard.layout.compression is None
 
 
-def raw_files(shard: ShardInfo, stream: CachedStream) -> list[tuple[str, int | None]]:
+def raw_files(shard: ShardInfo, columns: Columns) -> list[tuple[str, int | None]]:
     """Give the names of the files that readers of a shard open, and their sizes as far as they are known."""
-    columns = _columns_of(shard, stream)
+    columns = columns if is_unpacked_by_format(shard) else None
     return [(_raw_name(part, columns), part.raw.known_bytes) for part in shard.parts]
-
-
-def _columns_of(shard: ShardInfo, stream: CachedStream) -> Columns:
-    """Give the columns that a shard is unpacked for, if not for all."""
-    return None if stream.files is None or not is_unpacked_by_format(shard) else stream.files.columns
 
 
 def _raw_name(part: Part, columns: Columns) -> str:

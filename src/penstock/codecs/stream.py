@@ -40,7 +40,7 @@ def decompress_stream(chunks: Iterator[bytes], codec: str, where: str) -> Iterat
 
     The file may be any number of frames, one after the other, as `cat` and parallel compressors leave them.
     """
-    frames = _Frames(_DECODERS[codec], where)
+    frames = _Frames(codec, where)
     try:
         for chunk in chunks:
             yield from frames.feed(chunk)
@@ -77,8 +77,9 @@ class FrameDecoder(Protocol):
 class _Frames:
     """Decodes frame after frame, and counts."""
 
-    def __init__(self, new_decoder: Callable[[], FrameDecoder], where: str) -> None:
-        self._new_decoder, self._where = new_decoder, where
+    def __init__(self, codec: str, where: str) -> None:
+        self._new_decoder, self._where = _DECODERS[codec], where
+        self._is_padded = codec == "xz"  # which allows zeros between and after frames
         self._decoder: FrameDecoder | None = None
         self._num_frames = self._given = self._content = 0
 
@@ -86,8 +87,8 @@ class _Frames:
         self._given += len(data)
         while True:
             if self._decoder is None:
-                # Zeros between and after frames are padding: of tapes, of blocks, of xz.
-                data = data.lstrip(b"\0") if self._num_frames else data
+                if self._is_padded and self._num_frames:
+                    data = data.lstrip(b"\0")
                 if not data:
                     return
                 self._decoder = self._new_decoder()

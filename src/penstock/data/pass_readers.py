@@ -82,18 +82,16 @@ class PassReaders:
         begun = self._run.passes.join(worker if is_worker() else NO_WORKER, pass_key(), self._run.start_of, number)
         return self._reader(begun, worker, num_workers, self.here.main, **makes)
 
-    def for_threads(self, begun: Pass, num_threads: int, make_columns: MakeColumns | None) -> list[PassReader]:
-        """Give the readers by column of several threads, or of this one, in a pass that was announced for none."""
+    def for_loader(self, begun: Pass, make_columns: MakeColumns | None, *, in_thread: bool) -> PassReader:
+        """Give the reader by column of this thread, or of another one, in a pass that was announced for no worker."""
         self._run.passes.join(NO_WORKER, None, self._run.start_of, begun.number)
         here = self.here
-        if num_threads == 0:
-            return [self._reader(begun, 0, 1, here.main, make_columns=make_columns)]
-        readers = [
-            self._reader(begun, thread, num_threads, reader, make_columns=make_columns)
-            for thread, reader in enumerate(here.of_threads(num_threads))
-        ]
-        here.under_way = None  # threads read ahead of what is taken, which only their loader counts
-        return readers
+        if not in_thread:
+            return self._reader(begun, 0, 1, here.main, make_columns=make_columns)
+        [thread_reader] = here.of_threads(1)
+        reader = self._reader(begun, 0, 1, thread_reader, make_columns=make_columns)
+        here.under_way = None  # a thread reads ahead of what is taken, which only its loader counts
+        return reader
 
     def abandon_threads(self) -> None:
         """Leave the threads of now alone, which may still wait for a store."""

@@ -147,7 +147,9 @@ class RunState:
         """Look at what is shared with other processes once, so that one answer is about one moment."""
         seat, size = self.seat(), self.batch_size
         if size is None:
-            size = 1 if choose_order(self._planner.settings, passes.state) == MOSAIC else _READ_AT_ONCE
+            settings = self._planner.settings
+            is_batch_seen = settings.epoch_end == "drop" or choose_order(settings, passes.state) == MOSAIC
+            size = 1 if is_batch_seen else _READ_AT_ONCE
         return _Now(seat, size, self._planner.plan(seat.world, size * seat.world.num_ranks, passes.state))
 
     def num_samples(self, epoch_size: int) -> int:
@@ -210,7 +212,7 @@ class RunState:
                 " without the state to get another order"
             )
         if worker_of()[0] == 0:
-            self.identity.compare(state)
+            self.identity.compare(state, {stream.name: stream.fingerprint for stream in self._planner.streams})
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:

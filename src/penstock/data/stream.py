@@ -171,9 +171,9 @@ class Stream:
 
     @property
     def described_place(self) -> str:
-        """Where the data are, in words that are the same on all nodes: folders of a node may have other names there."""
-        is_here = self.url is None or url_scheme(self.url) in (None, "file")
-        return f"folders of each node{f', {self.split}' if self.split else ''}" if is_here else shown_url(str(self.url))
+        """Where the data are, in words that are the same on all nodes: each may have its own folder for the same."""
+        place = self.url or str(self.folder)
+        return Path(place).name if url_scheme(place) in (None, "file") else shown_url(place)
 
     @property
     def in_place(self) -> Path | None:

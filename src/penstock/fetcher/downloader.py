@@ -20,6 +20,7 @@ from penstock.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     PenstockError,
+    RequestRefusedError,
     StoreError,
 )
 from penstock.fetcher.copies import Copies, Copy
@@ -222,10 +223,14 @@ class Downloader:
         files = transfer.stream.files
         if files is None:
             return self._open_fetched(transfer)
-        if files.may_have_index:
-            with suppress(ObjectNotFoundError):
-                return self._open_fetched(transfer)
-        return self._open_made(transfer, files)
+        if not files.may_have_index:
+            return self._open_made(transfer, files)
+        try:
+            return self._open_fetched(transfer)
+        except ObjectNotFoundError as error:
+            with suppress(ObjectNotFoundError, RequestRefusedError, AccessDeniedError):
+                return self._open_made(transfer, files)
+            raise error from None  # there are no other files either, or nobody may see them
 
     def _open_made(self, transfer: Transfer, files: FilesRequest) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
@@ -237,7 +242,7 @@ class Downloader:
                 self._copies.begin(edition)
         except CancelledError as error:
             raise NoLongerWanted from error
-        except (ObjectNotFoundError, AccessDeniedError, ObjectChangedError):
+        except (ObjectNotFoundError, AccessDeniedError, ObjectChangedError, RequestRefusedError):
             raise
         except StoreError as error:
             last = last_edition(transfer.directory, source_of(origin, files), digest_of)

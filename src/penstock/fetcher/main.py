@@ -53,7 +53,7 @@ def main() -> None:
     scheduler = Scheduler()
     asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
     make_way = threading.Timer(_ALONE_S, leaving[0].close)
-    make_way.daemon = True
+    make_way.daemon, make_way.name = True, "penstock-leaving"
     make_way.start()
     scheduler.close()
     scheduler.join(_LAST_WORDS_S)

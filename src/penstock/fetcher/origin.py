@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,18 @@ class Origin:
 
     def where(self, key: str) -> str:
         """Name an object in messages."""
-        return f"{shown_url(self.url).rstrip('/')}/{key}"
+        return f"{_shown_root(self.url)}/{key}"
 
     def revision(self) -> str | None:
         """Give the commit that is read, if the store keeps commits."""
         commit = getattr(self.store, "commit", None)
         return None if commit is None else str(commit())
+
+
+@lru_cache(64)
+def _shown_root(url: str) -> str:
+    """Give a URL as it may be shown; it is needed for each piece."""
+    return shown_url(url).rstrip("/")
 
 
 def is_near(origin: Origin) -> bool:

@@ -66,7 +66,7 @@ class Piece:
     future: Future[Any] = field(default_factory=Future)
     num_arrived: int = 0  # bytes that its store has told of
     heard_at: float | None = None  # when it began, then its last sign of life
-    given_up: threading.Event = field(default_factory=threading.Event)
+    is_given_up: bool = False
 
     @property
     def is_small(self) -> bool:
@@ -93,7 +93,7 @@ class PiecePool:
         self._num_threads = 0
         self._num_stuck = 0
         self._is_closed = False
-        self._ended = threading.Event()  # for those who wait outside of a piece
+        self._given_up = threading.Condition()  # for those who pause before their store tries again
         self._stretch_begin = time.monotonic()
         self._stretch_bytes = 0
         self._was_full = False
@@ -156,8 +156,9 @@ class PiecePool:
     def pause(self, seconds: float) -> None:
         """Wait before the store tries again in this thread; who gave the piece up ends the wait, and its tries."""
         piece = self._piece_here()
-        if (self._ended if piece is None else piece.given_up).wait(seconds):
-            raise CancelledError
+        with self._given_up:
+            if self._given_up.wait_for(lambda: self._is_closed if piece is None else piece.is_given_up, seconds):
+                raise CancelledError
 
     def _piece_here(self) -> Piece | None:
         return getattr(self._mine, "piece", None)
@@ -188,15 +189,18 @@ class PiecePool:
     def _give_up(self, piece: Piece) -> None:
         """Count a running piece as gone; its thread comes back when the store lets it."""
         if piece in self._started:
-            piece.given_up.set()
+            with self._given_up:
+                piece.is_given_up = True
+                self._given_up.notify_all()
             self._num_stuck += 1
             self._leave(piece)
 
     def close(self) -> None:
         """End the threads as they come to rest, and cancel what has not begun."""
         with self._changed:
-            self._is_closed = True
-            self._ended.set()
+            with self._given_up:
+                self._is_closed = True
+                self._given_up.notify_all()
             pieces = [piece for queue in self._pending.values() for piece in queue]
             self._pending.clear()
             self._changed.notify_all()
@@ -234,7 +238,7 @@ class PiecePool:
 
     def _end(self, piece: Piece, result: Any, error: BaseException | None) -> None:
         with self._changed:
-            if piece.given_up.is_set():
+            if piece.is_given_up:
                 self._num_stuck -= 1
                 return
             self._measure(piece.num_bytes)

@@ -88,6 +88,10 @@ class ShardBuilder(Protocol):
         """Add an encoded sample, unless the shard would outgrow its format."""
         ...
 
+    def extend(self, encoded: Sequence[bytes]) -> None:
+        """Add encoded samples that are small together and far from outgrowing the format."""
+        ...
+
     def build(self) -> list[list[Buffer]]:
         """Give the bytes of each part of the shard, in pieces that belong together, valid until `release`."""
         ...

@@ -17,6 +17,7 @@ from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Sequence
 
     from typing_extensions import Buffer
 
@@ -84,6 +85,14 @@ class Body:
         self._pending.append(record)
         self.num_bytes = total
 
+    def extend(self, records: Sequence[bytes]) -> None:
+        """Add records and copy them at once, unless the shard would outgrow its 32-bit offsets: then none of them."""
+        total = self.num_bytes + sum(map(len, records)) + self._overhead * len(records)
+        self._check(total)
+        self._pending += records
+        self.num_bytes = total
+        self._spill(total)
+
     def ends(self) -> Int64Array:
         """Give where each record ends, counted from the first."""
         self._spill(self.num_bytes)
@@ -107,12 +116,15 @@ class Body:
         self._pool.give_back(self._chunks)
         self._chunks = []
 
-    def _spill(self, total: int) -> None:
+    def _check(self, total: int) -> None:
         if total > self._max_bytes:
             raise ShardTooLargeError(
                 f"with this sample, the shard would grow to {format_bytes(total)}, but a shard must stay below 4"
                 " GB: lower size_limit"
             )
+
+    def _spill(self, total: int) -> None:
+        self._check(total)
         self._sizes.extend(map(len, self._pending))
         data = memoryview(b"".join(self._pending))
         self._pending.clear()
@@ -137,7 +149,7 @@ class BodyBuilder:
         self._body = Body(
             pool, num_bytes=num_bytes, overhead=self.sample_overhead, uncounted=uncounted, front_bytes=front_bytes
         )
-        self.append = self._body.append
+        self.append, self.extend = self._body.append, self._body.extend
 
     @property
     def num_samples(self) -> int:

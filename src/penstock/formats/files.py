@@ -35,6 +35,7 @@ class StoredObject(Protocol):
     name: str  # below the root of the dataset, for errors
     num_bytes: int  # as it is stored
     is_compressed: bool  # it can only be read from its beginning, and fetched whole: it makes one shard
+    seek_bytes: int  # asking for a range takes as long as reading so many bytes in order
 
     def read(self, begin: int, end: int) -> bytes:
         """Give the bytes `[begin, end)`; asking beyond its end, or of a compressed one, is an error."""

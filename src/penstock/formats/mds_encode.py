@@ -79,9 +79,7 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
             statements.append(f"p{i} = e{i}(v{i})")
         else:
             values[f"s{i}"] = encoding.check_stored
-            is_checked = type(encoding).check_stored is not Encoding.check_stored
-            stored = f"s{i}(v{i})" if is_checked else f"v{i}"
-            statements.append(f"p{i} = {stored} if isinstance(v{i}, bytes) else e{i}(v{i})")
+            statements.append(f"p{i} = {_encoded(i, encoding)}")
             if column.num_bytes is not None:
                 statements.append(
                     f"if p{i}.__class__ is not bytes or len(p{i}) != {column.num_bytes}: return careful(sample)"
@@ -89,7 +87,7 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         pieces.append(f"p{i}")
     end_run()
     body = "".join(f"        {statement}\n" for statement in statements)
-    joined = pieces[0] if len(pieces) == 1 else f"join(({', '.join(pieces)}))"
+    joined = " + ".join(pieces) if len(pieces) <= 2 else f"join(({', '.join(pieces)}))"
     return (
         "def encode(sample):\n"
         "    try:\n"
@@ -98,6 +96,16 @@ def _write_source(columns: Sequence[Column]) -> tuple[str, dict[str, Any]]:
         "    except Exception:\n"
         "        return careful(sample)\n"
     ), values
+
+
+def _encoded(i: int, encoding: Encoding) -> str:
+    """Write how a value of any length is encoded, unless it comes as it is stored."""
+    is_checked = type(encoding).check_stored is not Encoding.check_stored
+    stored = f"s{i}(v{i})" if is_checked else f"v{i}"
+    encoded = f"{stored} if isinstance(v{i}, bytes) else e{i}(v{i})"
+    if isinstance(encoding, StrEncoding):  # nearly all that comes is text, and this the shortest way
+        return f"v{i}.encode() if v{i}.__class__ is str else {encoded}"
+    return encoded
 
 
 class _CarefulEncoder:

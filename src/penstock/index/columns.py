@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[Any]]
 
+_REMEMBERED = 256
 _NO_DIGESTS: Mapping[str, str] = {}
 
 
@@ -51,6 +53,10 @@ class ShardColumns(Sequence[ShardInfo]):
 
     def __init__(self, layouts: Sequence[ShardLayout], digest_kinds: Sequence[tuple[str, ...]], arrays: Arrays) -> None:
         self.layouts, self._digest_kinds, self._arrays = tuple(layouts), tuple(digest_kinds), arrays
+        self._shard = lru_cache(maxsize=_REMEMBERED)(self._make_shard)  # readers ask for the same few again and again
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardColumns, (self.layouts, self._digest_kinds, self._arrays)
 
     @classmethod
     def of(cls, shards: Iterable[ShardInfo]) -> ShardColumns:
@@ -145,7 +151,7 @@ class ShardColumns(Sequence[ShardInfo]):
 
     # --- One of them ----------------------------------------------------------------------------------------
 
-    def _shard(self, number: int) -> ShardInfo:
+    def _make_shard(self, number: int) -> ShardInfo:
         arrays = self._arrays
         begin, end = arrays["first_file"][number : number + 2].tolist()
         is_packed = arrays["is_packed"][begin : end + 1].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.loaders.threads import in_threads
+from penstock.loaders.threads import in_thread
 from penstock.sources.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def make_batches(
         finally:
             _close(rows)
 
-    ahead = in_threads([submit_all], ahead=num_ahead)
+    ahead = in_thread(submit_all, ahead=num_ahead)
     try:
         for future, label in ahead:
             yield future.result(), label

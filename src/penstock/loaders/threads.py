@@ -1,15 +1,16 @@
-"""Several iterators side by side, each in a thread, their items taken in turn."""
+"""An iterator that runs ahead in a thread of its own, within bounds of items and of bytes."""
 
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
@@ -24,56 +25,80 @@ class _Failure:
         self.error = error
 
 
-def in_threads(
-    sources: Sequence[Callable[[], Iterator[T]]], *, ahead: int, on_abandon: Callable[[], None] = lambda: None
-) -> Iterator[T]:
-    """Give an item of each source in turn, while the threads read up to `ahead` items further.
+class _Line(queue.Queue[Any]):
+    """A queue that is full with so many items, or with fewer of so many bytes."""
 
-    Ends at the first source that ends. An error of a source is raised where its item would have been. Whoever stops
-    taking, by closing the iterator or losing it, ends the threads. Those that wait for a store which is away are not
-    waited for: `on_abandon` hears of it, and what they use is theirs until they are done.
+    def __init__(self, max_items: int, max_bytes: int, weigh: Callable[[Any], int]) -> None:
+        super().__init__(max_items)
+        self._max_bytes, self._weigh = max_bytes, weigh
+        self._num_bytes = 0
+
+    def _qsize(self) -> int:
+        num_items = len(self.queue)
+        return max(num_items, self.maxsize) if num_items and self._num_bytes >= self._max_bytes else num_items
+
+    def _put(self, item: Any) -> None:
+        self._num_bytes += self._weigh_item(item)
+        super()._put(item)
+
+    def _get(self) -> Any:
+        item = super()._get()
+        self._num_bytes -= self._weigh_item(item)
+        return item
+
+    def _weigh_item(self, item: Any) -> int:
+        return 0 if item is _END or isinstance(item, _Failure) else self._weigh(item)
+
+
+def in_thread(
+    source: Callable[[], Iterator[T]],
+    *,
+    ahead: int,
+    max_bytes: int = sys.maxsize,
+    weigh: Callable[[T], int] = lambda _: 0,
+    on_abandon: Callable[[], None] = lambda: None,
+) -> Iterator[T]:
+    """Give the items of a source, while a thread reads up to `ahead` items further, or fewer of `max_bytes` in all.
+
+    An error of the source is raised where its item would have been. Whoever stops taking, by closing the iterator or
+    losing it, ends the thread. One that waits for a store which is away is not waited for: `on_abandon` hears of it,
+    and what it uses is its own until it is done.
     """
     stopped = threading.Event()
-    queues: list[queue.Queue[Any]] = [queue.Queue(maxsize=ahead) for _ in sources]
-    threads = [
-        threading.Thread(target=_read, args=(source, line, stopped), name="penstock-reader", daemon=True)
-        for source, line in zip(sources, queues, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
+    line = _Line(ahead, max_bytes, weigh)
+    thread = threading.Thread(target=_read, args=(source, line, stopped), name="penstock-reader", daemon=True)
+    thread.start()
     try:
         while True:
-            for line in queues:
-                item = line.get()
-                if item is _END:
-                    return
-                if isinstance(item, _Failure):
-                    raise item.error
-                yield item
+            item = line.get()
+            if item is _END:
+                return
+            if isinstance(item, _Failure):
+                raise item.error
+            yield item
     finally:
         stopped.set()
-        if not _end(queues, threads):
+        if not _end(line, thread):
             on_abandon()
 
 
-def _end(queues: Sequence[queue.Queue[Any]], threads: Sequence[threading.Thread]) -> bool:
-    """Wait a moment for the end of threads that were told to stop, and tell whether all came to it."""
+def _end(line: _Line, thread: threading.Thread) -> bool:
+    """Wait a moment for the end of a thread that was told to stop, and tell whether it came to it."""
     deadline = time.monotonic() + _LEAVING_S
-    for line, thread in zip(queues, threads, strict=True):
-        _make_room(line)  # for the one item that it may put before it looks whether it is to stop
-        while thread.is_alive() and time.monotonic() < deadline:
-            thread.join(timeout=0.01)
-            _make_room(line)
-    return not any(thread.is_alive() for thread in threads)
+    _make_room(line)  # for the one item that it may put before it looks whether it is to stop
+    while thread.is_alive() and time.monotonic() < deadline:
+        thread.join(timeout=0.01)
+        _make_room(line)
+    return not thread.is_alive()
 
 
-def _make_room(line: queue.Queue[Any]) -> None:
+def _make_room(line: _Line) -> None:
     with suppress(queue.Empty):
         while True:
             line.get_nowait()
 
 
-def _read(source: Callable[[], Iterator[T]], line: queue.Queue[Any], stopped: threading.Event) -> None:
+def _read(source: Callable[[], Iterator[T]], line: _Line, stopped: threading.Event) -> None:
     try:
         for item in source():
             if stopped.is_set():

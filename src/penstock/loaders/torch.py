@@ -13,7 +13,7 @@ from penstock.data.stats import Stats
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.loaders.counting import DeliveredBatches
-from penstock.loaders.threads import in_threads
+from penstock.loaders.threads import in_thread as run_ahead
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
 
@@ -44,8 +44,9 @@ class StreamingDataLoader(DataLoader[Any]):
     Args:
         dataset: The dataset.
         batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
-        columnar: Return batches as dicts of tensors, made from whole columns without making samples first. Then
-            `num_workers` counts threads of this process, and columns that are not arrays come as lists.
+        columnar: Return batches as dicts of tensors, made from whole columns without making samples first; columns that
+            are not arrays come as lists. Any `num_workers` but 0 then means one thread of this process that reads ahead
+            of your loop, `num_workers` × `prefetch_factor` batches or 128 MB of them.
         warn_when_waiting: Warn once if the training loop waits much for data, with the reason that the counts show.
         **options: All other arguments of torch's loader.
     """
@@ -80,7 +81,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 )
         _agree_on_batch_size(dataset, batch_size)
         self._columnar = dataset.columnar if columnar is None else columnar
-        self._num_threads = 0
+        self._batches_ahead = 0
         explain = partial(
             explain_waiting,
             num_workers=int(options.get("num_workers") or 0),
@@ -95,8 +96,8 @@ class StreamingDataLoader(DataLoader[Any]):
                     "columnar batches are read as whole columns, so collate_fn= is never called: leave out"
                     " collate_fn= or columnar="
                 )
-            self._num_threads = int(options.pop("num_workers", 0))
-            self._threads_ahead = int(options.pop("prefetch_factor", None) or _BATCHES_AHEAD)
+            prefetch_factor = int(options.pop("prefetch_factor", None) or _BATCHES_AHEAD)
+            self._batches_ahead = int(options.pop("num_workers", 0)) * prefetch_factor
             options = {name: value for name, value in options.items() if name not in _FOR_PROCESSES}
             options["batch_size"] = None
         else:
@@ -108,7 +109,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __repr__(self) -> str:
         is_columnar = self._is_streaming and self._columnar
-        readers = f"{self._num_threads} threads" if is_columnar else f"{self.num_workers} workers"
+        readers = f"{self._batches_ahead} batches ahead" if is_columnar else f"{self.num_workers} workers"
         batch_size = self._streaming.batch_size if self._is_streaming else self.batch_size
         return f"<{type(self).__name__} of batches of {batch_size}, {readers}, of {self.dataset!r}>"
 
@@ -173,12 +174,19 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def _columns(self, begun: Pass) -> Iterator[dict[str, Any]]:
         dataset = self._streaming
-        readers = dataset.readers.for_threads(begun, self._num_threads, dataset.make_columns)
-        if self._num_threads == 0:
-            batches: Iterator[Columns] = readers[0].columns()
-        else:
-            sources = [reader.columns for reader in readers]
-            batches = in_threads(sources, ahead=self._threads_ahead, on_abandon=dataset.readers.abandon_threads)
+        # One thread, whatever number was asked for: reading is copying, which takes all that memory can give, or it is
+        # decoding, which takes all processors. Several threads would only take the interpreter from each other.
+        in_thread = self._batches_ahead > 0
+        reader = dataset.readers.for_loader(begun, dataset.make_columns, in_thread=in_thread)
+        batches: Iterator[Columns] = reader.columns()
+        if in_thread:
+            batches = run_ahead(
+                reader.columns,
+                ahead=self._batches_ahead,
+                max_bytes=_MAX_BYTES_AHEAD,
+                weigh=_num_bytes,
+                on_abandon=dataset.readers.abandon_threads,
+            )
         for columns in batches:
             if self._drops_last and len(next(iter(columns.values()))) < (dataset.batch_size or 1):
                 continue
@@ -201,6 +209,17 @@ _FOR_PROCESSES = {
     "drop_last",
 }
 _BATCHES_AHEAD = 4
+_MAX_BYTES_AHEAD = 128 << 20  # batches of images would fill the memory
+
+
+def _num_bytes(columns: Columns) -> int:
+    """Count the bytes of a batch that arrays hold."""
+    return sum(getattr(values, "nbytes", 0) or _num_bytes_of_list(values) for values in columns.values())
+
+
+def _num_bytes_of_list(values: Any) -> int:
+    first = values[0] if isinstance(values, list) and values else None
+    return len(values) * int(getattr(first, "nbytes", 0))
 
 
 def _agree_on_batch_size(dataset: StreamingDataset, batch_size: int | None) -> None:

@@ -101,9 +101,9 @@ class EndToEnd:
         size = ends[-1]
 
         def chunk_at(lane: int, place: int) -> Chunk:
-            place -= place % _CHUNK_SIZE
             begin = lane_start(size, self._num_lanes, lane) + place
-            end = begin + min(_CHUNK_SIZE, lane_length(size, self._num_lanes, lane) - place)
+            num_asked = min(_CHUNK_SIZE, positions[-1] // self._num_lanes + 1 - place)
+            end = begin + min(num_asked, lane_length(size, self._num_lanes, lane) - place)
             parts = []
             while begin < end:
                 number = bisect_right(ends, begin)
@@ -172,9 +172,12 @@ class EndToEnd:
         if stream is None:  # it has left the mix, and only positions of the past ask for it
             return np.full(end - begin, -1, dtype=np.int64)
         size = stream.order.num_samples
-        numbers = stretch.first + np.arange(begin, end, dtype=np.int64)
         rest = stretch.planned % size
         whole = stretch.planned - rest
+        first, last = stretch.first + begin, stretch.first + end - 1
+        if first // size == last // size and last < whole:
+            return np.arange(first % size, last % size + 1, dtype=np.int64) + stream.first_id
+        numbers = np.arange(first, last + 1, dtype=np.int64)
         ids = numbers % size
         is_partial = numbers >= whole
         if is_partial.any():

@@ -15,8 +15,10 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.encodings.decoding import BufferPool
 from penstock.formats.gather import ColumnKind, as_list, in_order
 from penstock.formats.rows import join_columns
+from penstock.reading.gathered_rows import RowGathering, gathers_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +38,8 @@ T = TypeVar("T")
 
 # For values this large, copying costs more than a step of Python each: they are copied once, in the order of the batch.
 _LARGE_VALUE_BYTES = 2048
+# Batches of them are made in memory that batches before have left.
+_joined = BufferPool(max_bytes=64 << 20)
 
 
 class GathersColumns(Protocol):
@@ -67,9 +71,9 @@ class Gathering:
         }
         self._places: list[Int64Array] = []
 
-    def takes(self, reader: GathersColumns) -> bool:
+    def takes(self, reader: ShardReader) -> bool:
         """Tell whether a shard stores its columns like those before."""
-        return reader.encodings == self._encodings
+        return gathers_columns(reader) and reader.encodings == self._encodings
 
     def add(self, reader: GathersColumns, rows: Int64Array, places: Int64Array) -> None:
         """Take some rows of a shard. It may be closed then: what is still looked at stays mapped."""
@@ -82,14 +86,23 @@ class Gathering:
         for column in self._columns.values():
             column.finish(self._places)
 
-    def take(self, begin: int = 0, end: int | None = None) -> Columns:
+    def columns(self, begin: int = 0, end: int | None = None) -> Columns:
         """Give the columns of all rows from one to another, once all are there."""
         return {name: column.take(begin, end) for name, column in self._columns.items()}
 
-    def so_far(self) -> tuple[Int64Array, Columns]:
+    def samples(self) -> list[Sample]:
+        """Give all samples, once all are there."""
+        return join_columns(tuple(self._columns), list(self.columns().values()), sum(map(len, self._places)))
+
+    def columns_so_far(self) -> tuple[Int64Array, Columns]:
         """Give the columns of the rows that were added, and their places."""
         places = np.concatenate(self._places)
         return places, {name: column.so_far(places) for name, column in self._columns.items()}
+
+    def samples_so_far(self) -> tuple[Int64Array, list[Sample]]:
+        """Give the samples that were added, and their places."""
+        places, columns = self.columns_so_far()
+        return places, join_columns(tuple(columns), list(columns.values()), len(places))
 
 
 def _begin_column(name: str, encoding: Encoding | ColumnKind, num_rows: int, *, by_sample: bool) -> GatheredColumn:
@@ -159,7 +172,8 @@ class _LocatedColumn:
             sources[source][first:last]
             for source, first, last in zip(source_of.tolist(), begins.tolist(), ends.tolist(), strict=True)
         ]
-        return self._view(np.frombuffer(bytearray().join(pieces), f"V{self._num_bytes}"))
+        joined = _joined.join(pieces, len(pieces) * self._num_bytes)
+        return self._view(np.frombuffer(joined, f"V{self._num_bytes}"))
 
 
 class _Group(NamedTuple):
@@ -247,28 +261,32 @@ def _in_one_list(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> list
 class _Collector(ABC, Generic[T]):
     """Puts together rows of shard after shard.
 
-    Where all shards store their columns alike, stored values are gathered first and decoded together. What is read of
-    other shards is decoded shard by shard and joined.
+    Where all shards store their columns alike, stored values are gathered first and decoded together; so are rows that
+    are parsed alike. What is read of other shards is decoded shard by shard and joined.
     """
 
     def __init__(self, num_rows: int, *, by_sample: bool) -> None:
         self._num_rows, self._by_sample = num_rows, by_sample
-        self._gathering: Gathering | None = None
+        self._gathering: Gathering | RowGathering | None = None
         self._batches: list[tuple[Int64Array, T]] = []
 
     def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
         """Take some rows of a shard, which belong to these places."""
-        if gathers_columns(reader):
-            if self._gathering is None and not self._batches:
-                self._gathering = Gathering(reader.encodings, self._num_rows, by_sample=self._by_sample)
-            if self._gathering is not None and self._gathering.takes(reader):
-                self._gathering.add(reader, rows, places)
-                return
+        if self._gathering is None and not self._batches:
+            self._gathering = self._begin(reader)
         if self._gathering is not None:
-            before, columns = self._gathering.so_far()
-            self._batches.append((before, self._join_columns(columns, len(before))))
+            if self._gathering.takes(reader):
+                self._gathering.add(reader, rows, places)  # type: ignore[arg-type]  # it was asked
+                return
+            self._batches.append(self._so_far(self._gathering))
             self._gathering = None
         self._batches.append((places, self._read(reader, rows)))
+
+    def _begin(self, reader: ShardReader) -> Gathering | RowGathering | None:
+        """Choose how rows are gathered, by the first shard; None: its reader does not take part."""
+        if gathers_columns(reader):
+            return Gathering(reader.encodings, self._num_rows, by_sample=self._by_sample)
+        return RowGathering(reader.parser) if gathers_rows(reader) else None
 
     def finish(self) -> None:
         """All rows are added: decode what was gathered."""
@@ -279,7 +297,7 @@ class _Collector(ABC, Generic[T]):
     def _read(self, reader: ShardReader, rows: Int64Array) -> T: ...
 
     @abstractmethod
-    def _join_columns(self, columns: Columns, num_rows: int) -> T: ...
+    def _so_far(self, gathering: Gathering | RowGathering) -> tuple[Int64Array, T]: ...
 
 
 class SampleCollector(_Collector[list["Sample"]]):
@@ -291,15 +309,15 @@ class SampleCollector(_Collector[list["Sample"]]):
     def samples(self) -> list[Sample]:
         """Give all samples."""
         if self._gathering is not None:
-            return self._join_columns(self._gathering.take(), self._num_rows)
+            return self._gathering.samples()
         together = list(chain.from_iterable(samples for _, samples in self._batches))
         return in_order(together, [places for places, _ in self._batches])
 
     def _read(self, reader: ShardReader, rows: Int64Array) -> list[Sample]:
         return reader.read(rows)
 
-    def _join_columns(self, columns: Columns, num_rows: int) -> list[Sample]:
-        return join_columns(tuple(columns), list(columns.values()), num_rows)
+    def _so_far(self, gathering: Gathering | RowGathering) -> tuple[Int64Array, list[Sample]]:
+        return gathering.samples_so_far()
 
 
 class ColumnCollector(_Collector["Columns"]):
@@ -317,14 +335,14 @@ class ColumnCollector(_Collector["Columns"]):
     def columns(self, begin: int = 0, end: int | None = None) -> Columns:
         """Give the columns of all rows, or of those from one to another."""
         if self._gathering is not None:
-            return self._gathering.take(begin, end)
+            return self._gathering.columns(begin, end)
         return {name: values[begin:end] for name, values in self._joined.items()}
 
     def _read(self, reader: ShardReader, rows: Int64Array) -> Columns:
         return reader.read_columns(rows)
 
-    def _join_columns(self, columns: Columns, num_rows: int) -> Columns:  # noqa: ARG002
-        return columns
+    def _so_far(self, gathering: Gathering | RowGathering) -> tuple[Int64Array, Columns]:
+        return gathering.columns_so_far()
 
 
 def gathers_columns(reader: ShardReader) -> TypeGuard[GathersColumns]:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 # take no more than half of the descriptors that it may have.
 _MOST_OPEN = 1024
 _DESCRIPTORS_PER_SHARD = 2
-# Up to so many, pages of shards that are read again and again stay where they are; of large samples, up to so many
-# bytes: to map their pages again for each of them would take longer than to copy it.
+# Up to so many, or of small ones up to so many bytes, pages of shards that are read again and again stay where they
+# are; of large samples more: to map their pages again for each of them would take longer than to copy it.
 _FEW_OPEN = 32
+_FEW_MAPPED_BYTES = 512 << 20
 _LARGE_SAMPLE_BYTES = 2048
 _MOST_MAPPED_BYTES = 2 << 30
 
@@ -175,9 +176,8 @@ class OpenShards:
 
 def max_mapped(*, sample_bytes: float, shard_bytes: float) -> int:
     """Say how many open shards may keep in memory the pages that were read of them."""
-    if sample_bytes < _LARGE_SAMPLE_BYTES:
-        return _FEW_OPEN
-    return max(_FEW_OPEN, int(_MOST_MAPPED_BYTES / max(1.0, shard_bytes)))
+    most_bytes = _FEW_MAPPED_BYTES if sample_bytes < _LARGE_SAMPLE_BYTES else _MOST_MAPPED_BYTES
+    return max(_FEW_OPEN, int(most_bytes / max(1.0, shard_bytes)))
 
 
 def _close_elsewhere(others: list[OpenShards]) -> bool:

@@ -122,8 +122,8 @@ class Lister:
                 raise self._cannot_list(prefix) from error
         return self._found[prefix]
 
-    def _cannot_list(self, pattern: str) -> ConfigError:
-        return ConfigError(
+    def _cannot_list(self, pattern: str) -> RequestRefusedError:
+        return RequestRefusedError(
             f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
             " files"
         )

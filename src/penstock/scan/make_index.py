@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.versions import tag_of
@@ -57,6 +57,8 @@ class Scan:
         files = [scanned.get(_identity(info)) or known[_identity(info)] for info in objects]
         if form.has_schema:
             check_alike(files, shown_url(self.url))
+        else:
+            files = unite_columns(files)
         return dump_files(files, self.settings)
 
     def _check_settings(self, form: FileFormat, kinds: Sequence[FileKind]) -> None:
@@ -140,6 +142,13 @@ def check_alike(files: Sequence[IndexedFile], where: str) -> None:
                     f"the files of {where} differ: column {name!r} is {types.get(name, 'missing')} in {first.name} and"
                     f" {other.get(name, 'missing')} in {file.name}. Write them alike, or make a stream of each kind"
                 )
+
+
+def unite_columns(files: Sequence[IndexedFile]) -> list[IndexedFile]:
+    """Give each file the columns of all: any of them may lack in any row."""
+    columns = {column.name: column for file in files for column in file.layout.columns}
+    united = tuple(columns.values())
+    return [replace(file, layout=replace(file.layout, columns=united)) for file in files]
 
 
 def files_that_fit(

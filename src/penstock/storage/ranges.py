@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
 DEFAULT_GAP_BYTES = 256 << 10
 # What is read in vain may come again with the whole object: it is little of what lies between the first and the last.
-_MOST_IN_VAIN = 1 / 128
+_MOST_IN_VAIN = 1 / 32
+_MOST_BYTES_IN_VAIN = 512 << 10
 _SMALLEST_GAP_BYTES = 1 << 10
 
 
@@ -27,7 +28,8 @@ def fitting_gap(spans: Sequence[Span]) -> int:
         return 0
     ends = list(accumulate((span.end for span in ordered), max))
     gaps = sorted(span.begin - end for span, end in zip(ordered[1:], ends, strict=False) if span.begin > end)
-    num_fitting = bisect_right(list(accumulate(gaps)), _MOST_IN_VAIN * (ends[-1] - ordered[0].begin))
+    most_bytes = min(_MOST_IN_VAIN * (ends[-1] - ordered[0].begin), _MOST_BYTES_IN_VAIN)
+    num_fitting = bisect_right(list(accumulate(gaps)), most_bytes)
     widest = gaps[num_fitting] - 1 if num_fitting < len(gaps) else DEFAULT_GAP_BYTES
     return max(_SMALLEST_GAP_BYTES, min(DEFAULT_GAP_BYTES, widest))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.testing.catalogs import CatalogContract
 from penstock.testing.encodings import EncodingContract
+from penstock.testing.file_formats import FileFormatContract
 from penstock.testing.formats import FormatContract
 from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
 
@@ -22,6 +23,7 @@ _LATER = {"OrderContract": "penstock.testing.orders", "SourceContract": "penstoc
 __all__ = [
     "CatalogContract",
     "EncodingContract",
+    "FileFormatContract",
     "FormatContract",
     "LargeObjectContract",
     "OrderContract",

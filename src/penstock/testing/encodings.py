@@ -10,7 +10,7 @@ from penstock.formats.base import ReadOptions, get_format
 from penstock.formats.body import ChunkPool
 from penstock.formats.encodings.table import get_encoding
 from penstock.index.model import FileInfo, Part, ShardInfo, ShardLayout
-from penstock.testing.formats import is_same, raises
+from penstock.testing.reading import is_same, raises
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -126,7 +126,7 @@ class Progress:
     bytes_per_s: float = 0.0
     position: int = 0  # how many come before it
     num_wanted: int = 0
-    state: str = ""  # queued, running or parked; of ranges, reading
+    state: str = ""  # queued, running or parked; of ranges, reading; of calls of a store, asked
 
 
 @dataclass(slots=True, eq=False, repr=False)

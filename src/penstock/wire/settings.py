@@ -51,6 +51,11 @@ class CachedStream:
     files: FilesRequest | None = None  # what to look for in the store; None: an index.json
 
     @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that shards are unpacked for, where that is done for some of them; None: all."""
+        return None if self.files is None else self.files.columns
+
+    @property
     def copies_local_files(self) -> bool:
         """Whether the directory holds unpacked copies of files of this machine: more of them than fit may be wanted."""
         return self.files is not None and url_scheme(self.store.url) in (None, "file")

@@ -37,6 +37,18 @@ def is_full(num_bytes: int, cost: int, size_limit: int | None) -> bool:
     return size_limit is not None and num_bytes + cost > size_limit
 
 
+# Small enough for the allocator to hand out the same memory again and again.
+_MAX_PENDING_BYTES = 1 << 16
+
+
+def hand_over_at(num_bytes: int, size_limit: int | None) -> int:
+    """Say up to which size of a shard samples may wait to be handed to its builder together.
+
+    None of them may be too much for the shard: that is for the builder to say, sample by sample, and far from here.
+    """
+    return min(num_bytes + _MAX_PENDING_BYTES, size_limit or MAX_SHARD_BYTES, MAX_SHARD_BYTES // 2)
+
+
 def shard_name(number: int, format_name: str) -> str:
     """Name a shard by its number."""
     return f"shard.{number:05}.{format_name}"

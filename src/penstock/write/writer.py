@@ -1,10 +1,10 @@
-"""Writers: samples in, a published dataset out, one class per shard format."""
+"""What all writers do: samples in, a published dataset out."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.digest import check_hashes
@@ -17,7 +17,7 @@ from penstock.interrupts import WaitingFor, cut_short
 from penstock.write.destination import parse_destination
 from penstock.write.progress_bar import ProgressBar
 from penstock.write.publish import PendingShard, ShardQueue, publish_index
-from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, is_full, next_number, shard_name
+from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, hand_over_at, is_full, next_number, shard_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -100,6 +100,8 @@ class Writer:
         self._pool = ChunkPool(self._settings["size_limit"])
         self._queue = ShardQueue(max_workers)
         self._builder: ShardBuilder | None = None
+        self._pending: list[bytes] = []  # samples that the builder has not got yet
+        self._shard_bytes = self._hand_over_at = self._overhead = 0  # of the shard that is being built
         self._has_inferred = False
         self._takes_extra = columns is not None
         self._is_closed = False
@@ -109,7 +111,7 @@ class Writer:
         )
         try:
             self._old = self._destination.open(exist_ok=exist_ok, append=append)
-            self._num_samples = self._old.num_samples
+            self._num_handed_over = self._old.num_samples
             self._next_shard = next_number(self._old)
             self._continue(layout)
         except KeyboardInterrupt as interrupt:
@@ -135,17 +137,16 @@ class Writer:
             record = builder.encode(sample)
             if len(sample) != self._num_columns:
                 self._check_extra(sample)
-            cost = len(record) + self._overhead
-            if is_full(self._shard_bytes, cost, self._size_limit):
-                self._submit(builder)
-                builder = self._next_builder()
-            builder.append(record)
+            num_bytes = self._shard_bytes + len(record) + self._overhead
+            if num_bytes > self._hand_over_at:
+                self._add(builder, record)
+            else:  # a step of Python less for each sample: the builder gets many at a time
+                self._pending.append(record)
+                self._shard_bytes = num_bytes
         except BadSampleError as error:
             raise self._with_number(error) from error
         except KeyboardInterrupt as interrupt:
             raise cut_short(interrupt) from None
-        self._shard_bytes += cost
-        self._num_samples += 1
         if self._progress is not None:
             self._progress.update(self._num_samples, self._done_bytes + self._shard_bytes)
 
@@ -162,7 +163,7 @@ class Writer:
         if self._is_closed:
             return
         try:
-            if self._builder is not None and self._builder.num_samples:
+            if self._builder is not None and (self._pending or self._builder.num_samples):
                 self._submit(self._builder)
             with self._waiting():
                 index = Index((*self._old.shards, *self._queue.results()))
@@ -254,14 +255,37 @@ class Writer:
             column=extra[0],
         )
 
+    @property
+    def _num_samples(self) -> int:
+        return self._num_handed_over + len(self._pending)
+
     def _next_builder(self) -> ShardBuilder:
         builder = self._format.builder(self._shard_layout, self._pool)
         self._overhead = builder.sample_overhead
         self._shard_bytes = builder.num_bytes
+        self._hand_over_at = hand_over_at(self._shard_bytes, self._size_limit)
         self._builder = builder
         return builder
 
+    def _add(self, builder: ShardBuilder, record: bytes) -> None:
+        """Add a sample that may begin a new shard, or be too large for any."""
+        cost = len(record) + self._overhead
+        if is_full(self._shard_bytes, cost, self._size_limit):
+            self._submit(builder)
+            builder = self._next_builder()
+        self._hand_over(builder)
+        builder.append(record)
+        self._num_handed_over += 1
+        self._shard_bytes += cost
+        self._hand_over_at = hand_over_at(self._shard_bytes, self._size_limit)
+
+    def _hand_over(self, builder: ShardBuilder) -> None:
+        builder.extend(self._pending)
+        self._num_handed_over += len(self._pending)
+        self._pending.clear()
+
     def _submit(self, builder: ShardBuilder) -> None:
+        self._hand_over(builder)
         name = shard_name(self._next_shard, self.format_name)
         names = tuple(name + suffix for suffix in self._format.part_suffixes)
         with self._waiting():
@@ -295,88 +319,3 @@ class Writer:
 
 def _describe(layout: ShardLayout) -> str:
     return ", ".join(f"{column.name}: {column.encoding}" for column in layout.columns)
-
-
-_Kind = TypeVar("_Kind", bound="type[Writer]")
-
-
-def _with_arguments(kind: _Kind) -> _Kind:
-    """Have `help()` of a writer show the arguments, which are the same for all of them."""
-    if kind.__doc__ and Writer.__doc__:  # python -OO keeps no docstrings
-        heading = "\n\n    Args:\n"
-        words, _, own = kind.__doc__.partition(heading)
-        kind.__doc__ = words.rstrip() + heading + own.rstrip(" ") + Writer.__doc__.partition(heading)[2]
-    return kind
-
-
-@_with_arguments
-class MDSWriter(Writer):
-    """Writes MDS shards: binary rows with columns of any type.
-
-        with MDSWriter(out="data/train", columns={"id": "int", "tokens": "ndarray:int32"}) as writer:
-            writer.write({"id": 0, "tokens": np.arange(8, dtype=np.int32)})
-
-    The index is written when the `with` block ends; without it, nobody can read the shards.
-    """
-
-    format_name = "mds"
-
-
-class _TextWriter(Writer):
-    format_arguments = frozenset({"newline"})
-
-    def __init__(self, *, newline: str = "\n", **options: Any) -> None:
-        if not newline:
-            raise ConfigError("newline is empty, so lines would run together: pass at least one character")
-        super().__init__(newline=newline, **options)
-
-
-@_with_arguments
-class JSONWriter(_TextWriter):
-    """Writes JSON shards: one JSON object per line, with `str`, `int` and `float` columns.
-
-    Args:
-        newline: What ends a line.
-    """
-
-    format_name = "json"
-
-
-@_with_arguments
-class CSVWriter(_TextWriter):
-    """Writes CSV shards: values separated by commas, without quoting, so no value may contain a comma.
-
-    Args:
-        newline: What ends a line.
-    """
-
-    format_name = "csv"
-
-
-@_with_arguments
-class TSVWriter(_TextWriter):
-    """Writes TSV shards: values separated by tabs, without quoting, so no value may contain a tab.
-
-    Args:
-        newline: What ends a line.
-    """
-
-    format_name = "tsv"
-
-
-@_with_arguments
-class XSVWriter(_TextWriter):
-    """Writes XSV shards: values with a separator of your choice between them, which no value may contain.
-
-    Args:
-        separator: What stands between the values of a line.
-        newline: What ends a line.
-    """
-
-    format_name = "xsv"
-    format_arguments = frozenset({"newline", "separator"})
-
-    def __init__(self, *, separator: str, **options: Any) -> None:
-        if not separator:
-            raise ConfigError("separator is empty, so values would run together: pass at least one character")
-        super().__init__(separator=separator, **options)

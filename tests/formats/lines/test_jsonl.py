@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import ReadOptions
 from penstock.formats.lines import jsonl, scan
-from penstock.testing.formats import is_same
+from penstock.testing.reading import is_same
 from tests.formats.in_place import InPlace, MemoryFile, scan_and_read
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8"))

@@ -151,7 +151,6 @@ def test_any_damage_is_found_or_does_no_harm(data: st.DataObject, tar_format: in
         tar[data.draw(st.integers(0, len(tar) - 1))] = data.draw(st.integers(0, 255))
     try:
         found = read(bytes(tar))
-    except CorruptShardError as error:
-        assert "a.tar" in str(error)
-    else:
-        assert all(0 <= member.begin < member.data <= member.end <= len(tar) for member in found)
+    except CorruptShardError:
+        return
+    assert all(0 <= member.begin < member.data <= member.end <= len(tar) for member in found)

@@ -31,10 +31,17 @@ class DataIdentity:
         fields = {"versions": self.versions, "revisions": self.revisions}
         return {name: dict(value) for name, value in fields.items() if value}
 
-    def compare(self, state: Mapping[str, Any]) -> None:
-        """Say so if files have other versions than when a state was saved, though the same names and sizes."""
-        before = _mapping(state, "versions")
-        changed = [name for name, version in self.versions.items() if before.get(name, version) != version]
+    def compare(self, state: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
+        """Say so if files have other versions than when a state was saved, though the same names and sizes.
+
+        Streams whose fingerprints differ are other data: whoever goes on from the state is told that.
+        """
+        before, streams = _mapping(state, "versions"), _mapping(state, "streams")
+        changed = [
+            name
+            for name, version in self.versions.items()
+            if before.get(name, version) != version and streams.get(name, "") in ("", fingerprints[name])
+        ]
         if changed:
             warn_user(
                 f"the files of stream {changed[0]!r} are other versions than when the state was saved, or a copy of"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.data")
 # How long the first pass waits for ranks that have not opened the dataset yet. One that comes later is told itself.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 10.0
 _ASK_EVERY_S = 0.05
 _asked: Counter[str] = Counter()  # how often this process opened the same data: they may have been written again
 

@@ -9,7 +9,15 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.formats.columnar.arrow_types import describe_schema, pyarrow
-from penstock.formats.columnar.format import ColumnarFormat, corrupt, join_spans, read_types, write_shard
+from penstock.formats.columnar.format import (
+    ColumnarFormat,
+    corrupt,
+    join_spans,
+    read_types,
+    reading_entry,
+    write_shard,
+)
+from penstock.formats.columnar.inputs import PiecesInput, SpansInput
 from penstock.formats.columnar.ipc import (
     DICTIONARY_BATCH,
     END_OF_STREAM,
@@ -20,6 +28,7 @@ from penstock.formats.columnar.ipc import (
     Message,
     messages_of_file,
     messages_of_stream,
+    read_tail,
 )
 from penstock.formats.columnar.write import CHUNK_BYTES
 from penstock.formats.files import ScannedFile, ScannedShard
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import BinaryIO
 
+    from penstock.formats.columnar.ipc import Read
     from penstock.formats.files import SpanBytes, StoredObject
     from penstock.index.model import ShardInfo
     from penstock.types import Int64Array
@@ -38,6 +48,7 @@ _TAIL_BYTES = 16 << 10
 _SMALLEST_SHARD = 1 << 20
 _UNPACKED_TO_PACKED = 3  # of compressed buffers: what they unpack to stands within them
 _FEATHER_1 = b"FEA1"
+_KEPT = ("footer", "schema")  # of a file, of a stream
 
 
 class ArrowFormat(ColumnarFormat):
@@ -55,19 +66,19 @@ class ArrowFormat(ColumnarFormat):
             raise ConfigError(
                 f"{file.name} is a Feather file of version 1, which penstock does not read: write it anew"
             )
-        is_file = first.startswith(FILE_MAGIC) and file.num_bytes >= 18
         try:
-            messages = (messages_of_file if is_file else messages_of_stream)(read, file.num_bytes)
+            if first.startswith(FILE_MAGIC) and file.num_bytes >= 18:
+                kept, messages = _scan_file(read, file.num_bytes)
+            else:
+                kept, messages = _scan_stream(read, file.num_bytes)
         except IpcError as error:
             raise corrupt(file.name, f"is no Arrow file, or a broken one: {error}") from error
-        if not messages or messages[0].kind != SCHEMA:
-            raise corrupt(file.name, "is no Arrow file, or a broken one: it does not begin with a schema")
-        schema = read(messages[0].begin, messages[0].end)
-        columns = _describe(schema, file.name)
+        columns = _describe(kept, file.name)
+        types = [[name, kind.to_json()] for name, kind in columns]
         return ScannedFile(
             tuple(Column(name, str(kind)) for name, kind in columns),
-            tuple(_shards(messages[1:])),
-            {"schema": b64encode(schema).decode(), "types": [[name, kind.to_json()] for name, kind in columns]},
+            tuple(_shards(messages)),
+            {**{name: b64encode(data).decode() for name, data in kept.items()}, "types": types},
         )
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
@@ -75,26 +86,53 @@ class ArrowFormat(ColumnarFormat):
         return join_spans(map(tuple, _bounds(info).tolist()), None)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
-        """Read the batches as a stream of their own."""
-        pa = pyarrow()
-        pieces = [memoryview(b64decode(info.layout.settings["schema"]))]
-        pieces += [stored.read(begin, end) for begin, end in _bounds(info).tolist()]
+        """Read and validate the batches, and write some rows at a time."""
+        with reading_entry(info):
+            kept = {name: b64decode(info.layout.settings[name]) for name in _KEPT if name in info.layout.settings}
 
         def batches() -> Iterator[Any]:
-            options = pa.ipc.IpcReadOptions(use_threads=False)
-            with pa.ipc.open_stream(_Pieces([*pieces, memoryview(END_OF_STREAM)]), options=options) as stream:
-                for batch in stream:
-                    batch.validate(full=True)  # a wrong offset would end the process
-                    rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
-                    yield from (batch.slice(begin, rows) for begin in range(0, batch.num_rows, rows))
+            for batch in _read_batches(kept, info, stored):
+                batch.validate(full=True)  # a wrong offset would end the process
+                rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
+                yield from (batch.slice(begin, rows) for begin in range(0, batch.num_rows, rows))
 
-        write_shard(batches(), read_types(info.layout, columns), info, out)
+        write_shard(batches(), read_types(info, columns), info, out)
 
 
-def _describe(schema: bytes, name: str) -> Any:
+def _read_batches(kept: Mapping[str, bytes], info: ShardInfo, stored: SpanBytes) -> Iterator[Any]:
+    """Have pyarrow read a file of which only these batches are there, or a stream of them."""
+    pa = pyarrow()
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    if "footer" in kept:
+        numbers = _batch_numbers(info)
+        with pa.ipc.open_file(SpansInput(stored, kept["footer"]), options=options) as file:
+            yield from map(file.get_batch, numbers)
+    else:
+        pieces = [stored.read(begin, end) for begin, end in _bounds(info).tolist()]
+        pieces = [memoryview(kept.get("schema", b"")), *pieces, memoryview(END_OF_STREAM)]
+        with pa.ipc.open_stream(PiecesInput(pieces), options=options) as stream:
+            yield from stream
+
+
+def _scan_file(read: Read, end: int) -> tuple[dict[str, bytes], list[Message]]:
+    tail = read_tail(read, end)
+    return {"footer": tail}, messages_of_file(read, end, tail)
+
+
+def _scan_stream(read: Read, end: int) -> tuple[dict[str, bytes], list[Message]]:
+    messages = messages_of_stream(read, end)
+    if not messages or messages[0].kind != SCHEMA:
+        raise IpcError("it does not begin with a schema")
+    return {"schema": read(messages[0].begin, messages[0].end)}, messages[1:]
+
+
+def _describe(kept: Mapping[str, bytes], name: str) -> Any:
     pa = pyarrow()
     try:
-        return describe_schema(pa.ipc.read_schema(pa.py_buffer(schema)))
+        if "footer" in kept:
+            with pa.ipc.open_file(pa.BufferReader(bytes(8) + kept["footer"])) as file:
+                return describe_schema(file.schema)
+        return describe_schema(pa.ipc.read_schema(pa.py_buffer(kept["schema"])))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error.message}", path=name) from error
     except Exception as error:  # pyarrow's errors are of many classes
@@ -105,31 +143,34 @@ def _shards(messages: Sequence[Message]) -> Iterator[ScannedShard]:
     """Join neighbours until they are of some size, or until a dictionary changes."""
     dictionaries: list[Message] = []
     together: list[Message] = []
+    number = 0
     for message in messages:
         if message.kind == DICTIONARY_BATCH:
             if together:
-                yield _to_shard(dictionaries, together)
+                yield _to_shard(dictionaries, together, number)
                 together = []
             if not message.is_delta:
                 dictionaries = [each for each in dictionaries if each.number != message.number]
             dictionaries = [*dictionaries, message]
-        elif message.kind == RECORD_BATCH and message.num_rows:
+        elif message.kind == RECORD_BATCH:
             together.append(message)
+            number += 1
             if sum(map(_raw_bytes, together)) >= _SMALLEST_SHARD:
-                yield _to_shard(dictionaries, together)
+                yield _to_shard(dictionaries, together, number)
                 together = []
     if together:
-        yield _to_shard(dictionaries, together)
+        yield _to_shard(dictionaries, together, number)
 
 
-def _to_shard(dictionaries: list[Message], batches: list[Message]) -> ScannedShard:
-    bounds = np.array([(message.begin, message.end) for message in (*dictionaries, *batches)], "<i8")
+def _to_shard(dictionaries: list[Message], batches: list[Message], end: int) -> ScannedShard:
+    """Describe batches up to one of all batches; how many these are, and where they and their dictionaries lie."""
+    bounds = [(message.begin, message.end) for message in (*dictionaries, *batches)]
     return ScannedShard(
         num_samples=sum(batch.num_rows for batch in batches),
         span=Span(min(batch.begin for batch in batches), max(batch.end for batch in batches)),
         raw_bytes=sum(map(_raw_bytes, (*dictionaries, *batches))) + 1024,
         is_exact=False,
-        details=bounds.tobytes(),
+        details=np.array([(end - len(batches), end), *bounds], "<i8").tobytes(),
     )
 
 
@@ -139,12 +180,21 @@ def _raw_bytes(message: Message) -> int:
 
 def _bounds(info: ShardInfo) -> Int64Array:
     """Give where the messages of a shard begin and end."""
-    if not info.details or len(info.details) % 16:
-        raise corrupt(info.name, "has an entry in the index that cannot be read")
-    bounds: Int64Array = np.frombuffer(info.details, "<i8").reshape(-1, 2)
-    if (bounds[:, 0] < 0).any() or (bounds[:, 0] > bounds[:, 1]).any():
-        raise corrupt(info.name, "has an entry in the index that cannot be read")
-    return bounds
+    return _read_details(info)[1:]
+
+
+def _batch_numbers(info: ShardInfo) -> range:
+    """Give the numbers of the batches of a shard."""
+    begin, end = _read_details(info)[0].tolist()
+    return range(begin, end)
+
+
+def _read_details(info: ShardInfo) -> Int64Array:
+    with reading_entry(info):
+        pairs: Int64Array = np.frombuffer(info.details, "<i8").reshape(-1, 2)
+        if not len(pairs) or (pairs[:, 0] < 0).any() or (pairs[:, 0] > pairs[:, 1]).any():
+            raise ValueError("its messages begin nowhere")
+    return pairs
 
 
 class _Window:
@@ -163,44 +213,3 @@ class _Window:
             stop = max(end, min(stop, self._file.num_bytes))
             self._begin, self._data = begin, self._file.read(begin, stop)
         return self._data[begin - self._begin : end - self._begin]
-
-
-class _Pieces:
-    """Bytes in several places as one file, which pyarrow reads from its beginning to its end."""
-
-    closed = False
-
-    def __init__(self, pieces: list[memoryview]) -> None:
-        self._pieces = pieces[::-1]
-
-    def read(self, size: int = -1) -> bytes:
-        return bytes(self._take(size))
-
-    def read_buffer(self, size: int = -1) -> Any:
-        return pyarrow().py_buffer(self._take(size))
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def _take(self, size: int) -> memoryview:
-        """Give the next bytes; they lie in one piece, unless a message lies about its size."""
-        while self._pieces and not self._pieces[-1]:
-            self._pieces.pop()
-        if not self._pieces:
-            return memoryview(b"")
-        piece = self._pieces[-1]
-        if size < 0 or size > len(piece):
-            whole = b"".join(self._pieces[::-1])
-            self._pieces = [memoryview(whole)]
-            return self._take(min(size, len(whole)) if size >= 0 else len(whole))
-        self._pieces[-1] = piece[size:]
-        return piece[:size]

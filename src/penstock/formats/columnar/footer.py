@@ -35,6 +35,7 @@ _KEPT_OF_FILE = (b"ARROW:schema", b"huggingface")
 _KEPT_OF_CHUNK = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11)  # all that reading takes: no statistics, no indexes
 _FIXED_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # by physical type
 _BYTE_ARRAY = 6
+_TIMES_IN_DICTIONARY = 4  # a guess: how often text stands in a column whose dictionary holds it once
 _OLD_PARQUET_MR = re.compile(rb"parquet-mr version (\d+)\.(\d+)\.(\d+)")
 
 
@@ -88,7 +89,8 @@ class FileHead:
         """Take what `to_json` gave."""
         metadata = tuple((_KEPT_OF_FILE[0], b64decode(value)) for value in fields["arrow_schema"])
         schema, created_by = b64decode(fields["schema"]), fields["created_by"].encode("latin-1")
-        return cls(fields["version"], schema, metadata, created_by)
+        _read_schema(CompactReader(schema))
+        return cls(int(fields["version"]), schema, metadata, created_by)
 
     @property
     def hidden_bytes(self) -> int:
@@ -264,7 +266,9 @@ def _read_chunk_metadata(reader: CompactReader, width: int) -> tuple[ColumnChunk
         raise ThriftError("it has a column without sizes, or with negative ones")
     dictionary = numbers.get(11, 0)
     begin = dictionary if 0 < dictionary < data_page else data_page
-    text_bytes = unpacked if unencoded is None else unencoded
+    text_bytes = unencoded
+    if text_bytes is None:
+        text_bytes = unpacked * (_TIMES_IN_DICTIONARY if 11 in numbers else 1)
     raw_bytes = values * width if width else text_bytes + 4 * values
     return ColumnChunk(path, begin, size, raw_bytes), write_struct(sorted(kept))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
 from penstock.formats.columnar.types import ColumnType, parse_type
-from penstock.formats.columnar.write import write_columns
+from penstock.formats.columnar.write import CHUNK_BYTES, write_columns
 from penstock.formats.files import FileFormat
 from penstock.formats.rows import check_projection
 from penstock.types import Span
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 # Fetching bytes between two columns that nobody asked for is cheaper than asking twice.
 _LARGEST_GAP = 16 << 10
+# A few bytes can stand for any number of equal values: what unpacks to more than this is taken for a trap.
+_MOST_UNPACKED_BYTES = 1 << 30
+_MOST_TIMES_UNPACKED = 1000
 
 
 class ColumnarFormat(FileFormat):
@@ -52,10 +56,11 @@ def write_shard(
         out,
         name=info.name,
         num_rows=info.num_samples,
-        max_bytes=(1 << 30) + 1000 * info.parts[0].stored.num_bytes,
+        max_bytes=_MOST_UNPACKED_BYTES + _MOST_TIMES_UNPACKED * info.parts[0].stored.num_bytes,
     )
-    # It keeps what it had in use at most, in case that it needs as much again.
-    pyarrow().default_memory_pool().release_unused()
+    if info.parts[0].raw.num_bytes > CHUNK_BYTES:
+        # It keeps what it had in use at most, in case that it needs as much again.
+        pyarrow().default_memory_pool().release_unused()
 
 
 def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:
@@ -73,10 +78,24 @@ def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:
         yield batch
 
 
-def read_types(layout: ShardLayout, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
+def read_types(info: ShardInfo, columns: tuple[str, ...] | None) -> list[tuple[str, ColumnType]]:
     """Give the types of the columns that are asked for, in their order in the file."""
-    types = layout.settings["types"]
-    return [(name, parse_type(kind, layout.format)) for name, kind in types if columns is None or name in columns]
+    with reading_entry(info):
+        types = [(name, parse_type(kind, info.name)) for name, kind in info.layout.settings["types"]]
+        for name, _ in types:
+            name.encode()  # so that pyarrow can look for it
+    return [(name, kind) for name, kind in types if columns is None or name in columns]
+
+
+@contextmanager
+def reading_entry(info: ShardInfo) -> Iterator[None]:
+    """Understand what an index says of a shard: it may come from others, as the file does."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, PenstockError):
+            raise
+        raise corrupt(info.name, f"has an entry in the index that cannot be read: {error}") from error
 
 
 def corrupt(name: str, reason: str) -> CorruptShardError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ColumnValueError, CorruptShardError
-from penstock.formats.columnar.types import ColumnType, array_dtype, has_array_elements, missing_value, to_values
+from penstock.formats.columnar.nested import to_arrays
+from penstock.formats.columnar.types import (
+    ColumnType,
+    array_dtype,
+    element_shape,
+    has_array_elements,
+    missing_value,
+    to_values,
+)
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.encodings.table import get_encoding
 from penstock.formats.gather import ColumnKind, in_order
@@ -80,7 +89,7 @@ class TypedColumn(ColumnKind):
         dtype = array_dtype(self.kind)
         if dtype is not None:
             return _ArrayColumn(name, self.kind, np.empty(num_rows, dtype), by_sample=by_sample)
-        return (_ListColumn if has_array_elements(self.kind) else _ValueColumn)(name, by_sample=by_sample)
+        return (_ListColumn if has_array_elements(self.kind) else _ValueColumn)(name, self.kind, by_sample=by_sample)
 
 
 class _ArrayColumn:
@@ -91,7 +100,7 @@ class _ArrayColumn:
         self._is_null: npt.NDArray[np.bool_] | None = None
 
     def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
-        node = reader.column(self._name)
+        node = reader.column(self._name, rows)
         self._values[places] = node.array(rows)
         is_null = node.is_null(rows)
         if is_null is not None and is_null.any():
@@ -127,12 +136,12 @@ class _ArrayColumn:
 class _ValueColumn:
     """Values are made shard by shard, and put in order."""
 
-    def __init__(self, name: str, *, by_sample: bool) -> None:
-        self._name, self._by_sample = name, by_sample
+    def __init__(self, name: str, kind: ColumnType, *, by_sample: bool) -> None:
+        self._name, self._kind, self._by_sample = name, kind, by_sample
         self._values: list[Any] = []
 
     def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:  # noqa: ARG002
-        self._values += self._read(reader.column(self._name), rows)
+        self._values += self._read(reader.column(self._name, rows), rows)
 
     def finish(self, places: Sequence[Int64Array]) -> None:
         self._values = in_order(self._values, places)
@@ -159,19 +168,22 @@ class _ListColumn(_ValueColumn):
         return arrays
 
     def _give(self, values: list[Any]) -> Values:
-        arrays = [value for value in values if isinstance(value, np.ndarray)]
-        if not arrays:
-            return values
-        sizes = list(map(len, arrays))
-        flat = np.concatenate(arrays)
-        if len(set(sizes)) == 1 and sizes[0]:
-            block = flat.reshape(len(sizes), *arrays[0].shape)
-            if not self._by_sample and len(arrays) == len(values):
-                return block
-            copies = list(block)
-        else:
-            copies = [flat[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
-        if len(copies) == len(values):
-            return copies
-        following = iter(copies)
-        return [next(following) if isinstance(value, np.ndarray) else value for value in values]
+        kinds = set(map(type, values))
+        if kinds == {memoryview}:
+            return self._copy(values)
+        values = to_arrays(self._kind, values)
+        if kinds <= {memoryview, np.ndarray} and not self._by_sample and len({each.shape for each in values}) == 1:
+            return np.stack(values)
+        return values
+
+    def _copy(self, pieces: list[memoryview]) -> Values:
+        """Copy them one after another: one array of all if they are of one length, or views of it."""
+        dtype, shape = element_shape(self._kind)
+        num_bytes = dtype.itemsize * math.prod(shape)
+        flat = np.frombuffer(bytearray().join(pieces), dtype).reshape(-1, *shape)
+        sizes = set(map(len, pieces))
+        if len(sizes) == 1:
+            block = flat.reshape(len(pieces), sizes.pop() // num_bytes, *shape)
+            return list(block) if self._by_sample else block
+        cuts = accumulate((len(piece) // num_bytes for piece in pieces), initial=0)
+        return [flat[begin:end] for begin, end in pairwise(cuts)]

@@ -126,17 +126,21 @@ def messages_of_stream(read: Read, end: int) -> list[Message]:
     return found
 
 
-def messages_of_file(read: Read, end: int) -> list[Message]:
-    """Find the messages of a file by its footer: the schema, dictionaries, record batches."""
+def read_tail(read: Read, end: int) -> bytes:
+    """Read the footer of a file, with its length and what ends it."""
     tail = read(end - 10, end)
     if tail[4:] != FILE_MAGIC:
         raise IpcError("it does not end as an Arrow file does: it was cut")
     length = int.from_bytes(tail[:4], "little")
     if length > end - 18:
         raise IpcError("it has a footer that is longer than the file")
-    footer = _root(read(end - 10 - length, end - 10))
-    schema = read_message(read, 8, end)
-    found = [] if schema is None else [schema]
+    return read(end - 10 - length, end)
+
+
+def messages_of_file(read: Read, end: int, tail: bytes) -> list[Message]:
+    """Find the messages of a file by its footer: dictionaries, then record batches."""
+    footer = _root(tail[:-10])
+    found: list[Message] = []
     for field, kind in ((2, DICTIONARY_BATCH), (3, RECORD_BATCH)):
         for begin, _, _ in footer.blocks(field):
             message = read_message(read, begin, end) if 8 <= begin < end else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.formats.columnar.nodes import ANY_LENGTH, ArrayNode, Node, check_offsets, with_none
-from penstock.formats.columnar.types import array_dtype, has_array_elements
+from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements
 from penstock.formats.gather import as_list
 from penstock.formats.rows import join_columns
 
@@ -56,21 +57,22 @@ class ListNode(_OffsetsNode):
     def __init__(self, kind: ColumnType, file: BufferFile, path: str, child: Node) -> None:
         super().__init__(kind, file, path, child.length)
         self._child = child
+        self._bytes = _bytes_of(child.block)
 
     def arrays(self, rows: Int64Array) -> list[Any]:
         """Give an array for each list; a list where an element is null that no array can hold."""
-        block = self._child.block
-        if block is None:
+        if self._bytes is None:
             elements, cuts = self._elements(rows)
             return with_none(_cut_arrays(self._child, elements, cuts), self.is_null(rows))
+        data, size = self._bytes
         begins, ends = self._bounds(rows)
-        arrays = [block[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return with_none(arrays, self.is_null(rows))
+        bounds = zip((begins * size).tolist(), (ends * size).tolist(), strict=True)
+        return with_none([data[begin:end] for begin, end in bounds], self.is_null(rows))
 
     def values(self, rows: Int64Array) -> list[Any]:
         """Give a copy of each array; lists of what is no number."""
         if has_array_elements(self.kind):
-            return _copied(self.arrays(rows))
+            return to_arrays(self.kind, self.arrays(rows))
         elements, cuts = self._elements(rows)
         flat = self._child.values(elements)
         return with_none([flat[begin:end] for begin, end in pairwise(cuts)], self.is_null(rows))
@@ -84,16 +86,17 @@ class FixedListNode(ArrayNode):
         self._child, self._size = child, kind.settings[0]
         if self._size and child.length != ANY_LENGTH:
             self.length = min(self.length, child.length // self._size)
-        self._block: npt.NDArray[Any] | None = None
-        if child.block is not None and self._size:
+        self._bytes = _bytes_of(child.block)
+        if child.block is not None and self._size and self._validity is None:
             end = len(child.block) // self._size * self._size
-            self._block = child.block[:end].reshape(-1, self._size, *child.block.shape[1:])
-            self.block = self._block if self._validity is None else None
+            self.block = child.block[:end].reshape(-1, self._size, *child.block.shape[1:])
 
     def arrays(self, rows: Int64Array) -> list[Any]:
         """Give an array for each list; a list where an element is null that no array can hold."""
-        if self._block is not None:
-            arrays: list[Any] = list(map(self._block.__getitem__, rows.tolist()))
+        if self._bytes is not None:
+            data, size = self._bytes
+            size *= self._size
+            arrays: list[Any] = [data[begin : begin + size] for begin in (rows * size).tolist()]
         else:
             cuts = range(0, self._size * len(rows) + 1, self._size) if self._size else [0] * (len(rows) + 1)
             arrays = _cut_arrays(self._child, self._elements(rows), cuts)
@@ -102,7 +105,7 @@ class FixedListNode(ArrayNode):
     def values(self, rows: Int64Array) -> list[Any]:
         """Give a copy of each array; lists of what is no number."""
         if has_array_elements(self.kind):
-            return _copied(self.arrays(rows))
+            return to_arrays(self.kind, self.arrays(rows))
         size, flat = self._size, self._child.values(self._elements(rows))
         values: list[Any] = [flat[place * size : (place + 1) * size] for place in range(len(rows))]
         return with_none(values, self.is_null(rows))
@@ -138,8 +141,20 @@ def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int] | range) -> l
     return values
 
 
-def _copied(values: list[Any]) -> list[Any]:
-    return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
+def _bytes_of(block: npt.NDArray[Any] | None) -> tuple[memoryview, int] | None:
+    """Give the bytes of elements that lie there as an array would, and how many each takes: quicker cut than arrays."""
+    if block is None:
+        return None
+    return block.reshape(-1).view(np.uint8).data, block.itemsize * math.prod(block.shape[1:])
+
+
+def to_arrays(kind: ColumnType, values: list[Any]) -> list[Any]:
+    """Copy what lies in the file, of what `arrays` gave."""
+    dtype, shape = element_shape(kind)
+    return [
+        np.frombuffer(bytearray(value), dtype).reshape(-1, *shape) if isinstance(value, memoryview) else value
+        for value in values
+    ]
 
 
 class StructNode(Node):

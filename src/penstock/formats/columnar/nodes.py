@@ -70,7 +70,11 @@ class Node:
         raise NotImplementedError
 
     def arrays(self, rows: Int64Array) -> list[Any]:
-        """Give the lists of a column of lists of an `array_dtype`; they may point into the file. None as above."""
+        """Give the lists of a column of lists of an `array_dtype`, None as above.
+
+        Each is an array, or a view of the bytes of one in the file, or a list of values if one of them is null that no
+        array can hold.
+        """
         raise NotImplementedError
 
     def _array(self, file: BufferFile, path: str, buffer: str, kinds: tuple[str, ...]) -> npt.NDArray[Any]:
@@ -187,11 +191,12 @@ class BytesNode(Node):
         if self._values is None:
             self._values = self._open_values()
         if self._width is None:
-            begins, ends = self._offsets[rows].astype(np.int64), self._offsets[rows + 1].astype(np.int64)
+            begins = np.add(self._offsets[rows], self._begin, dtype=np.int64)
+            ends = np.add(self._offsets[rows + 1], self._begin, dtype=np.int64)
         else:
-            begins = rows * self._width
+            begins = rows * self._width + self._begin
             ends = begins + self._width
-        pieces = self._values.gather(begins + self._begin, ends + self._begin)
+        pieces = self._values.gather(begins, ends)
         is_null = self.is_null(rows)
         return pieces if is_null is None or not is_null.any() else with_none(as_list(pieces), is_null)
 

@@ -16,8 +16,17 @@ from penstock.formats.columnar.footer import (
     read_row_groups,
     write_row_groups,
 )
-from penstock.formats.columnar.format import ColumnarFormat, corrupt, join_spans, read_types, write_shard
+from penstock.formats.columnar.format import (
+    ColumnarFormat,
+    corrupt,
+    join_spans,
+    read_types,
+    reading_entry,
+    write_shard,
+)
+from penstock.formats.columnar.inputs import SpansInput
 from penstock.formats.columnar.thrift import CompactReader, ThriftError
+from penstock.formats.columnar.write import CHUNK_BYTES
 from penstock.formats.files import ScannedFile, ScannedShard
 from penstock.index.model import Column
 from penstock.types import Span
@@ -34,7 +43,6 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 16 << 10  # what is asked for first: most footers are shorter
 _LONGEST_FOOTER = 1 << 30
 _SMALLEST_SHARD = 1 << 20  # unpacked; row groups that are smaller are joined
-_DECODED_BYTES = 16 << 20  # at a time: what sizes in a footer say may be several times too little
 _MOST_ROWS = 1 << 40
 _ENCRYPTED_MAGIC = b"PARE"
 
@@ -54,9 +62,10 @@ class ParquetFormat(ColumnarFormat):
             columns = _describe(head, file.name)
         except ThriftError as error:
             raise corrupt(file.name, f"has a footer that cannot be read: {error}") from error
-        for group in row_groups:
+        filled = [group for group in row_groups if group.num_rows]
+        for group in filled:
             _check_row_group(group, footer_begin, file.name)
-        shards = tuple(map(_to_shard, _join_small([group for group in row_groups if group.num_rows])))
+        shards = tuple(map(_to_shard, _join_small(filled)))
         return ScannedFile(
             tuple(Column(name, str(kind)) for name, kind in columns),
             shards,
@@ -65,32 +74,28 @@ class ParquetFormat(ColumnarFormat):
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
         """Give where the wanted columns of all row groups lie, near ones together."""
-        head = FileHead.from_json(info.layout.settings["head"])
-        chunks = [chunk for group in _row_groups(info) for chunk in group.chunks if _is_wanted(chunk, columns)]
+        head, groups = _read_entry(info)
+        chunks = [chunk for group in groups for chunk in group.chunks if _is_wanted(chunk, columns)]
         span = info.parts[0].span
         end = span.object_bytes if span is not None and span.object_bytes is not None else None
         return join_spans([(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks], end)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""
-        head = FileHead.from_json(info.layout.settings["head"])
-        types = read_types(info.layout, columns)
-        groups = _row_groups(info)
-        raw_bytes = sum(chunk.raw_bytes for group in groups for chunk in group.chunks if _is_wanted(chunk, columns))
-        batch_rows = max(1, info.num_samples * _DECODED_BYTES // max(raw_bytes, 1))
+        head, groups = _read_entry(info)
+        types = read_types(info, columns)
+        raw_bytes = info.parts[0].raw.num_bytes  # of all columns; batches of few of them are joined
+        batch_rows = max(1, min(info.num_samples, info.num_samples * CHUNK_BYTES // max(raw_bytes, 1)))
+        names = [name for name, _ in types]
         pq = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = MAGIC + head.footer(info.num_samples, info.details)
 
         def batches() -> Iterator[Any]:
             metadata = pq.read_metadata(pyarrow().BufferReader(footer))
             # It would hold on to the compressed bytes of the last group.
-            with pq.ParquetFile(_SpansFile(stored), metadata=metadata, pre_buffer=False) as file:
-                yield from file.iter_batches(
-                    batch_size=min(batch_rows, info.num_samples),
-                    row_groups=list(range(len(groups))),
-                    columns=[name for name, _ in types],
-                    use_threads=False,
-                )
+            with pq.ParquetFile(SpansInput(stored), metadata=metadata, pre_buffer=False) as file:
+                for group in range(len(groups)):  # one by one: dictionaries within lists cannot be joined
+                    yield from file.iter_batches(batch_rows, [group], names, use_threads=False)
 
         write_shard(batches(), types, info, out)
 
@@ -168,11 +173,10 @@ def _to_shard(groups: list[RowGroup]) -> ScannedShard:
     )
 
 
-def _row_groups(info: ShardInfo) -> list[RowGroup]:
-    try:
-        return read_row_groups(CompactReader(info.details), ())
-    except ThriftError as error:
-        raise corrupt(info.name, f"has an entry in the index that cannot be read: {error}") from error
+def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
+    """Give what the index says of a shard."""
+    with reading_entry(info):
+        return FileHead.from_json(info.layout.settings["head"]), read_row_groups(CompactReader(info.details), ())
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------
@@ -184,45 +188,3 @@ def _is_wanted(chunk: ColumnChunk, columns: tuple[str, ...] | None) -> bool:
         return True
     path = ".".join(chunk.path)
     return any(path == name or path.startswith(f"{name}.") for name in columns)
-
-
-class _SpansFile:
-    """What was fetched, as pyarrow reads files: at the places that it has in the whole one, and without copies."""
-
-    closed = False
-
-    def __init__(self, stored: SpanBytes) -> None:
-        self._stored, self._position = stored, 0
-
-    def read(self, size: int = -1) -> bytes:
-        return bytes(self._take(size))
-
-    def read_buffer(self, size: int = -1) -> Any:
-        return pyarrow().py_buffer(self._take(size))
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._position, self._stored.num_bytes)[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def _take(self, size: int) -> memoryview:
-        rest = max(self._stored.num_bytes - self._position, 0)
-        end = self._position + (rest if size < 0 else min(size, rest))
-        data = self._stored.read(self._position, end)
-        self._position = end
-        return data

@@ -48,6 +48,7 @@ class ColumnsReader:
     def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
         self.name = info.name
         self._data = data
+        self._last_rows: Int64Array | None = None
         file = BufferFile(data, info.name)
         columns, chunk_rows = _read_description(file)
         self._num_rows = sum(chunk_rows)
@@ -81,14 +82,16 @@ class ColumnsReader:
         numbers = check_rows(rows, self._num_rows, self.name)
         return {name: self._read_column(name, numbers, by_sample=False) for name in self.encodings}
 
-    def column(self, name: str) -> Node:
-        """Give a column, to take values from at once: the file is whole."""
-        check_whole(self._data, self.name)
+    def column(self, name: str, rows: Int64Array) -> Node:
+        """Give a column, to take the values of some rows from at once: the file is whole."""
+        if rows is not self._last_rows:  # of the same rows all columns are read one after another
+            check_whole(self._data, self.name)
+            self._last_rows = rows
         return self._columns[name]
 
     def gather(self, name: str, rows: Int64Array) -> Pieces:
         """Give the bytes of the values of a column of strings, binary or images."""
-        return self.column(name).pieces(rows)
+        return self.column(name, rows).pieces(rows)
 
     def rest(self) -> None:
         """Take the shard's pages out of memory."""

@@ -129,6 +129,16 @@ def has_array_elements(kind: ColumnType) -> bool:
     return array_dtype(child) is not None or (child.kind == "fixed_list" and has_array_elements(child))
 
 
+@lru_cache(maxsize=1024)
+def element_shape(kind: ColumnType) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Give the dtype and the shape of each element of lists of which each is an array."""
+    dtype = array_dtype(kind.child)
+    if dtype is not None:
+        return dtype, ()
+    dtype, shape = element_shape(kind.child)
+    return dtype, (kind.child.settings[0], *shape)
+
+
 def missing_value(dtype: np.dtype[Any]) -> Any:
     """Give the value of a dtype that means none, or None if it has no such value."""
     if dtype.kind == "f":

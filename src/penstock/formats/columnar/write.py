@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.columnar.types import ColumnType
 
-CHUNK_BYTES = 64 << 20  # of a shard that is in memory at a time
+CHUNK_BYTES = 32 << 20  # of a shard, about, that are in memory at a time
 
 
 def write_columns(
@@ -59,7 +59,7 @@ def _joined(batches: Iterable[Any]) -> Iterator[Any]:
     waiting: list[Any] = []
     for batch in batches:
         waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= CHUNK_BYTES:
+        if sum(each.nbytes for each in waiting) >= CHUNK_BYTES // 2:
             yield from _combined(pa, waiting)
             waiting = []
     if waiting:
@@ -150,12 +150,14 @@ class _ColumnsWriter:
     def _write_dictionary(self, kind: ColumnType, array: Any, path: str) -> None:
         if len(array.dictionary) > len(array):  # a part of a large one
             array = array.dictionary_decode().dictionary_encode()
-        indices = array.indices.fill_null(0)
+        indices, values = array.indices.fill_null(0), array.dictionary
+        if not len(values):  # where all rows are null
+            values = pyarrow().nulls(1, values.type)
         width = indices.type.bit_width // 8
         begin = indices.offset * width
         dtype = np.dtype(str(indices.type)).newbyteorder("<").str
         self._arrays.add(f"{path}.data", dtype, _bytes(indices.buffers()[1], begin, begin + len(indices) * width))
-        self._write(kind.child, array.dictionary, f"{path}.0")
+        self._write(kind.child, values, f"{path}.0")
 
 
 def _fits(kind: ColumnType, found: ColumnType) -> bool:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from typing_extensions import Buffer
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -145,6 +147,19 @@ class BufferPool:
         """Give memory to write to. It is the caller's for as long as anything points into it."""
         if num_bytes > self._max_bytes:
             return memoryview(bytearray(num_bytes))
+        return self._grown(num_bytes).getbuffer()[:num_bytes]
+
+    def join(self, pieces: Sequence[Buffer], num_bytes: int) -> memoryview:
+        """Give the same with pieces of so many bytes in it, one after the other."""
+        if num_bytes > self._max_bytes:
+            return memoryview(bytearray().join(pieces))
+        memory = self._grown(num_bytes)
+        memory.seek(0)
+        memory.writelines(pieces)
+        return memory.getbuffer()[:num_bytes]
+
+    def _grown(self, num_bytes: int) -> io.BytesIO:
+        """Find memory of at least so many bytes that nothing points into."""
         kept = self._kept()
         memory = _find_unused(kept)
         if memory is None:
@@ -155,7 +170,7 @@ class BufferPool:
             memory.write(b"\0")
             while sum(map(_num_bytes, kept)) > self._max_bytes:
                 kept.popleft()  # not the one just grown, which is the last; whoever looks at it keeps it
-        return memory.getbuffer()[:num_bytes]
+        return memory
 
     def _kept(self) -> deque[io.BytesIO]:
         if not hasattr(self._of_thread, "kept"):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
 _decoded = BufferPool(max_bytes=32 << 20)
+# The same for whole columns: three batches of 256 images of 500 × 375, one in use, one waiting, one in the making.
+_columns = BufferPool(max_bytes=448 << 20)
 # Of all that Pillow can open; some others start programs of their own to do so. It loads the first five by itself, and
 # the rest, which it may lack, together with all its others. Files of several pictures (MPO) begin as JPEG.
 _COMMON_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM")
@@ -265,7 +267,8 @@ class ImageEncoding(_ImageEncoding):
         budget = DecodeBudget()
         for _ in pieces:
             budget.take(width, height)
-        images = np.empty((len(pieces), height, width, 3), np.uint8)
+        memory = _columns.take(len(pieces) * height * width * 3)
+        images = np.frombuffer(memory, np.uint8).reshape(len(pieces), height, width, 3)
         map_in_threads(lambda each: codec.to_array(each[0], budget, each[1]), list(zip(pieces, images, strict=True)))
         return images
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
 from penstock.formats.files import FileFormat, ScannedFile
@@ -102,6 +102,13 @@ def _read_header(scan: LineScan, separator: str) -> list[str]:
     return names
 
 
+class ParsedRows(NamedTuple):
+    """The values of some rows, by column."""
+
+    num_rows: int
+    values: dict[str, list[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class CSVParser:
     """Makes samples of rows of CSV."""
@@ -110,16 +117,8 @@ class CSVParser:
     types: tuple[tuple[str, str], ...]  # of all columns, by name, in the order of the file
     wanted: tuple[str, ...] | None
 
-    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
-        """Parse rows."""
-        columns = self._columns(rows)
-        return join_columns(tuple(columns), list(columns.values()), len(rows))
-
-    def columns(self, rows: Sequence[bytes]) -> Columns:
-        """Give text as lists, and numbers as arrays if none is missing."""
-        return {name: to_column(values) for name, values in self._columns(rows).items()}
-
-    def _columns(self, rows: Sequence[bytes]) -> dict[str, list[Any]]:
+    def parse(self, rows: Sequence[bytes]) -> ParsedRows:
+        """Parse all rows, and the values of those columns that are wanted."""
         fields = split_rows(rows, self.separator)
         num_columns = len(self.types)
         lengths = set(map(len, fields)) - {num_columns}
@@ -128,4 +127,12 @@ class CSVParser:
         texts = dict(zip((name for name, _ in self.types), zip(*fields, strict=True), strict=True)) if fields else {}
         kinds = dict(self.types)
         names = list(kinds) if self.wanted is None else self.wanted
-        return {name: parse_values(name, kinds[name], texts.get(name, ())) for name in names}
+        return ParsedRows(len(rows), {name: parse_values(name, kinds[name], texts.get(name, ())) for name in names})
+
+    def samples(self, parsed: ParsedRows) -> list[Sample]:
+        """Give a sample for each row."""
+        return join_columns(tuple(parsed.values), list(parsed.values.values()), parsed.num_rows)
+
+    def columns(self, parsed: ParsedRows, begin: int = 0, end: int | None = None) -> Columns:
+        """Give text as lists, and numbers as arrays if none is missing."""
+        return {name: to_column(values[begin:end]) for name, values in parsed.values.items()}

@@ -83,16 +83,19 @@ class JSONParser:
     names: tuple[str, ...]  # that were seen first
     wanted: tuple[str, ...] | None  # None: all keys
 
-    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
-        """Parse rows."""
-        samples = _parse_together(rows)
-        if self.wanted is None:
-            return samples
-        return [{name: sample[name] for name in self.wanted if name in sample} for sample in samples]
+    def parse(self, rows: Sequence[bytes]) -> list[Sample]:
+        """Parse all rows."""
+        return _parse_together(rows)
 
-    def columns(self, rows: Sequence[bytes]) -> Columns:
+    def samples(self, parsed: list[Sample]) -> list[Sample]:
+        """Give those keys that are wanted."""
+        if self.wanted is None:
+            return parsed
+        return [{name: sample[name] for name in self.wanted if name in sample} for sample in parsed]
+
+    def columns(self, parsed: list[Sample], begin: int = 0, end: int | None = None) -> Columns:
         """Give columns of all names that were seen first, and of what else is in these rows."""
-        samples = _parse_together(rows)
+        samples = parsed[begin:end]
         if self.wanted is not None:
             return to_columns(samples, self.wanted)
         names = dict.fromkeys(self.names)

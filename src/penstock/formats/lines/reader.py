@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from penstock.formats.rows import check_rows
 from penstock.spent import decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -24,95 +23,136 @@ if TYPE_CHECKING:
     from penstock.index.model import ShardInfo
     from penstock.types import Columns, Int64Array, Sample
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 class BadRow(ValueError):  # noqa: N818  readers turn it into an error that says where
     """A row that cannot be parsed, and why: it goes on where the place of the row ends."""
 
 
-class RowParser(Protocol):
-    """Makes samples of rows as they are stored. One that equals another makes the same of them."""
+class RowParser(Protocol[T]):
+    """Makes values of rows as they are stored. One that equals another makes the same of them."""
 
-    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
-        """Parse rows; raise `BadRow` if any of them cannot be."""
+    def parse(self, rows: Sequence[bytes]) -> T:
+        """Parse rows, all at once; raise `BadRow` if any of them cannot be."""
         ...
 
-    def columns(self, rows: Sequence[bytes]) -> Columns:
-        """Give the same by column."""
+    def samples(self, parsed: T) -> list[Sample]:
+        """Give the samples of all that was parsed."""
+        ...
+
+    def columns(self, parsed: T, begin: int = 0, end: int | None = None) -> Columns:
+        """Give some of it by column: an array where all values allow it, else a list."""
         ...
 
 
-class LineReader:
-    """One open span of lines."""
+class StoredRows(NamedTuple):
+    """Some rows of a span as they are stored, each with whatever ends it."""
 
-    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder, parser: RowParser) -> None:
-        self._data = data
-        self.name, self.parser = info.name, parser
+    span: OpenSpan
+    numbers: Int64Array
+    lines: list[bytes]
+
+    def blame(self, parser: RowParser[Any]) -> CorruptShardError | None:
+        """Say which of the rows cannot be parsed, and in which line of the file it begins."""
+        for row, line in zip(self.numbers.tolist(), self.lines, strict=True):
+            try:
+                parser.parse([line])
+            except BadRow as culprit:
+                shard, path, number = self.span.name, self.span.file, self.span.line_of(row)
+                return CorruptShardError(
+                    f"{path}, line {number}: {culprit}", shard=shard, row=row, path=path, line=number
+                )
+        return None
+
+
+class OpenSpan:
+    """The bytes of a span, and where its rows are. They stay mapped for as long as anybody has it."""
+
+    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder) -> None:
+        self.name = info.name
         span = info.parts[0].span
-        self._file = info.name if span is None else span.basename
+        self.file = info.name if span is None else span.basename
         skip, self._first_line = load_details(info.details, info.name)
         self._skip = min(skip, len(data))
-        self._bounds = find_rows(data, self._skip, finder)
-        self._num_samples = len(self._bounds) - 1
-        if self._num_samples != info.num_samples:
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        self._bounds = find_rows(self._array, self._skip, finder)
+        if self.num_rows != info.num_samples:
             raise CorruptShardError(
-                f"{info.name} holds {self._num_samples} rows, but the index says {info.num_samples}: make the index"
-                " again, or fetch the file again",
+                f"{info.name} holds {self.num_rows} rows, but the index says {info.num_samples}: make the index again,"
+                " or fetch the file again",
                 shard=info.name,
             )
         self._slices, self._shift = sliceable(data)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(self._bounds) - 1
+
+    def gather(self, rows: Int64Array) -> StoredRows:
+        """Copy rows."""
+        begins = self._bounds[rows].astype(np.int64) + self._shift
+        ends = self._bounds[rows + 1].astype(np.int64) + self._shift
+        data = self._slices
+        lines = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        return StoredRows(self, rows, lines)
+
+    def line_of(self, row: int) -> int:
+        """Give the line of the file in which a row begins, from 1 on."""
+        before = self._array[self._skip : int(self._bounds[row])]
+        return self._first_line + int(np.count_nonzero(before == ord("\n")))
+
+
+class LineReader:
+    """One open span of lines. Rows of several of them that are parsed alike may be parsed together."""
+
+    def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder, parser: RowParser[Any]) -> None:
+        self._data = data
+        self.name, self.parser = info.name, parser
+        self._span: OpenSpan | None = OpenSpan(data, info, finder)
+        self._num_samples = self._span.num_rows
 
     def __len__(self) -> int:
         return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
-        return self._parse(rows, self.parser.samples)
+        parsed = self._parse(rows)
+        with decoding:
+            return self.parser.samples(parsed)
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: numbers as an array where all values allow it, else a list."""
-        return self._parse(rows, self.parser.columns)
+        parsed = self._parse(rows)
+        with decoding:
+            return self.parser.columns(parsed)
+
+    def gather_rows(self, rows: Int64Array) -> StoredRows | None:
+        """Give rows as they are stored; None: the reader is closed."""
+        check_whole(self._data, self.name)
+        return None if self._span is None else self._span.gather(rows)
 
     def rest(self) -> None:
         """Take the shard's pages out of memory."""
         rest(self._data)
 
     def close(self) -> None:
-        """Unmap the shard."""
+        """Unmap the shard, once nobody looks at its rows any more."""
         self._num_samples = 0
-        self._slices = b""
+        self._span = None
         release(self._data)
 
-    def gather_rows(self, rows: Int64Array) -> list[bytes]:
-        """Give rows as they are stored, each with whatever ends it."""
-        check_whole(self._data, self.name)
-        begins = self._bounds[rows].astype(np.int64) + self._shift
-        ends = self._bounds[rows + 1].astype(np.int64) + self._shift
-        data = self._slices
-        return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-
-    def _parse(self, rows: Rows, parse: Callable[[Sequence[bytes]], T]) -> T:
-        numbers = check_rows(rows, self._num_samples, self.name)
-        lines = self.gather_rows(numbers)
+    def _parse(self, rows: Rows) -> Any:
+        stored = self.gather_rows(check_rows(rows, self._num_samples, self.name))
         with decoding:
-            try:
-                return parse(lines)
-            except BadRow as error:
-                raise self.blame(numbers, lines, error) from error
+            return parse_rows(self.parser, [] if stored is None else [stored], [] if stored is None else stored.lines)
 
-    def blame(self, rows: Int64Array, lines: Sequence[bytes], error: BadRow) -> CorruptShardError:
-        """Say which of some rows cannot be parsed, and in which line of the file it begins."""
-        for row, line in zip(rows.tolist(), lines, strict=True):
-            try:
-                self.parser.samples([line])
-            except BadRow as culprit:
-                number = self._line_of(row)
-                return CorruptShardError(
-                    f"{self._file}, line {number}: {culprit}", shard=self.name, row=row, path=self._file, line=number
-                )
-        return CorruptShardError(f"{self._file}: {error}", shard=self.name, path=self._file)
 
-    def _line_of(self, row: int) -> int:
-        before: npt.NDArray[Any] = np.frombuffer(self._data, np.uint8)[self._skip : int(self._bounds[row])]
-        return self._first_line + int(np.count_nonzero(before == ord("\n")))
+def parse_rows(parser: RowParser[T], origins: Sequence[StoredRows], lines: Sequence[bytes]) -> T:
+    """Parse the rows of some spans, in whatever order; a bad one is a `CorruptShardError` that says where it is."""
+    try:
+        return parser.parse(lines)
+    except BadRow as error:
+        blamed = (stored.blame(parser) for stored in origins)
+        raise next(filter(None, blamed), CorruptShardError(f"rows cannot be read together: {error}")) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.formats.files import FileBytes, StoredObject
+    from penstock.formats.files import StoredObject
     from penstock.formats.lines.find import FoundRows, RowFinder
     from penstock.types import Int64Array
 
@@ -205,9 +205,8 @@ def load_details(details: bytes, shard: str) -> tuple[int, int]:
     raise IndexFieldError(f"{shard} has details in its index that make no sense: make it again with penstock index")
 
 
-def find_rows(data: FileBytes, skip: int, finder: RowFinder) -> npt.NDArray[np.unsignedinteger]:
+def find_rows(array: npt.NDArray[np.uint8], skip: int, finder: RowFinder) -> npt.NDArray[np.unsignedinteger]:
     """Find where each row of a span begins, and where the last one ends."""
-    array = np.frombuffer(data, np.uint8)
     kind = np.uint32 if len(array) < 1 << 32 else np.uint64  # they stay in memory: 4 bytes a row
     begins = [(found.begins + skip).astype(kind) for found in _find_all(array[skip:], finder)]
     return np.concatenate([*begins, np.array([len(array)], kind)])

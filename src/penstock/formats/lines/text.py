@@ -54,19 +54,17 @@ class TextParser:
 
     is_wanted: bool = True
 
-    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
+    def parse(self, rows: Sequence[bytes]) -> list[str]:
         """Take off what ends the lines."""
-        if not self.is_wanted:
-            return [{} for _ in rows]
-        return [{COLUMN: text} for text in _decode(rows)]
+        try:
+            return [row.removesuffix(b"\n").removesuffix(b"\r").decode() for row in rows]
+        except UnicodeDecodeError as error:
+            raise BadRow(f"the line is not UTF-8: {error}") from error
 
-    def columns(self, rows: Sequence[bytes]) -> Columns:
+    def samples(self, parsed: list[str]) -> list[Sample]:
+        """Give a sample for each line."""
+        return [{COLUMN: text} for text in parsed] if self.is_wanted else [{} for _ in parsed]
+
+    def columns(self, parsed: list[str], begin: int = 0, end: int | None = None) -> Columns:
         """Give the texts as a list."""
-        return {COLUMN: _decode(rows)} if self.is_wanted else {}
-
-
-def _decode(rows: Sequence[bytes]) -> list[str]:
-    try:
-        return [row.removesuffix(b"\n").removesuffix(b"\r").decode() for row in rows]
-    except UnicodeDecodeError as error:
-        raise BadRow(f"the line is not UTF-8: {error}") from error
+        return {COLUMN: parsed[begin:end]} if self.is_wanted else {}

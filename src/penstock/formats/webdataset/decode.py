@@ -10,6 +10,7 @@ import numpy as np
 from penstock.errors import ColumnTypeError, ColumnValueError, UnknownEncodingError
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.encodings.table import get_encoding
+from penstock.formats.lines.columns import to_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ KEY, URL = "__key__", "__url__"
 # By the last part of an extension, so "seg.png" is an image. All others are bytes.
 _KINDS = {
     **dict.fromkeys(("txt", "text", "transcript"), "str"),
-    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "str_int"),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "integer"),
     **dict.fromkeys(("json", "jsn"), "json"),
     **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif"), "jpeg"),
     **dict.fromkeys(("png", "gif", "bmp", "webp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff", "jp2", "j2k"), "png"),
@@ -40,8 +41,8 @@ def member_encoding(column: str, kind: str, image_decoder: ImageDecoder) -> Enco
     """Give what decodes the members of a column."""
     if column == KEY:
         return _KEYS
-    if kind == "npy":
-        return _ARRAYS
+    if kind in _OWN:
+        return _OWN[kind]
     if kind not in {*_KINDS.values(), "bytes"}:
         raise UnknownEncodingError(f"column {column!r} cannot be {kind!r}: members of a tar are not stored so")
     return get_encoding(kind, image_decoder)
@@ -59,6 +60,17 @@ class _KeyEncoding(_ReadOnlyEncoding):
 
     def decode(self, data: bytes) -> str:
         return data.decode("utf-8", "surrogateescape")
+
+
+class _IntegerEncoding(_ReadOnlyEncoding):
+    """Integers as digits."""
+
+    def decode(self, data: bytes) -> int:
+        return int(data)
+
+    def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
+        """Give an array, unless one is wider than 64 bits."""
+        return to_column(self.decode_many(pieces))
 
 
 class _NpyEncoding(_ReadOnlyEncoding):
@@ -90,4 +102,4 @@ class _NpyEncoding(_ReadOnlyEncoding):
 
 
 _KEYS = _KeyEncoding()
-_ARRAYS = _NpyEncoding()
+_OWN: dict[str, Encoding] = {"npy": _NpyEncoding(), "integer": _IntegerEncoding()}

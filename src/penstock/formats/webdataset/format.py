@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 SPAN_BYTES = 64 << 20
 _SMALLEST_SPAN_BYTES = SPAN_BYTES // 4
 _MOST_COLUMNS = 1000
-# If members are this large on average, asking for each header takes less time than reading everything.
-_LARGE_MEMBER_BYTES = 8 << 20
-_FIRST_LOOK_BYTES = 64 << 20
+_FIRST_LOOK_READS = 8  # so many headers tell how large members are
+_SEEK_READ_BYTES = 16 << 10
 
 
 class WebDatasetFormat(FileFormat):
@@ -35,6 +34,7 @@ class WebDatasetFormat(FileFormat):
     suffixes = (".tar",)
     magic = b"ustar"
     magic_at = 257
+    has_schema = False  # samples may lack some kinds of members
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Walk along the headers, and cut where a sample begins."""
@@ -89,26 +89,40 @@ def cut_samples(begins: Sequence[int], num_bytes: int) -> list[tuple[int, int, i
 
 
 class StoredTar:
-    """A tar file that is being scanned: read from its beginning or, if its members are large, at its headers alone."""
+    """A tar file that is being scanned: read from its beginning or, once its members are large, around its headers."""
 
     def __init__(self, file: StoredObject) -> None:
         self._file = file
         self._chunks: Iterator[bytes] = file.chunks()
         self._chunk, self._begin = b"", 0  # what is at hand, and where it begins
         self._num_reads = 0
+        self._seeks = False
 
     def read(self, begin: int, end: int) -> bytes:
         """Give the bytes from one place to another, which are not before those asked for last."""
         self._num_reads += 1
-        if self._has_large_members(begin):
-            num_bytes = self._file.num_bytes
-            return self._file.read(min(begin, num_bytes), min(end, num_bytes))
-        self._skip_to(begin)
         if end > self._begin + len(self._chunk):
-            self._chunk, self._begin = self._chunk[begin - self._begin :], begin
-            while len(self._chunk) < end - begin and (chunk := next(self._chunks, b"")):
-                self._chunk += chunk
+            self._seeks = self._seeks or self._has_large_members(begin)
+            if self._seeks:
+                self._seek(begin, end)
+            else:
+                self._read_on(begin, end)
         return self._chunk[begin - self._begin : end - self._begin]
+
+    def _seek(self, begin: int, end: int) -> None:
+        """Read a place and a little more, where there may be more headers."""
+        self._chunks = iter(())
+        num_bytes = self._file.num_bytes
+        self._begin = min(begin, num_bytes)
+        self._chunk = self._file.read(self._begin, min(max(end, begin + _SEEK_READ_BYTES), num_bytes))
+
+    def _read_on(self, begin: int, end: int) -> None:
+        if not self._skip_to(begin):
+            self._chunk, self._begin = b"", self._begin + len(self._chunk)
+            return
+        self._chunk, self._begin = self._chunk[begin - self._begin :], begin
+        while len(self._chunk) < end - begin and (chunk := next(self._chunks, b"")):
+            self._chunk += chunk
 
     def reaches(self, end: int) -> bool:
         """Tell whether the file has so many bytes."""
@@ -123,7 +137,10 @@ class StoredTar:
         return self._begin + len(self._chunk)
 
     def _has_large_members(self, position: int) -> bool:
-        return not self._file.is_compressed and position > max(_FIRST_LOOK_BYTES, self._num_reads * _LARGE_MEMBER_BYTES)
+        """Tell whether asking for each header takes less time than reading everything."""
+        return not self._file.is_compressed and position > self._file.seek_bytes * max(
+            _FIRST_LOOK_READS, self._num_reads
+        )
 
     def _skip_to(self, position: int) -> bool:
         """Let go of what lies before a place; tell whether the file goes so far."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -143,7 +143,7 @@ class LineIterator(SampleIterator):
         self,
         file: FoundFile,
         make_finder: Callable[[], RowFinder],
-        parser: Callable[[bytes | None], RowParser],
+        parser: Callable[[bytes | None], RowParser[Any]],
         *,
         has_header: bool = False,
         on_error: OnError = "raise",
@@ -154,7 +154,7 @@ class LineIterator(SampleIterator):
         self._parse_block = parse_block
         self._file, self._make_finder, self._make_parser = file, make_finder, parser
         self._has_header, self._on_error = has_header, on_error
-        self._parser: RowParser | None = None
+        self._parser: RowParser[Any] | None = None
         self._rows: _Rows | None = None
         self._block: RowBlock | None = None  # that the chunk was made of, if each of its rows is a sample
         check_row(file.url, row, None)
@@ -214,13 +214,13 @@ class LineIterator(SampleIterator):
             return made
         rows = block.rows()
         try:
-            return self._parser.samples(rows)
+            return self._parser.samples(self._parser.parse(rows))
         except BadRow:
             pass
         samples: list[Sample] = []
         for number, (row, line) in enumerate(zip(rows, block.lines.tolist(), strict=True)):
             try:
-                samples += self._parser.samples([row])
+                samples += self._parser.samples(self._parser.parse([row]))
             except BadRow as error:
                 if self._on_error == "skip":
                     continue

@@ -121,7 +121,7 @@ class CsvShardedSource(FileShardedSource):
             row=row,
         )
 
-    def _parser(self, name: str, header: bytes | None) -> RowParser:
+    def _parser(self, name: str, header: bytes | None) -> RowParser[Any]:
         try:
             [names] = split_rows([header or b""], self._delimiter) if header else [[]]
         except BadRow as error:
@@ -177,11 +177,14 @@ class _NamedText:
     def __init__(self, name: str) -> None:
         self._name, self._parser = name, TextParser()
 
-    def samples(self, rows: Sequence[bytes]) -> list[Sample]:
-        return [{self._name: sample[COLUMN]} for sample in self._parser.samples(rows)]
+    def parse(self, rows: Sequence[bytes]) -> list[str]:
+        return self._parser.parse(rows)
 
-    def columns(self, rows: Sequence[bytes]) -> Columns:
-        return {self._name: self._parser.columns(rows)[COLUMN]}
+    def samples(self, parsed: list[str]) -> list[Sample]:
+        return [{self._name: text} for text in parsed]
+
+    def columns(self, parsed: list[str], begin: int = 0, end: int | None = None) -> Columns:
+        return {self._name: parsed[begin:end]}
 
 
 def _parse_lines(data: bytes, num_rows: int) -> list[Sample] | None:

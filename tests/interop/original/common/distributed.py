@@ -13,6 +13,7 @@ import torch.distributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.synchronize import Barrier
 
 
 class DistributedTest:
@@ -36,10 +37,11 @@ def _in_processes(test: Callable[..., None], world_size: int) -> Callable[..., N
     def run(self: Any, **arguments: Any) -> None:
         context = multiprocessing.get_context("fork")
         failures = context.SimpleQueue()
+        leaving = context.Barrier(world_size)
         with tempfile.TemporaryDirectory() as folder:
-            meeting = f"file://{folder}/meeting"
+            meeting, call = f"file://{folder}/meeting", functools.partial(test, self, **arguments)
             processes = [
-                context.Process(target=_one_rank, args=(test, self, arguments, rank, world_size, meeting, failures))
+                context.Process(target=_one_rank, args=(call, rank, world_size, meeting, failures, leaving))
                 for rank in range(world_size)
             ]
             for process in processes:
@@ -54,21 +56,16 @@ def _in_processes(test: Callable[..., None], world_size: int) -> Callable[..., N
 
 
 def _one_rank(
-    test: Callable[..., None],
-    self: Any,
-    arguments: dict[str, Any],
-    rank: int,
-    world_size: int,
-    meeting: str,
-    failures: Any,
+    call: Callable[[], None], rank: int, world_size: int, meeting: str, failures: Any, leaving: Barrier
 ) -> None:
     ranks = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
     os.environ.update({name: str(value) for name, value in ranks.items()})
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
     try:
-        test(self, **arguments)
+        torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
+        call()
+        leaving.wait(100)  # whoever left now could break the connection of one who is still meeting the others
+        torch.distributed.destroy_process_group()
     except BaseException:
         failures.put(traceback.format_exc())
+        leaving.abort()
         raise
-    finally:
-        torch.distributed.destroy_process_group()

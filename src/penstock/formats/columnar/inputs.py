@@ -1,0 +1,94 @@
+"""Bytes in memory as pyarrow reads files, without copies of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from penstock.formats.columnar.arrow_types import pyarrow
+
+if TYPE_CHECKING:
+    from penstock.formats.files import SpanBytes
+
+
+class _Input(ABC):
+    """A file to read from, in the words of Python's files; pyarrow asks for `read_buffer` where there is one."""
+
+    closed = False
+
+    @abstractmethod
+    def _take(self, size: int) -> memoryview:
+        """Give the next bytes, at most so many; all of them if that is negative."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Give the next bytes."""
+        return bytes(self._take(size))
+
+    def read_buffer(self, size: int = -1) -> Any:
+        """Give the next bytes as a buffer of Arrow's, where they lie."""
+        return pyarrow().py_buffer(self._take(size))
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def writable(self) -> bool:
+        """It is not."""
+        return False
+
+    def close(self) -> None:
+        """Say that nobody reads on."""
+        self.closed = True
+
+
+class SpansInput(_Input):
+    """What was fetched of a file, at the places that it has there; `tail` is its end, if that is kept elsewhere."""
+
+    def __init__(self, stored: SpanBytes, tail: bytes = b"") -> None:
+        self._stored, self._tail, self._position = stored, memoryview(tail), 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self._position = (0, self._position, self._stored.num_bytes)[whence] + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Give the place."""
+        return self._position
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def _take(self, size: int) -> memoryview:
+        rest = max(self._stored.num_bytes - self._position, 0)
+        begin, end = self._position, self._position + (rest if size < 0 else min(size, rest))
+        self._position = end
+        tail_begin = self._stored.num_bytes - len(self._tail)
+        if tail_begin <= begin < end:
+            return self._tail[begin - tail_begin : end - tail_begin]
+        return self._stored.read(begin, end)
+
+
+class PiecesInput(_Input):
+    """Bytes in several places, one after the other."""
+
+    def __init__(self, pieces: list[memoryview]) -> None:
+        self._pieces = pieces[::-1]
+
+    def seekable(self) -> bool:
+        """It is not."""
+        return False
+
+    def _take(self, size: int) -> memoryview:
+        while self._pieces and not self._pieces[-1]:
+            self._pieces.pop()
+        if not self._pieces:
+            return memoryview(b"")
+        piece = self._pieces[-1]
+        if not 0 <= size <= len(piece):  # messages lie in one piece, unless one lies about its size
+            piece = memoryview(b"".join(self._pieces[::-1]))
+            self._pieces = [piece]
+            size = min(size, len(piece)) if size >= 0 else len(piece)
+        self._pieces[-1] = piece[size:]
+        return piece[:size]

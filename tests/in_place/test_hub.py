@@ -1,0 +1,171 @@
+"""Datasets of the Hugging Face Hub: which files are meant, and the commit that a state carries."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import StreamingDataset
+from penstock.errors import ConfigError, ResumeError
+from penstock.scan.hub import Subset, choose_files, find_splits, read_subsets
+from tests.in_place.kinds import KINDS
+from tests.servers.hub import HubServer, Repo, running_hub
+from tests.streaming import private_places, write_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARQUET, JSONL = KINDS["parquet"], KINDS["jsonl"]
+
+README = """---
+license: mit
+configs:
+- config_name: en
+  data_files:
+  - split: train
+    path: ["en/train/*.parquet"]
+  - split: test
+    path: en/test.parquet
+- config_name: de
+  default: true
+  data_files: "de/**"
+- config_name: fr
+  data_dir: french
+---
+# A dataset
+"""
+
+
+# --- Rules ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (
+            [
+                "data/train-00000-of-00002.parquet",
+                "data/train-00001-of-00002-abc.parquet",
+                "data/en.dev-00000-of-00001.csv",
+            ],
+            {
+                "train": ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002-abc.parquet"],
+                "en.dev": ["data/en.dev-00000-of-00001.csv"],
+            },
+        ),
+        (["train/a.csv", "test/a.csv", "other.csv"], {"train": ["train/a.csv"], "test": ["test/a.csv"]}),
+        (["x/valid-1/a.csv", "x/training/a.csv"], {"validation": ["x/valid-1/a.csv"], "train": ["x/training/a.csv"]}),
+        (
+            ["my_train_1.csv", "dev.csv", "evaluation-2.csv"],
+            {"train": ["my_train_1.csv"], "validation": ["dev.csv"], "test": ["evaluation-2.csv"]},
+        ),
+        (["trainer.csv", "latest.csv"], {"train": ["trainer.csv", "latest.csv"]}),
+        ([], {}),
+    ],
+)
+def test_names_tell_splits(names: list[str], splits: dict[str, list[str]]) -> None:
+    assert find_splits(names) == splits
+
+
+def test_a_repository_describes_its_subsets() -> None:
+    subsets = read_subsets(README, None)
+    assert [each.name for each in subsets] == ["en", "de", "fr"]
+    names = ["en/train/1.parquet", "en/test.parquet", "de/x/1.parquet", "french/train/1.parquet", "french/test.csv"]
+    names += ["README.md", ".gitattributes", "de/__pycache__/x.parquet", "dataset_infos.json"]
+    assert choose_files(names, subsets, None, None) == ["de/x/1.parquet"]
+    assert choose_files(names, subsets, "en", "train") == ["en/train/1.parquet"]
+    assert choose_files(names, subsets, "fr", "train") == ["french/train/1.parquet"]
+    assert read_subsets(README, "configs: [{config_name: own, data_files: a.csv}]") == [
+        Subset("own", {"train": ("a.csv",)})
+    ]
+    assert read_subsets("# no head", None) == []
+    assert choose_files(["en/train/0.parquet", "de/train/0.parquet"], [], "de", None) == ["de/train/0.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("subset", "split", "match"),
+    [
+        ("en", None, "subset 'en' has several splits: pass split=, one of test, train"),
+        ("en", "dev", "subset 'en' has no split 'dev': it has test, train"),
+        ("it", None, "no subset 'it': the repository has de, en, fr"),
+        ("de", None, "subset 'de' has no files of a kind"),
+    ],
+)
+def test_what_a_repository_does_not_have(subset: str, split: str | None, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        choose_files(["en/train/1.parquet", "en/test.parquet"], read_subsets(README, None), subset, split)
+
+
+@pytest.mark.parametrize(
+    "text", ["---\nconfigs: [1]\n---\n", "---\nconfigs: [{data_files: {train: 3}}]\n---\n", "---\n a: : b\n---\n"]
+)
+def test_what_makes_no_sense_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"repository's|no YAML"):
+        read_subsets(text, None)
+
+
+# --- Over the network -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with running_hub() as server:
+        yield server
+
+
+def files_of(folder: Path, below: str = "") -> dict[str, bytes]:
+    return {f"{below}{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def open_hub(hub: HubServer, place: str = "hf://datasets/org/data", **options: Any) -> StreamingDataset:
+    settings: dict[str, Any] = {"storage_options": hub.options(), "shuffle": True, "batch_size": 10}
+    return StreamingDataset(remote=place, **{**settings, **options})
+
+
+def test_a_split_is_read_in_place(hub: HubServer, tmp_path: Path) -> None:
+    train = files_of(PARQUET.write_files(tmp_path / "train"), "data/train/")
+    other = files_of(PARQUET.write_files(tmp_path / "test", 1), "data/test/")
+    hub.repos["datasets/org/data"] = Repo()
+    hub.repos["datasets/org/data"].commit("main", {**train, **other, "README.md": b"# Words"})
+    with open_hub(hub, split="train") as dataset:
+        assert sorted(PARQUET.numbers(dataset)) == list(range(200))
+    with open_hub(hub, "hf://datasets/org/data/data/test/*.parquet") as dataset:
+        assert sorted(PARQUET.numbers(dataset)) == list(range(50))
+    with pytest.raises(ConfigError, match="several splits: pass split=, one of test, train"):
+        open_hub(hub)
+
+
+def test_a_split_with_an_index_is_what_it_was(hub: HubServer, tmp_path: Path) -> None:
+    ours = write_samples(tmp_path / "ours", 20)
+    names = {str(path.relative_to(ours)): path.read_bytes() for path in ours.rglob("*") if path.is_file()}
+    hub.repos["datasets/org/data"] = Repo()
+    hub.repos["datasets/org/data"].commit("main", {f"train/{name}": data for name, data in names.items()})
+    with open_hub(hub, split="train") as dataset:
+        assert sorted(sample["id"] for sample in dataset) == list(range(20))
+
+
+def test_loading_a_state_adopts_its_commit(hub: HubServer, tmp_path: Path) -> None:
+    hub.repos["datasets/org/data"] = Repo()
+    first = hub.repos["datasets/org/data"].commit("main", files_of(JSONL.write_files(tmp_path / "one")))
+    with open_hub(hub) as dataset:
+        samples = iter(dataset)
+        begun = JSONL.numbers(next(samples) for _ in range(50))
+        state = json.loads(json.dumps(dataset.state_dict()))
+        rest = JSONL.numbers(samples)
+    assert state["revisions"] == {"0": first}
+    second = hub.repos["datasets/org/data"].commit("main", files_of(JSONL.write_files(tmp_path / "two", 6)))
+    with private_places():  # another machine, where the branch is what it is now
+        with open_hub(hub) as dataset:
+            assert dataset.num_samples == 300
+            dataset.load_state_dict(state)
+            assert dataset.num_samples == 200
+            assert JSONL.numbers(dataset) == rest
+            assert sorted(begun + rest) == list(range(200))
+        with open_hub(hub, f"hf://datasets/org/data@{second}") as dataset:
+            dataset.load_state_dict(state)
+            assert dataset.num_samples == 300  # whoever names a commit gets that one
+            with pytest.raises(ResumeError, match="other shards"):
+                next(iter(dataset))
