@@ -11,7 +11,6 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from penstock.pipeline.create_source import create_source
     from penstock.reading.source import FunctionReader, OpenShard, Source
-    from penstock.sources.base import ShardInfo, ShardedSource, TransformedShardedSource
+    from penstock.sources.base import ShardedSource, ShardInfo, TransformedShardedSource
     from penstock.sources.chat import (
         ChatTemplate,
         ChatTemplateTransform,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from penstock.sources.pack.packer import PackStats
     from penstock.sources.pack.rows import join_cu_seqlens
     from penstock.sources.pack.source import PackedShardedSource
-    from penstock.sources.tokens.source import TokenizeTransform, TokenizedShardedSource
+    from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
     from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager, tokenizer_hash
     from penstock.sources.transforms import (
         BatchTransform,
