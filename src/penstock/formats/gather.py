@@ -1,7 +1,9 @@
-"""Values that lie anywhere in a shard → their bytes, by as few steps of Python as their lengths allow."""
+"""Values that lie anywhere in memory → their bytes, by as few steps of Python as their lengths allow."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +24,33 @@ if TYPE_CHECKING:
 _MOST_BYTES_IF_EQUAL = 1024
 _MOST_BYTES = 96
 
+# No array begins at address 0. The first page of a process is never mapped, so nothing is lost before this one.
+_ORIGIN = 1 << 12
+_ADDRESSES = 1 << 47  # what processes have on the usual machines
+
 
 def view_items(data: ShardBytes, kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View a shard as overlapping items, one beginning at each byte: any values of equal length are one gather away."""
     length = max(len(data) - num_bytes + 1, 0)
     return np.ndarray((length,), f"{kind}{num_bytes}", data if length else b"", 0, (1,))
+
+
+@lru_cache(maxsize=256)
+def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
+    """View all memory of this process as overlapping items, so that values of many shards are one gather away.
+
+    Items are found by their places (`place_of`). Nothing but the caller keeps anybody from asking for a place where
+    nothing is mapped, which ends the process: only ask for what was checked to lie within bytes that are held.
+    """
+    length = _ADDRESSES - _ORIGIN
+    memory = (ctypes.c_char * length).from_address(_ORIGIN)
+    return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", memory, 0, (1,))
+
+
+def place_of(data: ShardBytes) -> int:
+    """Say where bytes lie, as `view_memory` numbers places; true for as long as they are held."""
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return address - _ORIGIN
 
 
 class ValueGatherer:
@@ -39,32 +63,41 @@ class ValueGatherer:
     def __init__(self, data: ShardBytes, shortest: int, longest: int) -> None:
         self._data = data
         self._are_equal = shortest == longest
-        most = _MOST_BYTES_IF_EQUAL if self._are_equal else _MOST_BYTES
-        self._items = view_items(data, "S", longest) if 0 < longest <= most else None
+        self._items = view_items(data, "S", longest) if is_gathered(shortest, longest) else None
 
     def gather(self, begins: Int64Array, ends: Int64Array) -> Pieces:
         """Copy the bytes of values from where they begin to where they end."""
-        gathered = self._gather_at_once(begins, ends)
-        if gathered is not None:
-            return gathered
+        if self._items is not None:
+            try:
+                gathered = gather_strings(self._items, begins, None if self._are_equal else ends - begins)
+            except IndexError:  # the last value of the shard, and too short: the longest would not fit in its place
+                gathered = None
+            if gathered is not None:
+                return gathered
         data = self._data
         return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
-    def _gather_at_once(self, begins: Int64Array, ends: Int64Array) -> npt.NDArray[np.bytes_] | None:
-        if self._items is None:
-            return None
-        try:
-            gathered: npt.NDArray[np.bytes_] = self._items[begins]
-        except IndexError:  # the last value of the shard, and too short: the longest would not fit in its place
-            return None
-        grid = gathered.view(np.uint8).reshape(len(begins), gathered.itemsize)
-        if self._are_equal:
-            last_bytes = grid[:, -1]
-        else:
-            sizes = ends - begins
-            grid *= np.arange(gathered.itemsize, dtype=np.uint8) < sizes.astype(np.uint8)[:, None]
-            last_bytes = grid[np.arange(len(sizes)), sizes - 1] | (sizes == 0)
-        return gathered if last_bytes.all() else None
+
+def is_gathered(shortest: int, longest: int) -> bool:
+    """Tell whether values of such lengths are better copied by NumPy than one by one."""
+    return 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
+
+
+def gather_strings(
+    items: npt.NDArray[Any], begins: Int64Array, sizes: Int64Array | None
+) -> npt.NDArray[np.bytes_] | None:
+    """Copy values as byte strings; `None` if some end in a zero byte, which a byte string would lose.
+
+    Without `sizes` each value is as long as an item; with them, none is longer.
+    """
+    gathered: npt.NDArray[np.bytes_] = items[begins]
+    grid = gathered.view(np.uint8).reshape(len(begins), gathered.itemsize)
+    if sizes is None:
+        last_bytes = grid[:, -1]
+    else:
+        grid *= np.arange(gathered.itemsize, dtype=np.uint8) < sizes.astype(np.uint8)[:, None]
+        last_bytes = grid[np.arange(len(sizes)), sizes - 1] | (sizes == 0)
+    return gathered if last_bytes.all() else None
 
 
 def as_list(pieces: Pieces) -> list[bytes]:

@@ -85,7 +85,7 @@ class BatchReader:
         fetched = {shard for shard, _, _ in far}
         for shard, rows, places in groups:
             if shard not in fetched:
-                yield self._shards.get(shard), rows, places
+                yield self._shards.get(shard, len(rows)), rows, places
 
     def read(self, ids: range | Int64Array) -> list[Sample]:
         """Give many samples."""
@@ -93,7 +93,7 @@ class BatchReader:
         with self._shards:
             if alone is not None:
                 shard, rows = alone
-                return self._shards.get(shard).read(rows)
+                return self._shards.get(shard, len(rows)).read(rows)
         return self._samples(len(ids), self._readers(np.asarray(ids, np.int64)))
 
     def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
@@ -107,7 +107,7 @@ class BatchReader:
 
     def _read_rows_around(self, shard: int, rows: Int64Array) -> Sequence[Sample | Gap]:
         try:
-            reader = self._shards.get(shard)
+            reader = self._shards.get(shard, len(rows))
         except SKIPPED as error:
             return [Gap(error)] * len(rows)
         try:
@@ -121,7 +121,7 @@ class BatchReader:
         with self._shards:
             if alone is not None:
                 shard, rows = alone
-                return self._shards.get(shard).read_columns(rows)
+                return self._shards.get(shard, len(rows)).read_columns(rows)
         return self.collect(np.asarray(ids, np.int64)).columns()
 
     def collect(self, ids: Int64Array) -> ColumnCollector:
@@ -130,7 +130,7 @@ class BatchReader:
 
     def _readers(self, ids: Int64Array) -> Iterator[_Part]:
         for shard, rows, places in group_by_shard(ids, self._spans):
-            yield self._shards.get(shard), rows, places
+            yield self._shards.get(shard, len(rows)), rows, places
 
     def _samples(self, num_rows: int, parts: Iterator[_Part]) -> list[Sample]:
         collector = self._fill(SampleCollector(num_rows), parts)
@@ -141,6 +141,7 @@ class BatchReader:
         with self._shards, one_wait():
             for reader, rows, places in parts:
                 collector.add(reader, rows, places)
+            collector.gather()
             with decoding:
                 collector.finish()
         return collector

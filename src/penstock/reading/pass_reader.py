@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.open_shards import max_mapped
+from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
     Prefetcher,
     batches_ahead,
@@ -73,12 +73,13 @@ class PassReader:
         self._taken, self._make, self._make_columns = taken, make, make_columns
         self._sample_bytes, shard_bytes = mean_sizes(source)
         world = schedule.seat.world
+        num_readers = world.ranks_per_node * world.workers_per_rank
         reader.open_shards.max_open = max_open_shards(
             limit_bytes=options.cache_limit if source.is_fetched else None,
             shard_bytes=shard_bytes,
-            num_readers=world.ranks_per_node * world.workers_per_rank,
+            num_readers=num_readers,
         )
-        reader.open_shards.max_mapped = max_mapped(sample_bytes=self._sample_bytes, shard_bytes=shard_bytes)
+        reader.open_shards.max_mapped_bytes = pages_budget(num_readers)
         self._prefetcher = self._start_prefetching()
         self._has_begun = False
         self._step = 0

@@ -130,7 +130,7 @@ class ThreadReader:
 
     def __init__(self, source: Source, counts: ReadCounts) -> None:
         self._source, self.counts = source, counts
-        self.open_shards = OpenShards(source.open)
+        self.open_shards = OpenShards(source.open, sizes=source.sizes)
         self.batches = BatchReader(source.spans, self.open_shards, source.row_reader())
         source.share_limit(self)
 

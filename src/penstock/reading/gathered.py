@@ -1,0 +1,273 @@
+"""Stored values of many shards, gathered at their places and decoded when all of a batch are there."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+
+import numpy as np
+
+from penstock.formats.column_errors import decode_error
+from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.gather import as_list, view_memory
+from penstock.formats.stored_rows import StoredRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    import numpy.typing as npt
+
+    from penstock.errors import PenstockError
+    from penstock.formats.base import ShardReader
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.gather import Pieces
+    from penstock.formats.stored_rows import RowFields, ShardMemory
+    from penstock.types import Columns, Int64Array
+
+    Values: TypeAlias = npt.NDArray[Any] | list[Any]
+    View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
+
+# Values this large are copied once, in the order of the batch, when it is asked for.
+_LARGE_VALUE_BYTES = 2048
+
+
+class StoresRows(Protocol):
+    """A shard reader that lets values be found in its memory, those of several shards at once."""
+
+    layout: RowFields
+
+    def memory(self) -> ShardMemory:
+        """Give the bytes of the shard."""
+        ...
+
+
+def stores_rows(reader: ShardReader) -> TypeGuard[StoresRows]:
+    """Tell whether a reader lets values be found in its memory."""
+    return hasattr(reader, "memory")
+
+
+class GatheredColumn(Protocol):
+    """Takes stored values, those of some shards after those of others, then gives the values of some rows."""
+
+    def add(self, rows: StoredRows, places: Int64Array) -> None:
+        """Take the values of some rows, which belong to these places."""
+        ...
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """All are there, those of each `add` at these places: find out whether they can be read."""
+        ...
+
+    def take(self, begin: int, end: int | None) -> Values:
+        """Give the values of all rows from one to another, once all are there."""
+        ...
+
+    def so_far(self, places: Int64Array) -> Values:
+        """Give the values that were added, which is at these places."""
+        ...
+
+
+class Gathering:
+    """All columns of so many rows, of shards that store them alike; `by_sample`, each a list of values for samples."""
+
+    def __init__(self, layout: RowFields, num_rows: int, *, by_sample: bool) -> None:
+        self._layout = layout
+        self._columns = {
+            name: _begin_column(name, encoding, num_rows, by_sample=by_sample)
+            for name, encoding in layout.encodings.items()
+        }
+        self._places: list[Int64Array] = []
+        self._shards: list[ShardMemory] = []  # whose rows are not gathered yet
+        self._rows: list[Int64Array] = []
+        self._rows_places: list[Int64Array] = []
+
+    def takes(self, reader: StoresRows) -> bool:
+        """Tell whether a shard stores its columns like those before."""
+        return reader.layout is self._layout or reader.layout == self._layout
+
+    def add(self, reader: StoresRows, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard. It may be closed then: what is still looked at stays mapped."""
+        self._shards.append(reader.memory())
+        self._rows.append(rows)
+        self._rows_places.append(places)
+
+    def gather(self) -> None:
+        """Look at what was added so far, all shards at once; then nothing of small values stays mapped for it."""
+        if not self._shards:
+            return
+        found = StoredRows(self._layout, self._shards, self._rows)
+        places = np.concatenate(self._rows_places)
+        for column in self._columns.values():
+            column.add(found, places)
+        self._places.append(places)
+        self._shards, self._rows, self._rows_places = [], [], []
+
+    def finish(self) -> None:
+        """All rows are there: decode what may turn out to be no value."""
+        self.gather()
+        for column in self._columns.values():
+            column.finish(self._places)
+
+    def take(self, begin: int = 0, end: int | None = None) -> Columns:
+        """Give the columns of all rows from one to another, once all are there."""
+        return {name: column.take(begin, end) for name, column in self._columns.items()}
+
+    def so_far(self) -> tuple[Int64Array, Columns]:
+        """Give the columns of the rows that were added, and their places."""
+        self.gather()
+        places = np.concatenate(self._places)
+        return places, {name: column.so_far(places) for name, column in self._columns.items()}
+
+
+def _begin_column(name: str, encoding: Encoding, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+    """Begin a column in the way that suits its values."""
+    if not isinstance(encoding, FixedEncoding):
+        if by_sample:  # whoever reads samples asks for few large ones at a time
+            return _DecodedColumn(name, encoding.decode_many)
+        return (_ExpandingColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
+    view = partial(_to_values, encoding) if by_sample else encoding.to_array
+    kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
+    return kind(name, view, encoding.num_bytes, num_rows)
+
+
+def _to_values(encoding: FixedEncoding, stored: npt.NDArray[Any]) -> list[Any]:
+    return encoding.to_values(encoding.to_array(stored))
+
+
+class _FilledColumn:
+    """Small values of fixed size go straight to their places."""
+
+    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
+        self._name, self._view, self._num_bytes = name, view, num_bytes
+        self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
+
+    def add(self, rows: StoredRows, places: Int64Array) -> None:
+        self._stored[places] = rows.fixed(self._name, self._num_bytes)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Any bytes are a value."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._view(self._stored[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._view(self._stored[places])
+
+
+class _LocatedColumn:
+    """Of large values of fixed size it is noted where they lie: they are copied when their batch is asked for."""
+
+    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
+        self._name, self._view, self._num_bytes = name, view, num_bytes
+        self._held: list[StoredRows] = []  # keeps the bytes mapped that the places are in
+        self._begins = np.zeros(num_rows, np.int64)
+
+    def add(self, rows: StoredRows, places: Int64Array) -> None:
+        self._begins[places] = rows.begins(self._name)
+        self._held.append(rows)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Any bytes are a value."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._copy(self._begins[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._copy(self._begins[places])
+
+    def _copy(self, begins: Int64Array) -> Values:
+        return self._view(view_memory("V", self._num_bytes)[begins])
+
+
+class _Group(NamedTuple):
+    """Stored values of some shards."""
+
+    pieces: Pieces
+    rows: StoredRows
+
+
+class _DecodedColumn:
+    """Values of any length are put in order as they are stored, and decoded all at once."""
+
+    def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
+        self._name, self._decode = name, decode
+        self._groups: list[_Group] = []
+        self._values: Values = []
+
+    def add(self, rows: StoredRows, places: Int64Array) -> None:  # noqa: ARG002
+        self._groups.append(_Group(rows.pieces(self._name), rows))
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        self._values = self._decode_all(_in_one_list([group.pieces for group in self._groups], places))
+        self._groups = []
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._values[begin:end]
+
+    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
+        return self._decode_all([piece for group in self._groups for piece in as_list(group.pieces)])
+
+    def _decode_all(self, pieces: list[bytes]) -> Values:
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            blamed = self._blame()
+            if blamed is None:
+                raise
+            raise blamed from error
+
+    def _blame(self) -> PenstockError | None:
+        """Find the shard and the row whose value cannot be decoded."""
+        for group in self._groups:
+            pieces = as_list(group.pieces)
+            for shard, part, rows in group.rows.by_shard():
+                try:
+                    self._decode(pieces[part])
+                except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+                    return decode_error(self._decode, pieces[part], rows, shard, self._name, culprit)
+        return None
+
+
+class _ExpandingColumn(_DecodedColumn):
+    """Values that take far more memory than their stored bytes: they are decoded when their batch is asked for."""
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        self._pieces = _in_one_list([group.pieces for group in self._groups], places)
+        origins = [(shard, row) for group in self._groups for shard, _, rows in group.rows.by_shard() for row in rows]
+        self._origins = in_order(origins, places)
+        self._groups = []
+
+    def take(self, begin: int, end: int | None) -> Values:
+        pieces, origins = self._pieces[begin:end], self._origins[begin:end]
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            for piece, (shard, row) in zip(pieces, origins, strict=True):
+                try:
+                    self._decode([piece])
+                except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+                    raise decode_error(self._decode, [piece], [row], shard, self._name, culprit) from error
+            raise
+
+
+def _in_one_list(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> list[bytes]:
+    """Put stored values that were gathered group by group at their places."""
+    arrays = [pieces for pieces in groups if not isinstance(pieces, list)]
+    if len(arrays) < len(groups):
+        return in_order(list(chain.from_iterable(map(as_list, groups))), places)
+    if not arrays:
+        return []
+    out = np.zeros(sum(map(len, arrays)), f"S{max(array.itemsize for array in arrays)}")
+    for array, at in zip(arrays, places, strict=True):
+        out[at] = array
+    return as_list(out)
+
+
+def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:
+    """Put items that were gathered group by group at their places."""
+    if not items:
+        return items
+    numbers = np.empty(len(items), dtype=np.int64)
+    numbers[np.concatenate(places)] = np.arange(len(items))
+    return list(map(items.__getitem__, numbers.tolist()))
