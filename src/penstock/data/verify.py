@@ -50,7 +50,9 @@ def verify_dataset(
     every image.
     """
     options = ReadOptions(
-        allow_unsafe_types=allow_unsafe_types or not read_values, image_decoder="array" if read_values else "raw"
+        allow_unsafe_types=allow_unsafe_types or not read_values,
+        image_decoder="array" if read_values else "raw",
+        checks_all=True,
     )
     problems = []
     num_digests = 0

@@ -33,6 +33,7 @@ class ReadOptions:
     image_decoder: ImageDecoder = "pil"
     allow_unsafe_types: bool = False
     columns: tuple[str, ...] | None = None  # None: all of them
+    checks_all: bool = False  # every sample of a shard when it is opened, not only those that are read
 
     def __post_init__(self) -> None:
         if self.image_decoder not in IMAGE_DECODERS:

@@ -41,14 +41,16 @@ class MDSReader:
         self._data = data
         self.name = info.name
         self._num_samples = info.num_samples
-        self._offsets: npt.NDArray[np.uint32] | None = view_offsets(
-            data, info.num_samples, begin=table_bytes(info.num_samples), end=len(data), shard=info.name
-        )
+        begin = table_bytes(info.num_samples)
+        offsets = view_offsets(data, info.num_samples, begin=begin, end=len(data), shard=info.name)
+        self._offsets: npt.NDArray[np.uint32] | None = offsets
         self.layout = _layout_of(info.layout, options)
         self._memory: ShardMemory | None = None
         self._columns: list[_FixedColumn | _VariableColumn] | None = None  # of all rows, once that pays
         self._num_found = 0  # rows that were read without it
         self._next_row = 0
+        if options.checks_all and info.num_samples:
+            self._columns = _find_all(data, offsets, self.layout, self.name)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -102,7 +104,7 @@ class MDSReader:
             self._columns = _find_all(self._data, self._offsets, self.layout, self.name)
         if self._columns is not None:
             return [(column.name, column.encoding, column.gather(rows)) for column in self._columns]
-        found = StoredRows(self.layout, [self.memory()], [rows])
+        found = StoredRows(self.layout, [self.memory()], [len(rows)], rows)
         return [(name, encoding, _stored(found, name, encoding)) for name, encoding in self.layout.encodings.items()]
 
     def _is_worth_all(self, rows: Int64Array) -> bool:

@@ -13,7 +13,7 @@ from penstock.formats.gather import gather_strings, is_gathered, view_memory
 from penstock.formats.rows import table_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -65,22 +65,54 @@ class ShardMemory(NamedTuple):
     num_samples: int
 
 
+class RowOrigins(NamedTuple):
+    """From which shards rows come, without keeping the shards in memory."""
+
+    names: Sequence[str]  # of the shards
+    counts: Sequence[int]  # how many rows there are of each
+    rows: Int64Array  # their numbers within the shards
+    order: Int64Array | None  # which of them stands at each place
+
+    def find(self, place: int) -> tuple[str, int]:
+        """Give the shard and the row that stands at a place."""
+        at = place if self.order is None else int(self.order[place])
+        shard = int(np.searchsorted(np.cumsum(self.counts), at, side="right"))
+        return self.names[shard], int(self.rows[at])
+
+
 class StoredRows:
     """Some rows of shards that are laid out alike. Their values are found, and checked, when this is made.
 
     A row whose offsets or sizes do not add up is a `CorruptShardError`; other rows of the same shard are not looked at.
+
+    Args:
+        layout: How all of the shards are laid out.
+        shards: The shards, each one once.
+        counts: How many rows there are of each.
+        rows: The numbers of the rows within their shards, shard by shard; all of them are in range.
+        order: Which of these rows stands at each place of what is given out; by default all, as they are.
     """
 
-    def __init__(self, layout: RowFields, shards: Sequence[ShardMemory], rows: Sequence[Int64Array]) -> None:
-        self._layout, self._shards, self._rows = layout, shards, rows
-        self._counts = [len(numbers) for numbers in rows]
+    def __init__(
+        self,
+        layout: RowFields,
+        shards: Sequence[ShardMemory],
+        counts: Sequence[int],
+        rows: Int64Array,
+        order: Int64Array | None = None,
+    ) -> None:
+        self._layout, self._shards, self._counts, self._rows, self._order = layout, shards, counts, rows, order
         self._begins: dict[str, Int64Array] = {}
         self._ends: dict[str, Int64Array] = {}
         starts, stops = self._find_samples()
         self._find_values(starts, stops)
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        return len(self._rows)
+
+    def origins(self) -> RowOrigins:
+        """Say from which shards the rows come."""
+        return RowOrigins([shard.name for shard in self._shards], self._counts, self._rows, self._order)
 
     def begins(self, name: str) -> Int64Array:
         """Say at which place of memory each value of a column begins."""
@@ -97,38 +129,32 @@ class StoredRows:
         sizes = ends - begins
         shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
         # An item as long as the longest value must lie within the shard, whichever value it begins with.
-        if is_gathered(shortest, longest) and (shortest == longest or (begins + longest <= self._limits).all()):
+        if is_gathered(shortest, longest) and (shortest == longest or (begins + longest <= self._limits()).all()):
             items = view_memory("S", longest)
             gathered = gather_strings(items, begins, None if shortest == longest else sizes)
             if gathered is not None:
                 return gathered
-        pieces: list[bytes] = []
-        for shard, begin, end in self._cuts():
-            data, place = shard.data, shard.place
-            firsts, lasts = (begins[begin:end] - place).tolist(), (ends[begin:end] - place).tolist()
-            pieces += [data[first:last] for first, last in zip(firsts, lasts, strict=True)]
-        return pieces
+        data = [shard.data for shard, count in zip(self._shards, self._counts, strict=True) for _ in range(count)]
+        if self._order is not None:
+            data = [data[at] for at in self._order.tolist()]
+        places = self._ordered(self._places)
+        firsts, lasts = (begins - places).tolist(), (ends - places).tolist()
+        return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]
 
-    def by_shard(self) -> Iterator[tuple[str, slice, list[int]]]:
-        """Give for each shard its name, which of these rows are its own, and their numbers in the shard."""
-        for (shard, begin, end), rows in zip(self._cuts(), self._rows, strict=True):
-            yield shard.name, slice(begin, end), rows.tolist()
+    def _ordered(self, values: Int64Array) -> Int64Array:
+        return values if self._order is None else values[self._order]
 
-    def _cuts(self) -> Iterator[tuple[ShardMemory, int, int]]:
-        end = 0
-        for shard, count in zip(self._shards, self._counts, strict=True):
-            begin, end = end, end + count
-            yield shard, begin, end
+    def _limits(self) -> Int64Array:
+        """Say where the shard of each value ends."""
+        return self._ordered(self._places + np.repeat([shard.num_bytes for shard in self._shards], self._counts))
 
     def _find_samples(self) -> tuple[Int64Array, Int64Array]:
         """Read where each sample begins and ends, by the table of offsets of its shard."""
         bounds = np.array([(shard.place, shard.num_bytes, table_bytes(shard.num_samples)) for shard in self._shards])
-        places, num_bytes, tables = np.repeat(bounds.reshape(-1, 3), self._counts, axis=0).T
-        rows = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
-        offsets = view_memory("V", 8)[places + 4 + 4 * rows].view("<u4").reshape(-1, 2)
+        places, num_bytes, tables = np.repeat(bounds.reshape(-1, 3).T, self._counts, axis=1)
+        offsets = view_memory("V", 8)[places + 4 + 4 * self._rows].view("<u4").reshape(-1, 2)
         starts, stops = offsets[:, 0].astype(np.int64), offsets[:, 1].astype(np.int64)
-        shortest = 4 * self._layout.num_sizes
-        is_bad = (starts < tables) | (stops > num_bytes) | (stops - starts < shortest)
+        is_bad = (starts < tables) | (stops > num_bytes) | (stops - starts < 4 * self._layout.num_sizes)
         if is_bad.any():
             at = int(np.argmax(is_bad))
             begin, end = int(starts[at]), int(stops[at])
@@ -137,41 +163,34 @@ class StoredRows:
                 at,
                 "too short to hold the sizes of its values"
                 if lies_within
-                else f"its offsets, {begin} and {end}, lie outside of the shard, or descend",
+                else f"its offsets, {begin} and {end}, descend or lie outside of the shard",
             )
         self._places = places
-        self._limits = places + num_bytes
         return starts + places, stops + places
 
     def _find_values(self, starts: Int64Array, stops: Int64Array) -> None:
         """Follow the sizes of each sample from value to value, and see whether they lead to its end."""
         layout = self._layout
         num_sizes = layout.num_sizes
-        sizes = iter(())
-        if num_sizes:
-            words = view_memory("V", 4 * num_sizes)[starts].view("<u4").reshape(len(starts), num_sizes)
-            sizes = iter(words.astype(np.int64).T)
+        words = view_memory("V", 4 * num_sizes)[starts].view("<u4") if num_sizes else np.empty(0, np.uint32)
+        sizes = iter(words.reshape(len(starts), num_sizes).astype(np.int64).T)
         base, offset = starts, 4 * num_sizes
         for field in layout.fields:
-            begins = base + offset if offset else base
+            begins = base + offset
             if field.num_bytes is None:
                 base, offset = begins + next(sizes), 0
             else:
                 offset += field.num_bytes
             if field.name in layout.wanted:
-                self._begins[field.name] = begins
+                self._begins[field.name] = self._ordered(begins)
                 if not field.is_fixed:
-                    self._ends[field.name] = base if field.num_bytes is None else begins + field.num_bytes
-        ends = base + offset
-        is_bad = ends != stops
+                    self._ends[field.name] = self._ordered(base if field.num_bytes is None else base + offset)
+        is_bad = base + offset != stops
         if is_bad.any():
             at = int(np.argmax(is_bad))
-            end, stop = int(ends[at] - self._places[at]), int(stops[at] - self._places[at])
+            end, stop = int((base + offset - self._places)[at]), int((stops - self._places)[at])
             raise self._error(at, f"its values end at byte {end}, but the sample at {stop}")
 
     def _error(self, at: int, what: str) -> CorruptShardError:
-        for name, rows, numbers in self.by_shard():
-            if rows.start <= at < rows.stop:
-                row = numbers[at - rows.start]
-                return CorruptShardError(f"{name}, row {row}: {what}", shard=name, row=row)
-        raise IndexError(at)
+        shard, row = self.origins()._replace(order=None).find(at)
+        return CorruptShardError(f"{shard}, row {row}: {what}", shard=shard, row=row)

@@ -18,41 +18,63 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.base import ShardReader
+    from penstock.formats.stored_rows import ShardMemory
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
 
 
+# Samples that are still in the processor's cache are collated, and freed, in half the time.
+SAMPLES_AT_ONCE = 2048
+
+
 class _Collector(ABC, Generic[T]):
-    """Puts together rows of shard after shard.
+    """Puts together rows of several shards.
 
     Where all shards store their columns alike, stored values are gathered first and decoded together. What is read of
     other shards is decoded shard by shard and joined.
+
+    Args:
+        rows: Rows of shards, those of one shard side by side.
+        places: Where each of them belongs.
     """
 
-    def __init__(self, num_rows: int, *, by_sample: bool) -> None:
-        self._num_rows, self._by_sample = num_rows, by_sample
+    def __init__(self, rows: Int64Array, places: Int64Array, *, by_sample: bool) -> None:
+        self._rows, self._places, self._num_rows = rows, places, len(rows)
+        self._by_sample = by_sample
         self._gathering: Gathering | None = None
         self._batches: list[tuple[Int64Array, T]] = []
+        # What was added and not gathered yet: shards, their numbers of rows, and where these are among the rows.
+        self._shards: list[ShardMemory] = []
+        self._counts: list[int] = []
+        self._begin = self._end = 0
 
-    def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard, which belong to these places."""
+    def add(self, reader: ShardReader, begin: int, end: int) -> None:
+        """Take the rows from one to another, which are of this shard."""
         if stores_rows(reader):
             if self._gathering is None and not self._batches:
                 self._gathering = Gathering(reader.layout, self._num_rows, by_sample=self._by_sample)
             if self._gathering is not None and self._gathering.takes(reader):
-                self._gathering.add(reader, rows, places)
+                if begin != self._end:
+                    self.gather()
+                    self._begin = begin
+                self._shards.append(reader.memory())
+                self._counts.append(end - begin)
+                self._end = end
                 return
+        self.gather()
         if self._gathering is not None:
             before, columns = self._gathering.so_far()
             self._batches.append((before, self._join_columns(columns, len(before))))
             self._gathering = None
-        self._batches.append((places, self._read(reader, rows)))
+        self._batches.append((self._places[begin:end], self._read(reader, self._rows[begin:end])))
 
     def gather(self) -> None:
-        """Copy what was added so far, but for large values: its shards may stay away for long."""
-        if self._gathering is not None:
-            self._gathering.gather()
+        """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it."""
+        if self._gathering is not None and self._shards:
+            begin, end = self._begin, self._end
+            self._gathering.add(self._shards, self._counts, self._rows[begin:end], self._places[begin:end])
+            self._shards, self._counts, self._begin = [], [], end
 
     def finish(self) -> None:
         """All rows are added: decode what was gathered."""
@@ -66,18 +88,40 @@ class _Collector(ABC, Generic[T]):
     def _join_columns(self, columns: Columns, num_rows: int) -> T: ...
 
 
+class ReadSamples:
+    """Samples that are there."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self._samples = samples
+
+    def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
+        """Give all samples, or those from one to another."""
+        return self._samples[begin:end]
+
+
 class SampleCollector(_Collector[list["Sample"]]):
     """Puts samples together."""
 
-    def __init__(self, num_rows: int) -> None:
-        super().__init__(num_rows, by_sample=True)
+    def __init__(self, rows: Int64Array, places: Int64Array) -> None:
+        super().__init__(rows, places, by_sample=True)
+        self._samples: list[Sample] = []
 
-    def samples(self) -> list[Sample]:
-        """Give all samples."""
-        if self._gathering is not None:
-            return self._join_columns(self._gathering.take(), self._num_rows)
+    def finish(self) -> None:
+        """All rows are added: put in order what was not gathered."""
+        super().finish()
         together = list(chain.from_iterable(samples for _, samples in self._batches))
-        return in_order(together, [places for places, _ in self._batches])
+        self._samples = in_order(together, [places for places, _ in self._batches])
+
+    def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
+        """Give all samples, or those from one to another, which are decoded now."""
+        if self._gathering is None:
+            return self._samples[begin:end]
+        end = self._num_rows if end is None else end
+        samples: list[Sample] = []
+        for first in range(begin, end, SAMPLES_AT_ONCE):
+            last = min(first + SAMPLES_AT_ONCE, end)
+            samples += self._join_columns(self._gathering.take(first, last), last - first)
+        return samples
 
     def _read(self, reader: ShardReader, rows: Int64Array) -> list[Sample]:
         return reader.read(rows)
@@ -89,8 +133,8 @@ class SampleCollector(_Collector[list["Sample"]]):
 class ColumnCollector(_Collector["Columns"]):
     """Puts columns together, to be cut into batches."""
 
-    def __init__(self, num_rows: int) -> None:
-        super().__init__(num_rows, by_sample=False)
+    def __init__(self, rows: Int64Array, places: Int64Array) -> None:
+        super().__init__(rows, places, by_sample=False)
         self._joined: Columns = {}
 
     def finish(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
-    from penstock.formats.stored_rows import RowFields, ShardMemory
+    from penstock.formats.stored_rows import RowFields, RowOrigins, ShardMemory
     from penstock.types import Columns, Int64Array
 
     Values: TypeAlias = npt.NDArray[Any] | list[Any]
@@ -52,7 +52,7 @@ class GatheredColumn(Protocol):
     """Takes stored values, those of some shards after those of others, then gives the values of some rows."""
 
     def add(self, rows: StoredRows, places: Int64Array) -> None:
-        """Take the values of some rows, which belong to these places."""
+        """Take the values of some rows, which belong to these places, in rising order."""
         ...
 
     def finish(self, places: Sequence[Int64Array]) -> None:
@@ -72,40 +72,37 @@ class Gathering:
     """All columns of so many rows, of shards that store them alike; `by_sample`, each a list of values for samples."""
 
     def __init__(self, layout: RowFields, num_rows: int, *, by_sample: bool) -> None:
-        self._layout = layout
+        self._layout, self._num_rows = layout, num_rows
         self._columns = {
             name: _begin_column(name, encoding, num_rows, by_sample=by_sample)
             for name, encoding in layout.encodings.items()
         }
         self._places: list[Int64Array] = []
-        self._shards: list[ShardMemory] = []  # whose rows are not gathered yet
-        self._rows: list[Int64Array] = []
-        self._rows_places: list[Int64Array] = []
 
     def takes(self, reader: StoresRows) -> bool:
         """Tell whether a shard stores its columns like those before."""
         return reader.layout is self._layout or reader.layout == self._layout
 
-    def add(self, reader: StoresRows, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard. It may be closed then: what is still looked at stays mapped."""
-        self._shards.append(reader.memory())
-        self._rows.append(rows)
-        self._rows_places.append(places)
+    def add(self, shards: Sequence[ShardMemory], counts: Sequence[int], rows: Int64Array, places: Int64Array) -> None:
+        """Take so many rows of each of some shards, which belong to these places. All shards are looked at together.
 
-    def gather(self) -> None:
-        """Look at what was added so far, all shards at once; then nothing of small values stays mapped for it."""
-        if not self._shards:
-            return
-        found = StoredRows(self._layout, self._shards, self._rows)
-        places = np.concatenate(self._rows_places)
+        They may be closed then: what is still looked at stays mapped.
+        """
+        # Values are copied in the order of the batch: so they are moved once.
+        order = np.empty(len(places), np.int64)
+        if len(places) == self._num_rows:
+            order[places] = np.arange(len(places))
+            places = np.arange(len(places))
+        else:
+            order = np.argsort(places)
+            places = places[order]
+        found = StoredRows(self._layout, shards, counts, rows, order)
         for column in self._columns.values():
             column.add(found, places)
         self._places.append(places)
-        self._shards, self._rows, self._rows_places = [], [], []
 
     def finish(self) -> None:
-        """All rows are there: decode what may turn out to be no value."""
-        self.gather()
+        """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
         for column in self._columns.values():
             column.finish(self._places)
 
@@ -115,7 +112,6 @@ class Gathering:
 
     def so_far(self) -> tuple[Int64Array, Columns]:
         """Give the columns of the rows that were added, and their places."""
-        self.gather()
         places = np.concatenate(self._places)
         return places, {name: column.so_far(places) for name, column in self._columns.items()}
 
@@ -123,9 +119,9 @@ class Gathering:
 def _begin_column(name: str, encoding: Encoding, num_rows: int, *, by_sample: bool) -> GatheredColumn:
     """Begin a column in the way that suits its values."""
     if not isinstance(encoding, FixedEncoding):
-        if by_sample:  # whoever reads samples asks for few large ones at a time
-            return _DecodedColumn(name, encoding.decode_many)
-        return (_ExpandingColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
+        if by_sample:  # whoever reads samples asks for few at a time
+            return _VariableColumn(name, encoding.decode_many)
+        return (_VariableColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
     view = partial(_to_values, encoding) if by_sample else encoding.to_array
     kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
     return kind(name, view, encoding.num_bytes, num_rows)
@@ -181,87 +177,76 @@ class _LocatedColumn:
 
 
 class _Group(NamedTuple):
-    """Stored values of some shards."""
+    """Stored values of some shards, in the order of their places."""
 
     pieces: Pieces
-    rows: StoredRows
+    origins: RowOrigins
 
 
-class _DecodedColumn:
-    """Values of any length are put in order as they are stored, and decoded all at once."""
+class _VariableColumn:
+    """Values of any length are kept as they are stored, and decoded when they are asked for."""
 
     def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
         self._name, self._decode = name, decode
         self._groups: list[_Group] = []
-        self._values: Values = []
+        self._pieces: Pieces = []
+        self._places: Sequence[Int64Array] = ()
 
     def add(self, rows: StoredRows, places: Int64Array) -> None:  # noqa: ARG002
-        self._groups.append(_Group(rows.pieces(self._name), rows))
+        self._groups.append(_Group(rows.pieces(self._name), rows.origins()))
 
     def finish(self, places: Sequence[Int64Array]) -> None:
-        self._values = self._decode_all(_in_one_list([group.pieces for group in self._groups], places))
-        self._groups = []
+        self._places = places
+        self._pieces = self._groups[0].pieces if len(self._groups) == 1 else in_order(self._all_pieces(), places)
 
     def take(self, begin: int, end: int | None) -> Values:
-        return self._values[begin:end]
-
-    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
-        return self._decode_all([piece for group in self._groups for piece in as_list(group.pieces)])
-
-    def _decode_all(self, pieces: list[bytes]) -> Values:
+        pieces = as_list(self._pieces[begin:end])
         try:
             return self._decode(pieces)
         except Exception as error:
-            blamed = self._blame()
+            origins = in_order(self._all_origins(), self._places)[begin:end]
+            blamed = self._blame(pieces, origins)
             if blamed is None:
                 raise
             raise blamed from error
 
-    def _blame(self) -> PenstockError | None:
-        """Find the shard and the row whose value cannot be decoded."""
-        for group in self._groups:
-            pieces = as_list(group.pieces)
-            for shard, part, rows in group.rows.by_shard():
-                try:
-                    self._decode(pieces[part])
-                except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
-                    return decode_error(self._decode, pieces[part], rows, shard, self._name, culprit)
-        return None
-
-
-class _ExpandingColumn(_DecodedColumn):
-    """Values that take far more memory than their stored bytes: they are decoded when their batch is asked for."""
-
-    def finish(self, places: Sequence[Int64Array]) -> None:
-        self._pieces = _in_one_list([group.pieces for group in self._groups], places)
-        origins = [(shard, row) for group in self._groups for shard, _, rows in group.rows.by_shard() for row in rows]
-        self._origins = in_order(origins, places)
-        self._groups = []
-
-    def take(self, begin: int, end: int | None) -> Values:
-        pieces, origins = self._pieces[begin:end], self._origins[begin:end]
+    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
+        pieces = self._all_pieces()
         try:
             return self._decode(pieces)
         except Exception as error:
-            for piece, (shard, row) in zip(pieces, origins, strict=True):
-                try:
-                    self._decode([piece])
-                except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
-                    raise decode_error(self._decode, [piece], [row], shard, self._name, culprit) from error
-            raise
+            blamed = self._blame(pieces, self._all_origins())
+            if blamed is None:
+                raise
+            raise blamed from error
+
+    def _all_pieces(self) -> list[bytes]:
+        return list(chain.from_iterable(as_list(group.pieces) for group in self._groups))
+
+    def _all_origins(self) -> list[tuple[RowOrigins, int]]:
+        return [(group.origins, place) for group in self._groups for place in range(len(group.pieces))]
+
+    def _blame(self, pieces: list[bytes], origins: list[tuple[RowOrigins, int]]) -> PenstockError | None:
+        """Find the shard and the row whose value cannot be decoded."""
+        for piece, (rows, place) in zip(pieces, origins, strict=True):
+            try:
+                self._decode([piece])
+            except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+                shard, row = rows.find(place)
+                return decode_error(self._decode, [piece], [row], shard, self._name, culprit)
+        return None
 
 
-def _in_one_list(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> list[bytes]:
-    """Put stored values that were gathered group by group at their places."""
-    arrays = [pieces for pieces in groups if not isinstance(pieces, list)]
-    if len(arrays) < len(groups):
-        return in_order(list(chain.from_iterable(map(as_list, groups))), places)
-    if not arrays:
-        return []
-    out = np.zeros(sum(map(len, arrays)), f"S{max(array.itemsize for array in arrays)}")
-    for array, at in zip(arrays, places, strict=True):
-        out[at] = array
-    return as_list(out)
+class _DecodedColumn(_VariableColumn):
+    """Values that are decoded all at once, to be cut into batches afterwards."""
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        super().finish(places)
+        self._values: Values = super().take(0, None)
+        self._groups, self._pieces = [], []
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._values[begin:end]
 
 
 def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:

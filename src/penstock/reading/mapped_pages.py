@@ -30,8 +30,8 @@ def pages_budget(num_readers: int | None = None) -> int:
 class MappedPages:
     """Estimates how much is mapped of each open shard by the rows that were read of it, and says which should rest.
 
-    A shuffled order comes back to all shards of its window, block after block. Where they are more than may stay mapped,
-    those that were used last rest: so the others are still there when their turn comes. If those that were used least
+    A shuffled order comes back to all shards of its window, block after block. Where these are more than may stay
+    mapped, the ones used last rest: so the others are still there when their turn comes. If the ones used least
     recently rested, none would be.
     """
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
+from penstock.reading.columns import SAMPLES_AT_ONCE
 from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
     Prefetcher,
@@ -19,6 +20,7 @@ from penstock.reading.schedule import (
 )
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps
 from penstock.reading.source import mean_sizes
+from penstock.spent import decoding
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -102,7 +104,11 @@ class PassReader:
         """Give samples, in pieces to be laid end to end."""
         for block, skipped in self._blocks(by_column=False):
             for portion, passed in self._portions(block, skipped):
-                yield self._taken.hand_over(self._read(portion)[passed:])
+                if self._skips:
+                    yield self._taken.hand_over(self._read_around(portion)[passed:])
+                else:
+                    for samples in self._read(np.concatenate(portion), passed):
+                        yield self._taken.hand_over(samples)
 
     def columns(self) -> Iterator[Columns]:
         """Give batch after batch, by column."""
@@ -159,19 +165,36 @@ class PassReader:
 
     # --- Reading a block ------------------------------------------------------------------------------------
 
-    def _read(self, block: list[Int64Array]) -> list[Any]:
+    def _read(self, ids: Int64Array, passed: int) -> Iterator[list[Any]]:
+        """Read samples all at once, but for those passed over, and make some at a time of what was read."""
+        reader = self._reader
+        with reader.counts.reading(ids):
+            collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+        for begin in range(passed, len(ids), SAMPLES_AT_ONCE):
+            end = min(begin + SAMPLES_AT_ONCE, len(ids))
+            with reader.counts.reading(ids[:0]):
+                with decoding:
+                    samples: list[Any] = collected.samples(begin, end)
+                samples = self._made(ids[begin:end], samples)
+            yield samples
+
+    def _read_around(self, block: list[Int64Array]) -> list[Any]:
+        """Read a block; where samples cannot be read, others of their batches are in their places."""
         reader, ids = self._reader, np.concatenate(block)
         with reader.counts.reading(ids):
             try:
-                samples: list[Any] = self._early(reader.batches.read, reader.batches.read_some, ids)
+                collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+                with decoding:
+                    samples: list[Any] = list(collected.samples())
             except SKIPPED:
-                if not self._skips:
-                    raise
-                samples = reader.batches.read_around(ids)
-            if self._make is not None:
-                with reader.counts.transforming():
-                    samples = self._make(ids.tolist(), samples)
-            return self._filled(block, samples) if self._skips else samples
+                samples = list(reader.batches.read_around(ids))
+            return self._filled(block, self._made(ids, samples))
+
+    def _made(self, ids: Int64Array, samples: list[Any]) -> list[Any]:
+        if self._make is None:
+            return samples
+        with self._reader.counts.transforming():
+            return self._make(ids.tolist(), samples)
 
     def _collect(self, block: list[Int64Array]) -> ColumnCollector:
         reader, ids = self._reader, np.concatenate(block)
