@@ -55,7 +55,7 @@ def word(data: bytes, at: int) -> int:
 
 def open_whole(layout: ShardLayout, parts: list[bytes], num_samples: int) -> ShardReader:
     """Open a shard, looking at all of its samples."""
-    return open_parts(layout, parts, num_samples, checks_all=True)
+    return open_parts(layout, parts, num_samples, checked=True)
 
 
 # --- Offsets of MDS shards ----------------------------------------------------------------------------------

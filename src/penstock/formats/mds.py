@@ -112,6 +112,12 @@ class MDSFormat(ShardFormat):
         self.check(info.layout, options)
         return MDSReader(parts[0], info, options)
 
+    def open_checked(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> MDSReader:
+        """Open a shard, and find all of its values now."""
+        reader = self.open(parts, info, options)
+        reader.find_all()
+        return reader
+
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> MDSBuilder:
         """Begin a shard."""
         return MDSBuilder(layout, pool)

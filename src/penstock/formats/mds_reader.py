@@ -42,15 +42,14 @@ class MDSReader:
         self.name = info.name
         self._num_samples = info.num_samples
         begin = table_bytes(info.num_samples)
-        offsets = view_offsets(data, info.num_samples, begin=begin, end=len(data), shard=info.name)
-        self._offsets: npt.NDArray[np.uint32] | None = offsets
+        self._offsets: npt.NDArray[np.uint32] | None = view_offsets(
+            data, info.num_samples, begin=begin, end=len(data), shard=info.name
+        )
         self.layout = _layout_of(info.layout, options)
         self._memory: ShardMemory | None = None
         self._columns: list[_FixedColumn | _VariableColumn] | None = None  # of all rows, once that pays
         self._num_found = 0  # rows that were read without it
         self._next_row = 0
-        if options.checks_all and info.num_samples:
-            self._columns = _find_all(data, offsets, self.layout, self.name)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -69,6 +68,11 @@ class MDSReader:
         stored = self._gather(numbers)
         with decoding:
             return {name: self._column(name, encoding, each, numbers) for name, encoding, each in stored}
+
+    def find_all(self) -> None:
+        """Find the values of all rows now; raise if those of any do not lie where they should."""
+        if self._offsets is not None and self._num_samples:
+            self._columns = _find_all(self._data, self._offsets, self.layout, self.name)
 
     def memory(self) -> ShardMemory:
         """Give the bytes of the shard, to find rows of several shards at once (`StoredRows`)."""
@@ -98,10 +102,10 @@ class MDSReader:
 
     def _gather(self, rows: Int64Array) -> list[tuple[str, Encoding, Any]]:
         """Give the stored values of each column that is wanted: an array if they are of fixed size, else pieces."""
-        if self._offsets is None or not self._num_samples:
+        if not self._num_samples:
             return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings.items()]
         if self._columns is None and self._is_worth_all(rows):
-            self._columns = _find_all(self._data, self._offsets, self.layout, self.name)
+            self.find_all()
         if self._columns is not None:
             return [(column.name, column.encoding, column.gather(rows)) for column in self._columns]
         found = StoredRows(self.layout, [self.memory()], [len(rows)], rows)
