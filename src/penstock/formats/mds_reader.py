@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.table import get_encoding
 from penstock.formats.gather import ValueGatherer, as_list, place_of, view_items
 from penstock.formats.rows import check_ascending, check_rows, join_columns, table_bytes, view_offsets
-from penstock.formats.stored_rows import RowField, RowFields, ShardMemory, StoredRows
+from penstock.formats.stored_rows import RowField, RowFields, RowOrigins, ShardMemory, StoredRows
 from penstock.spent import decoding
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
+    from penstock.formats.stored_rows import FoundRows
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
@@ -47,7 +48,7 @@ class MDSReader:
         )
         self.layout = _layout_of(info.layout, options)
         self._memory: ShardMemory | None = None
-        self._columns: list[_FixedColumn | _VariableColumn] | None = None  # of all rows, once that pays
+        self._columns: dict[str, _Column] | None = None  # where the values of all rows are, once that pays
         self._num_found = 0  # rows that were read without it
         self._next_row = 0
 
@@ -74,6 +75,14 @@ class MDSReader:
         if self._offsets is not None and self._num_samples:
             self._columns = _find_all(self._data, self._offsets, self.layout, self.name)
 
+    def find(self, rows: Int64Array) -> FoundRows:
+        """Find the values of some rows, all of them in range."""
+        if self._columns is None and self._is_worth_all(rows):
+            self.find_all()
+        if self._columns is None:
+            return StoredRows(self.layout, [self.memory()], [len(rows)], rows)
+        return _TabledRows(self._columns, rows, self.memory())
+
     def memory(self) -> ShardMemory:
         """Give the bytes of the shard, to find rows of several shards at once (`StoredRows`)."""
         check_whole(self._data, self.name)
@@ -96,20 +105,14 @@ class MDSReader:
         release(self._data)
 
     def _check(self, rows: Rows) -> Int64Array:
-        numbers = check_rows(rows, self._num_samples, self.name)
-        check_whole(self._data, self.name)
-        return numbers
+        return check_rows(rows, self._num_samples, self.name)
 
     def _gather(self, rows: Int64Array) -> list[tuple[str, Encoding, Any]]:
         """Give the stored values of each column that is wanted: an array if they are of fixed size, else pieces."""
         if not self._num_samples:
-            return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings.items()]
-        if self._columns is None and self._is_worth_all(rows):
-            self.find_all()
-        if self._columns is not None:
-            return [(column.name, column.encoding, column.gather(rows)) for column in self._columns]
-        found = StoredRows(self.layout, [self.memory()], [len(rows)], rows)
-        return [(name, encoding, _stored(found, name, encoding)) for name, encoding in self.layout.encodings.items()]
+            return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings]
+        found = self.find(rows)
+        return [(name, encoding, _stored(found, name, encoding)) for name, encoding in self.layout.encodings]
 
     def _is_worth_all(self, rows: Int64Array) -> bool:
         """Tell whether to find all values now: if rows are read in order, or many were read already."""
@@ -138,7 +141,7 @@ class MDSReader:
             raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
 
 
-def _stored(found: StoredRows, name: str, encoding: Encoding) -> Any:
+def _stored(found: FoundRows, name: str, encoding: Encoding) -> Any:
     if isinstance(encoding, FixedEncoding):
         return encoding.to_array(found.fixed(name, encoding.num_bytes))
     return found.pieces(name)
@@ -173,24 +176,20 @@ def _layout_of(layout: ShardLayout, options: ReadOptions) -> RowFields:
 class _FixedColumn:
     """Value i is the `num_bytes` bytes from `bases[i] + offset`."""
 
-    name: str
-    encoding: FixedEncoding
     bases: npt.NDArray[np.uint32]
     offset: int
     items: npt.NDArray[Any]  # item k: the `num_bytes` bytes that begin at byte k of the shard, wherever that is
 
-    def gather(self, rows: Int64Array) -> npt.NDArray[Any]:
-        begins = self.bases[rows].astype(np.intp)
+    def begins(self, rows: Int64Array) -> Int64Array:
+        begins = self.bases[rows].astype(np.int64)
         begins += self.offset
-        return self.encoding.to_array(self.items[begins])
+        return begins
 
 
 @dataclass(frozen=True, slots=True)
 class _VariableColumn:
     """Value i is the bytes from `bases[i] + offset` to `ends[i] - distance`."""
 
-    name: str
-    encoding: Encoding
     bases: npt.NDArray[np.uint32]
     offset: int
     ends: npt.NDArray[np.uint32]
@@ -204,9 +203,31 @@ class _VariableColumn:
         return self.values.gather(begins, ends)
 
 
-def _find_all(
-    data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFields, name: str
-) -> list[_FixedColumn | _VariableColumn]:
+_Column: TypeAlias = _FixedColumn | _VariableColumn
+
+
+class _TabledRows:
+    """Some rows of a shard of which the values of all rows are known."""
+
+    def __init__(self, columns: dict[str, _Column], rows: Int64Array, shard: ShardMemory) -> None:
+        self._columns, self._rows, self._shard = columns, rows, shard
+
+    def origins(self) -> RowOrigins:
+        return RowOrigins([self._shard.name], [len(self._rows)], self._rows, None)
+
+    def begins(self, name: str) -> Int64Array:
+        return cast("_FixedColumn", self._columns[name]).begins(self._rows) + self._shard.place
+
+    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:  # noqa: ARG002
+        column = cast("_FixedColumn", self._columns[name])
+        stored: npt.NDArray[Any] = column.items[column.begins(self._rows)]
+        return stored
+
+    def pieces(self, name: str) -> Pieces:
+        return cast("_VariableColumn", self._columns[name]).gather(self._rows)
+
+
+def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFields, name: str) -> dict[str, _Column]:
     """Find all values of all columns at once; a sample whose sizes do not add up makes the shard corrupt.
 
     A value begins at a constant distance from the end of the last variable value before it, or from the start of the
@@ -216,7 +237,7 @@ def _find_all(
     starts, stops = offsets[:-1], offsets[1:]
     num_sizes = layout.num_sizes
     sizes = _read_sizes(data, starts, stops, num_sizes, name)
-    columns: list[_FixedColumn | _VariableColumn] = []
+    columns: dict[str, _Column] = {}
     bases, offset, ends = starts, 4 * num_sizes, starts.astype(np.int64) + 4 * num_sizes
     next_sizes = iter(sizes.T)
     num_left, after_last = _after_last_variable(layout)
@@ -225,7 +246,7 @@ def _find_all(
         if isinstance(encoding, FixedEncoding):
             ends += encoding.num_bytes
             items = view_items(data, "V", encoding.num_bytes)
-            columns.append(_FixedColumn(field.name, encoding, bases, offset, items))
+            columns[field.name] = _FixedColumn(bases, offset, items)
             offset += encoding.num_bytes
         else:
             shortest = longest = field.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
@@ -237,7 +258,7 @@ def _find_all(
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
             found_ends, distance = (ends.astype(np.uint32), 0) if num_left else (stops, after_last)
             values = ValueGatherer(data, shortest, longest)
-            columns.append(_VariableColumn(field.name, encoding, bases, offset, found_ends, distance, values))
+            columns[field.name] = _VariableColumn(bases, offset, found_ends, distance, values)
             bases, offset = found_ends, -distance
     bad = np.flatnonzero(ends != stops)
     if len(bad):
@@ -247,7 +268,7 @@ def _find_all(
             shard=name,
             row=row,
         )
-    return [column for column in columns if column.name in layout.wanted]
+    return {name: columns[name] for name in layout.wanted}
 
 
 def _after_last_variable(layout: RowFields) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,16 +42,13 @@ class RowFields:
 
     fields: tuple[RowField, ...]
     wanted: tuple[str, ...]
+    num_sizes: int = field(init=False, compare=False)  # that each sample begins with
+    encodings: tuple[tuple[str, Encoding], ...] = field(init=False, compare=False)  # of the columns that are wanted
 
-    @property
-    def num_sizes(self) -> int:
-        """How many sizes each sample begins with."""
-        return sum(field.num_bytes is None for field in self.fields)
-
-    @property
-    def encodings(self) -> dict[str, Encoding]:
-        """The encoding of each column that is wanted."""
-        return {field.name: field.encoding for field in self.fields if field.name in self.wanted}
+    def __post_init__(self) -> None:
+        encodings = tuple((each.name, each.encoding) for each in self.fields if each.name in self.wanted)
+        object.__setattr__(self, "num_sizes", sum(each.num_bytes is None for each in self.fields))
+        object.__setattr__(self, "encodings", encodings)
 
 
 class ShardMemory(NamedTuple):
@@ -78,6 +75,26 @@ class RowOrigins(NamedTuple):
         at = place if self.order is None else int(self.order[place])
         shard = int(np.searchsorted(np.cumsum(self.counts), at, side="right"))
         return self.names[shard], int(self.rows[at])
+
+
+class FoundRows(Protocol):
+    """Rows whose values are found. Whoever holds this keeps them in memory."""
+
+    def origins(self) -> RowOrigins:
+        """Say from which shards the rows come."""
+        ...
+
+    def begins(self, name: str) -> Int64Array:
+        """Say at which place of memory each value of a column begins."""
+        ...
+
+    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:
+        """Copy the values of a column of fixed size, as void items."""
+        ...
+
+    def pieces(self, name: str) -> Pieces:
+        """Copy the values of any other column."""
+        ...
 
 
 class StoredRows:
@@ -175,16 +192,16 @@ class StoredRows:
         words = view_memory("V", 4 * num_sizes)[starts].view("<u4") if num_sizes else np.empty(0, np.uint32)
         sizes = iter(words.reshape(len(starts), num_sizes).astype(np.int64).T)
         base, offset = starts, 4 * num_sizes
-        for field in layout.fields:
+        for each in layout.fields:
             begins = base + offset
-            if field.num_bytes is None:
+            if each.num_bytes is None:
                 base, offset = begins + next(sizes), 0
             else:
-                offset += field.num_bytes
-            if field.name in layout.wanted:
-                self._begins[field.name] = self._ordered(begins)
-                if not field.is_fixed:
-                    self._ends[field.name] = self._ordered(base if field.num_bytes is None else base + offset)
+                offset += each.num_bytes
+            if each.name in layout.wanted:
+                self._begins[each.name] = self._ordered(begins)
+                if not each.is_fixed:
+                    self._ends[each.name] = self._ordered(base if each.num_bytes is None else base + offset)
         is_bad = base + offset != stops
         if is_bad.any():
             at = int(np.argmax(is_bad))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import Rows, ShardReader
     from penstock.order.id_spans import IdSpans
+    from penstock.reading.columns import CollectedSamples
     from penstock.reading.open_shards import OpenShards
     from penstock.reading.source import RowReader
     from penstock.types import Columns, Int64Array, Sample
@@ -60,7 +61,7 @@ class BatchReader:
         with decoding:
             return collected.samples()
 
-    def collect_some_samples(self, ids: Int64Array, before_shards: Callable[[], None]) -> SampleCollector | ReadSamples:
+    def collect_some_samples(self, ids: Int64Array, before_shards: Callable[[], None]) -> CollectedSamples:
         """Give the same, to be taken some at a time.
 
         `before_shards` is called once those bytes are here, before whole shards are waited for.
@@ -106,7 +107,7 @@ class BatchReader:
         with decoding:
             return collected.samples()
 
-    def collect_samples(self, ids: range | Int64Array) -> SampleCollector | ReadSamples:
+    def collect_samples(self, ids: range | Int64Array) -> CollectedSamples:
         """Give many samples, to be taken some at a time; those of one shard are decoded already."""
         alone = within_one_shard(ids, self._spans)
         with self._shards:
@@ -219,6 +220,8 @@ def group_by_shard(ids: Int64Array, spans: IdSpans) -> GroupedRows:
         return GroupedRows([], [], sorted_ids, places)
     # Of all shards, only the few between the smallest and the largest id are searched for where they begin.
     first, last = spans.shard_of(int(sorted_ids[0])), spans.shard_of(int(sorted_ids[-1]))
+    if first == last:
+        return GroupedRows([first], [len(ids)], sorted_ids - int(spans.starts[first]), places)
     if last - first < len(ids):
         shards = np.arange(first, last + 1)
         cuts = np.searchsorted(sorted_ids, spans.starts[first : last + 2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ShardReader
     from penstock.formats.stored_rows import ShardMemory
+    from penstock.reading.gathered import StoresRows
     from penstock.types import Columns, Int64Array, Sample
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class _Collector(ABC, Generic[T]):
         self._gathering: Gathering | None = None
         self._batches: list[tuple[Int64Array, T]] = []
         # What was added and not gathered yet: shards, their numbers of rows, and where these are among the rows.
+        self._last: StoresRows | None = None
         self._shards: list[ShardMemory] = []
         self._counts: list[int] = []
         self._begin = self._end = 0
@@ -60,7 +62,7 @@ class _Collector(ABC, Generic[T]):
                     self._begin = begin
                 self._shards.append(reader.memory())
                 self._counts.append(end - begin)
-                self._end = end
+                self._end, self._last = end, reader
                 return
         self.gather()
         if self._gathering is not None:
@@ -72,9 +74,12 @@ class _Collector(ABC, Generic[T]):
     def gather(self) -> None:
         """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it."""
         if self._gathering is not None and self._shards:
-            begin, end = self._begin, self._end
-            self._gathering.add(self._shards, self._counts, self._rows[begin:end], self._places[begin:end])
-            self._shards, self._counts, self._begin = [], [], end
+            some = slice(self._begin, self._end)
+            if len(self._shards) == 1 and self._last is not None and len(self._last):  # it is still open
+                self._gathering.add_rows(self._last, self._rows[some], self._places[some])
+            else:
+                self._gathering.add(self._shards, self._counts, self._rows[some], self._places[some])
+            self._shards, self._counts, self._begin, self._last = [], [], self._end, None
 
     def finish(self) -> None:
         """All rows are added: decode what was gathered."""
@@ -88,14 +93,25 @@ class _Collector(ABC, Generic[T]):
     def _join_columns(self, columns: Columns, num_rows: int) -> T: ...
 
 
+class CollectedSamples(Protocol):
+    """Samples that were read, to be taken once, some at a time."""
+
+    def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
+        """Give all samples, or those from one to another."""
+        ...
+
+
 class ReadSamples:
-    """Samples that are there."""
+    """Samples that are decoded already."""
 
     def __init__(self, samples: list[Sample]) -> None:
         self._samples = samples
 
     def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
         """Give all samples, or those from one to another."""
+        if begin == 0 and (end is None or end >= len(self._samples)):
+            samples, self._samples = self._samples, []  # whoever takes them all lets go of them when he is done
+            return samples
         return self._samples[begin:end]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import Pieces
-    from penstock.formats.stored_rows import RowFields, RowOrigins, ShardMemory
+    from penstock.formats.stored_rows import FoundRows, RowFields, RowOrigins, ShardMemory
     from penstock.types import Columns, Int64Array
 
     Values: TypeAlias = npt.NDArray[Any] | list[Any]
@@ -38,8 +38,16 @@ class StoresRows(Protocol):
 
     layout: RowFields
 
+    def __len__(self) -> int:
+        """Give the number of rows; a shard that is closed has none."""
+        ...
+
     def memory(self) -> ShardMemory:
         """Give the bytes of the shard."""
+        ...
+
+    def find(self, rows: Int64Array) -> FoundRows:
+        """Find the values of rows of this shard."""
         ...
 
 
@@ -51,7 +59,7 @@ def stores_rows(reader: ShardReader) -> TypeGuard[StoresRows]:
 class GatheredColumn(Protocol):
     """Takes stored values, those of some shards after those of others, then gives the values of some rows."""
 
-    def add(self, rows: StoredRows, places: Int64Array) -> None:
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
         """Take the values of some rows, which belong to these places, in rising order."""
         ...
 
@@ -74,8 +82,7 @@ class Gathering:
     def __init__(self, layout: RowFields, num_rows: int, *, by_sample: bool) -> None:
         self._layout, self._num_rows = layout, num_rows
         self._columns = {
-            name: _begin_column(name, encoding, num_rows, by_sample=by_sample)
-            for name, encoding in layout.encodings.items()
+            name: _begin_column(name, encoding, num_rows, by_sample=by_sample) for name, encoding in layout.encodings
         }
         self._places: list[Int64Array] = []
 
@@ -88,15 +95,24 @@ class Gathering:
 
         They may be closed then: what is still looked at stays mapped.
         """
-        # Values are copied in the order of the batch: so they are moved once.
-        order = np.empty(len(places), np.int64)
-        if len(places) == self._num_rows:
-            order[places] = np.arange(len(places))
-            places = np.arange(len(places))
-        else:
+        order, places = self._in_order(places)
+        self._add(StoredRows(self._layout, shards, counts, rows, order), places)
+
+    def add_rows(self, reader: StoresRows, rows: Int64Array, places: Int64Array) -> None:
+        """Take rows of one shard, which knows best how to find them."""
+        order, places = self._in_order(places)
+        self._add(reader.find(rows[order]), places)
+
+    def _in_order(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Give the order in which places rise, and the places in it: so values are moved once, when they are copied."""
+        if len(places) < self._num_rows:
             order = np.argsort(places)
-            places = places[order]
-        found = StoredRows(self._layout, shards, counts, rows, order)
+            return order, places[order]
+        order, in_order = np.empty(len(places), np.int64), np.arange(len(places))
+        order[places] = in_order
+        return order, in_order
+
+    def _add(self, found: FoundRows, places: Int64Array) -> None:
         for column in self._columns.values():
             column.add(found, places)
         self._places.append(places)
@@ -138,7 +154,7 @@ class _FilledColumn:
         self._name, self._view, self._num_bytes = name, view, num_bytes
         self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
 
-    def add(self, rows: StoredRows, places: Int64Array) -> None:
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
         self._stored[places] = rows.fixed(self._name, self._num_bytes)
 
     def finish(self, places: Sequence[Int64Array]) -> None:
@@ -156,10 +172,10 @@ class _LocatedColumn:
 
     def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
         self._name, self._view, self._num_bytes = name, view, num_bytes
-        self._held: list[StoredRows] = []  # keeps the bytes mapped that the places are in
+        self._held: list[FoundRows] = []  # keeps the bytes mapped that the places are in
         self._begins = np.zeros(num_rows, np.int64)
 
-    def add(self, rows: StoredRows, places: Int64Array) -> None:
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
         self._begins[places] = rows.begins(self._name)
         self._held.append(rows)
 
@@ -192,7 +208,7 @@ class _VariableColumn:
         self._pieces: Pieces = []
         self._places: Sequence[Int64Array] = ()
 
-    def add(self, rows: StoredRows, places: Int64Array) -> None:  # noqa: ARG002
+    def add(self, rows: FoundRows, places: Int64Array) -> None:  # noqa: ARG002
         self._groups.append(_Group(rows.pieces(self._name), rows.origins()))
 
     def finish(self, places: Sequence[Int64Array]) -> None:

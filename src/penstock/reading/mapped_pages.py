@@ -39,21 +39,25 @@ class MappedPages:
         self._sizes = sizes  # None: nothing of them is mapped
         self._unmapped: OrderedDict[int, int] = OrderedDict()  # bytes by shard, the one that was used last at the end
         self._used_at: dict[int, int] = {}
-        self._num_uses = 0
+        self.num_uses = 0  # of any shards, counted by whoever uses them
         self.num_bytes = 0
+        self.has_grown = False  # since it was last asked what to rest
 
     def note(self, shard: int, num_rows: int) -> None:
         """Note that rows of a shard are read."""
-        left = self._unmapped.get(shard)
+        unmapped = self._unmapped
+        left = unmapped.get(shard)
         if left is None:
-            left = self._unmapped[shard] = self._size(shard)
+            left = unmapped[shard] = self._size(shard)
+            self.has_grown = True
         else:
-            self._unmapped.move_to_end(shard)
+            unmapped.move_to_end(shard)
         if left:
             new = min(left, num_rows * _BYTES_PER_ROW)
             self.num_bytes += new
-            self._unmapped[shard] = left - new
-        self._used_at[shard] = self._num_uses
+            unmapped[shard] = left - new
+            self.has_grown = True
+        self._used_at[shard] = self.num_uses
 
     def forget(self, shard: int) -> None:
         """Note that nothing is mapped of a shard any more."""
@@ -62,12 +66,12 @@ class MappedPages:
             del self._used_at[shard]
 
     def to_rest(self, max_bytes: int) -> list[int]:
-        """Count a use, and say which shards should have their pages taken away now; they count as unmapped then."""
-        self._num_uses += 1
+        """Say which shards should have their pages taken away now; they count as unmapped then."""
+        self.has_grown = False
         resting: list[int] = []
         while self._unmapped:
             oldest = next(iter(self._unmapped))
-            idle_uses = self._num_uses - self._used_at[oldest]
+            idle_uses = self.num_uses - self._used_at[oldest]
             if len(self._unmapped) > _FEW_SHARDS and idle_uses > _IDLE_USES:
                 resting.append(oldest)
             elif self.num_bytes > max_bytes:

@@ -78,7 +78,9 @@ class OpenShards:
         self._in_use.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self._rest_some()
+        self._pages.num_uses += 1
+        if self._pages.has_grown:
+            self._rest_some()
         self._in_use.release()
         self._settle()
 

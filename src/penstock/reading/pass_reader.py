@@ -26,7 +26,7 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.reading.columns import ColumnCollector
+    from penstock.reading.columns import CollectedSamples, ColumnCollector
     from penstock.reading.readers import TakenSamples, ThreadReader
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
@@ -107,8 +107,7 @@ class PassReader:
                 if self._skips:
                     yield self._taken.hand_over(self._read_around(portion)[passed:])
                 else:
-                    for samples in self._read(np.concatenate(portion), passed):
-                        yield self._taken.hand_over(samples)
+                    yield from self._read(np.concatenate(portion), passed)
 
     def columns(self) -> Iterator[Columns]:
         """Give batch after batch, by column."""
@@ -165,18 +164,22 @@ class PassReader:
 
     # --- Reading a block ------------------------------------------------------------------------------------
 
-    def _read(self, ids: Int64Array, passed: int) -> Iterator[list[Any]]:
-        """Read samples all at once, but for those passed over, and make some at a time of what was read."""
+    def _read(self, ids: Int64Array, passed: int) -> Iterator[Iterator[Any]]:
+        """Read samples all at once, but for those passed over, and hand over some at a time of what was read."""
         reader = self._reader
-        with reader.counts.reading(ids):
-            collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+        collected: CollectedSamples | None = None
         for begin in range(passed, len(ids), SAMPLES_AT_ONCE):
-            end = min(begin + SAMPLES_AT_ONCE, len(ids))
-            with reader.counts.reading(ids[:0]):
-                with decoding:
-                    samples: list[Any] = collected.samples(begin, end)
-                samples = self._made(ids[begin:end], samples)
+            some = slice(begin, min(begin + SAMPLES_AT_ONCE, len(ids)))
+            with reader.counts.reading(ids if collected is None else ids[:0]):
+                if collected is None:
+                    collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+                # No list of them is kept here: they are freed when they were taken.
+                samples = self._taken.hand_over(self._made(ids[some], self._decoded(collected, some)))
             yield samples
+
+    def _decoded(self, collected: CollectedSamples, some: slice) -> list[Any]:
+        with decoding:
+            return collected.samples(some.start, some.stop)
 
     def _read_around(self, block: list[Int64Array]) -> list[Any]:
         """Read a block; where samples cannot be read, others of their batches are in their places."""
@@ -184,8 +187,7 @@ class PassReader:
         with reader.counts.reading(ids):
             try:
                 collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
-                with decoding:
-                    samples: list[Any] = list(collected.samples())
+                samples: list[Any] = self._decoded(collected, slice(0, len(ids)))
             except SKIPPED:
                 samples = list(reader.batches.read_around(ids))
             return self._filled(block, self._made(ids, samples))

@@ -54,12 +54,15 @@ class ReadCounts:
             }
             self._transforming_ns = 0
             self._row.add({"reading_ns": perf_counter_ns() - begin - sum(parts.values()), **parts})
-        self._row.add(self._by_stream(ids))
+        if len(ids):
+            self._row.add(self._by_stream(ids))
 
     def _by_stream(self, ids: Int64Array) -> dict[str, int]:
-        streams = np.searchsorted(self._first_ids, ids, side="right") - 1
+        by_stream = [len(ids)]
+        if len(self._sample_bytes) > 1:
+            by_stream = np.bincount(np.searchsorted(self._first_ids, ids, side="right") - 1).tolist()
         counts: dict[str, int] = {}
-        for stream, count in enumerate(np.bincount(streams).tolist()):
+        for stream, count in enumerate(by_stream):
             if count:
                 counts[f"{stream}.samples"] = count
                 counts[f"{stream}.bytes"] = round(count * self._sample_bytes[stream])
