@@ -21,6 +21,7 @@ EVERYWHERE = {
     "extras",
     "files",
     "large_pages",
+    "memory_limit",
     "printable",
     "status_line",
     "interrupts",

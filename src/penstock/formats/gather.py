@@ -43,7 +43,7 @@ def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     nothing is mapped, which ends the process: only ask for what was checked to lie within bytes that are held.
     """
     length = _ADDRESSES - _ORIGIN
-    memory = (ctypes.c_char * length).from_address(_ORIGIN)
+    memory = memoryview((ctypes.c_char * length).from_address(_ORIGIN))
     return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", memory, 0, (1,))
 
 

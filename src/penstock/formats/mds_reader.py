@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class MDSReader:
         )
         self.layout = _layout_of(info.layout, options)
         self._memory: ShardMemory | None = None
-        self._columns: dict[str, _Column] | None = None  # where the values of all rows are, once that pays
+        self._columns: _AllValues | None = None  # where the values of all rows are, once that pays
         self._num_found = 0  # rows that were read without it
         self._next_row = 0
 
@@ -203,31 +203,37 @@ class _VariableColumn:
         return self.values.gather(begins, ends)
 
 
-_Column: TypeAlias = _FixedColumn | _VariableColumn
+class _AllValues(NamedTuple):
+    """Where the values of all rows are, of each column."""
+
+    fixed: dict[str, _FixedColumn]
+    variable: dict[str, _VariableColumn]
 
 
 class _TabledRows:
     """Some rows of a shard of which the values of all rows are known."""
 
-    def __init__(self, columns: dict[str, _Column], rows: Int64Array, shard: ShardMemory) -> None:
+    __slots__ = ("_columns", "_rows", "_shard")
+
+    def __init__(self, columns: _AllValues, rows: Int64Array, shard: ShardMemory) -> None:
         self._columns, self._rows, self._shard = columns, rows, shard
 
     def origins(self) -> RowOrigins:
         return RowOrigins([self._shard.name], [len(self._rows)], self._rows, None)
 
     def begins(self, name: str) -> Int64Array:
-        return cast("_FixedColumn", self._columns[name]).begins(self._rows) + self._shard.place
+        return self._columns.fixed[name].begins(self._rows) + self._shard.place
 
     def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:  # noqa: ARG002
-        column = cast("_FixedColumn", self._columns[name])
+        column = self._columns.fixed[name]
         stored: npt.NDArray[Any] = column.items[column.begins(self._rows)]
         return stored
 
     def pieces(self, name: str) -> Pieces:
-        return cast("_VariableColumn", self._columns[name]).gather(self._rows)
+        return self._columns.variable[name].gather(self._rows)
 
 
-def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFields, name: str) -> dict[str, _Column]:
+def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFields, name: str) -> _AllValues:
     """Find all values of all columns at once; a sample whose sizes do not add up makes the shard corrupt.
 
     A value begins at a constant distance from the end of the last variable value before it, or from the start of the
@@ -237,7 +243,7 @@ def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFiel
     starts, stops = offsets[:-1], offsets[1:]
     num_sizes = layout.num_sizes
     sizes = _read_sizes(data, starts, stops, num_sizes, name)
-    columns: dict[str, _Column] = {}
+    columns = _AllValues({}, {})
     bases, offset, ends = starts, 4 * num_sizes, starts.astype(np.int64) + 4 * num_sizes
     next_sizes = iter(sizes.T)
     num_left, after_last = _after_last_variable(layout)
@@ -246,7 +252,7 @@ def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFiel
         if isinstance(encoding, FixedEncoding):
             ends += encoding.num_bytes
             items = view_items(data, "V", encoding.num_bytes)
-            columns[field.name] = _FixedColumn(bases, offset, items)
+            columns.fixed[field.name] = _FixedColumn(bases, offset, items)
             offset += encoding.num_bytes
         else:
             shortest = longest = field.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
@@ -258,7 +264,7 @@ def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFiel
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
             found_ends, distance = (ends.astype(np.uint32), 0) if num_left else (stops, after_last)
             values = ValueGatherer(data, shortest, longest)
-            columns[field.name] = _VariableColumn(bases, offset, found_ends, distance, values)
+            columns.variable[field.name] = _VariableColumn(bases, offset, found_ends, distance, values)
             bases, offset = found_ends, -distance
     bad = np.flatnonzero(ends != stops)
     if len(bad):
@@ -268,7 +274,7 @@ def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFiel
             shard=name,
             row=row,
         )
-    return {name: columns[name] for name in layout.wanted}
+    return columns
 
 
 def _after_last_variable(layout: RowFields) -> tuple[int, int]:

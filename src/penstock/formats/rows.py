@@ -76,6 +76,8 @@ def write_offsets(ends: Int64Array, begin: int) -> bytes:
 
 def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
     """Turn row numbers into an array, all of them within the shard."""
+    if len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < num_samples:
+        return np.array(rows, np.int64)  # samples that are read one by one need not be compared as arrays
     try:
         if isinstance(rows, range):
             numbers = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
