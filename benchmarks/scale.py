@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -332,16 +332,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measures reading at any scale, beside the peers.")
     parser.add_argument("--quick", action="store_true", help="fewer samples, shorter and single runs")
     parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="one question (repeatable)")
+    parser.add_argument("--repeats", type=int, help="how often each run is repeated (default: 3, quick: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the docs there")
     parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
     arguments = parser.parse_args()
+    scale = QUICK if arguments.quick else FULL
+    scale = replace(scale, repeats=arguments.repeats or scale.repeats)
     comparisons = []
     try:
         for peer in ("litdata", "mosaic"):
             python_of(peer)  # before minutes of work, not after them
         with Workshop(arguments.directory) as shop:
-            asked = Questions(shop, QUICK if arguments.quick else FULL)
+            asked = Questions(shop, scale)
             for name in arguments.only or QUESTIONS:
                 print(f"{name} ...", file=sys.stderr)
                 comparisons += QUESTIONS[name](asked)
