@@ -45,6 +45,7 @@ soak: $(READY)
 bench: $(READY) peers
 	$(BIN)/python benchmarks/formats.py
 	$(BIN)/python benchmarks/stream.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/remote.py
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/in_place.py

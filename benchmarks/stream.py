@@ -235,11 +235,11 @@ def memory(shop: Workshop, scale: Scale) -> list[Comparison]:
     }
     results = measure(runs, scale.repeats, shop.path)
     added = {
-        name: median_of("pss_mb", results[name]) - median_of("pss_mb", results[floor])
+        name: median_of("anon_mb", results[name]) - median_of("anon_mb", results[floor])
         for name, floor in [("small", "constant"), ("large", "constant"), ("mosaic", "mosaic constant")]
     }
-    at_10_7 = "memory, 10⁷ samples in 10³ shards, 2 workers"
-    at_10_9 = "memory, 10⁹ samples in 10⁴ shards, 2 workers"
+    at_10_7 = "private memory, 10⁷ samples in 10³ shards, 2 workers"
+    at_10_9 = "private memory, 10⁹ samples in 10⁴ shards, 2 workers"
     return [
         megabytes(at_10_7, added["small"], "target", 60, needed=1),
         megabytes(at_10_7, added["small"], TITLES["mosaic"], added["mosaic"]),

@@ -22,6 +22,7 @@ EVERYWHERE = {
     "extras",
     "files",
     "large_pages",
+    "memory_limit",
     "printable",
     "status_line",
     "interrupts",

@@ -92,7 +92,7 @@ def _verify_shard(folder: Path, shard: ShardInfo, options: ReadOptions, *, read_
     forms = [_load(folder, part, shard.layout.compression) for part in shard.parts]
     try:
         num_digests = sum(_check_all(data, info) for form in forms for data, info in form)
-        reader = get_format(shard.layout.format).open([form[-1][0] for form in forms], shard, options)
+        reader = get_format(shard.layout.format).open_checked([form[-1][0] for form in forms], shard, options)
         if read_values:
             for begin in range(0, len(reader), _ROWS):
                 reader.read(range(begin, min(begin + _ROWS, len(reader))))
