@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from penstock.sources.mix.source import MixedShardedSource
     from penstock.sources.mix.weights import WeightSchedulePoint, WeightScheduler
     from penstock.sources.pack.packer import PackStats
+    from penstock.sources.pack.packers import FirstFitPacker, GreedyPacker, PackedSequence, PoolPacker
     from penstock.sources.pack.rows import join_cu_seqlens
     from penstock.sources.pack.source import PackedShardedSource
     from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
@@ -109,8 +110,10 @@ _HOMES = {
     "FilterByField": "penstock.sources.fields",
     "FilterNonEmpty": "penstock.sources.fields",
     "FilterTransform": "penstock.sources.transforms",
+    "FirstFitPacker": "penstock.sources.pack.packers",
     "FlatMapTransform": "penstock.sources.transforms",
     "FunctionReader": "penstock.reading.source",
+    "GreedyPacker": "penstock.sources.pack.packers",
     "HFDatasetShardedSource": "penstock.sources.hf",
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writers",
@@ -131,11 +134,13 @@ _HOMES = {
     "OpenShard": "penstock.reading.source",
     "PackStageConfig": "penstock.pipeline.config",
     "PackStats": "penstock.sources.pack.packer",
+    "PackedSequence": "penstock.sources.pack.packers",
     "PackedShardedSource": "penstock.sources.pack.source",
     "PadCollator": "penstock.loaders.collate",
     "ParquetShardedSource": "penstock.sources.files.columnar_sources",
     "PenstockError": "penstock.errors",
     "PipelineConfig": "penstock.pipeline.config",
+    "PoolPacker": "penstock.sources.pack.packers",
     "RayConfig": "penstock.pipeline.config",
     "RenameFields": "penstock.sources.fields",
     "SaveStageConfig": "penstock.pipeline.config",
@@ -199,8 +204,10 @@ __all__ = [
     "FilterByField",
     "FilterNonEmpty",
     "FilterTransform",
+    "FirstFitPacker",
     "FlatMapTransform",
     "FunctionReader",
+    "GreedyPacker",
     "HFDatasetShardedSource",
     "HuggingFaceShardedSource",
     "JSONWriter",
@@ -221,11 +228,13 @@ __all__ = [
     "OpenShard",
     "PackStageConfig",
     "PackStats",
+    "PackedSequence",
     "PackedShardedSource",
     "PadCollator",
     "ParquetShardedSource",
     "PenstockError",
     "PipelineConfig",
+    "PoolPacker",
     "RayConfig",
     "RenameFields",
     "SaveStageConfig",
