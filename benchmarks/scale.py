@@ -163,6 +163,9 @@ class Questions:
         figures = self.ask("rate", self.scale.counts, seconds=self.scale.seconds)
         early = self.note("early rate", figures, lambda result: result["early_samples"] / result["early_seconds"])
         later = self.note("rate", figures, lambda result: result["samples"] / result["seconds"])
+        self.note(
+            "rate per second of processor time", figures, lambda result: result["samples"] / result["cpu_seconds"]
+        )
         memory = self.note("memory", figures, lambda result: result["private_mb"])
         comparisons = [*self.compare_rates("second second", early), *self.compare_rates("some seconds", later)]
         for count in self.scale.counts:
