@@ -29,10 +29,11 @@ RATE = "samples/s"
 TITLES = {
     "ours": "penstock",
     "litdata": "litdata (shuffles within chunks)",
-    "by hand": "mapped files and a permutation, by hand",
+    "by hand": "numpy.memmap and a permutation, by hand",
+    "slices": "slices of mmap and a permutation, by hand",
     "mosaic": "mosaicml-streaming",
 }
-COLORS = {"ours": "#0b6", "litdata": "#c40", "by hand": "#06c", "mosaic": "#888"}
+COLORS = {"ours": "#0b6", "litdata": "#c40", "by hand": "#06c", "slices": "#6bf", "mosaic": "#888"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Questions:
             "ours": ("penstock", "mds", "scale_penstock"),
             "litdata": ("litdata", "litdata", "scale_litdata"),
             "by hand": ("penstock", "plain", "scale_by_hand"),
+            "slices": ("penstock", "plain", "scale_by_slices"),
             "mosaic": ("mosaic", "mds", "scale_mosaic"),
         }
         peer, form, module = peers[name]
@@ -163,6 +165,9 @@ class Questions:
         figures = self.ask("rate", self.scale.counts, seconds=self.scale.seconds)
         early = self.note("early rate", figures, lambda result: result["early_samples"] / result["early_seconds"])
         later = self.note("rate", figures, lambda result: result["samples"] / result["seconds"])
+        self.note(
+            "rate per second of processor time", figures, lambda result: result["samples"] / result["cpu_seconds"]
+        )
         memory = self.note("memory", figures, lambda result: result["private_mb"])
         comparisons = [*self.compare_rates("second second", early), *self.compare_rates("some seconds", later)]
         for count in self.scale.counts:
@@ -179,7 +184,7 @@ class Questions:
         runs = {
             (count, name): self.run(name, "rate", count, seconds=self.scale.long_seconds)
             for count in (BASE, self.largest)
-            for name in ("ours", "litdata", "by hand")
+            for name in ("ours", "litdata", "by hand", "slices")
         }
         rates = self.note("long rate", self.ask_all(runs), lambda result: result["samples"] / result["seconds"])
         return self.compare_rates(f"{self.scale.long_seconds:.0f} s", rates)
@@ -190,6 +195,7 @@ class Questions:
         return [
             Comparison(question, ours, RATE, f"penstock, {BASE} samples", rates[BASE]["ours"], needed=0.7),
             Comparison(question, ours, RATE, TITLES["by hand"], rates[self.largest]["by hand"], needed=2),
+            Comparison(question, ours, RATE, TITLES["slices"], rates[self.largest]["slices"]),
             Comparison(question, ours, RATE, TITLES["litdata"], rates[self.largest]["litdata"], needed=3),
         ]
 

@@ -1,8 +1,7 @@
-"""What one writes without a library: mapped files of plain records, and a permutation of all of them."""
+"""What one writes without a library: a `numpy.memmap` of records for each file, and a permutation of all of them."""
 
 from __future__ import annotations
 
-import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +15,14 @@ if TYPE_CHECKING:
 
 
 def open_samples(directory: str, at: int | None) -> Iterable[Any]:
-    tables = []
-    for path in sorted(Path(directory).glob("*.bin")):
-        with path.open("rb") as file:
-            tables.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    size = PLAIN.itemsize
-    per_table = len(tables[0]) // size
+    tables = [np.memmap(path, PLAIN, mode="r") for path in sorted(Path(directory).glob("*.bin"))]
+    per_table = len(tables[0])
     order = np.random.default_rng(0).permutation(per_table * len(tables))
     for begin in range(at or 0, len(order), BATCH):
         numbers, rows = np.divmod(order[begin : begin + BATCH], per_table)
-        for number, row in zip(numbers.tolist(), (rows * size).tolist(), strict=True):
-            record = tables[number][row : row + size]
-            yield {"id": int.from_bytes(record[:8], "little"), "text": record[8:].decode()}
+        for number, row in zip(numbers.tolist(), rows.tolist(), strict=True):
+            record = tables[number][row]
+            yield {"id": int(record["id"]), "text": record["text"].decode()}
 
 
 def make_state(directory: str, at: int) -> int:  # noqa: ARG001

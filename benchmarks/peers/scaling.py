@@ -50,19 +50,22 @@ def rate(open_samples: Open, directory: str, seconds: float, cold: bool = False)
         forget_files(Path(directory))
     before = private_mb()
     stream = endless(lambda: open_samples(directory, None))
-    check(next(stream))
+    sample = next(stream)
     take(stream, WARM_UP)
     busy = cpu_seconds()
     early = take(stream, 1)
     memory = private_mb()
     later = take(stream, seconds - 1)
+    memory = max(memory, private_mb()) - before
+    busy = cpu_seconds() - busy
+    check(sample)  # not before: what it takes would count
     return {
         "samples": early["samples"] + later["samples"],
         "seconds": early["seconds"] + later["seconds"],
-        "cpu_seconds": cpu_seconds() - busy,
+        "cpu_seconds": busy,
         "early_samples": early["samples"],
         "early_seconds": early["seconds"],
-        "private_mb": max(memory, private_mb()) - before,
+        "private_mb": memory,
     }
 
 
