@@ -13,7 +13,7 @@ import statistics
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Adapters run as modules of `benchmarks`, so this script has to be able to import it by that name too.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -127,7 +127,7 @@ class Questions:
     def names(self, count: str) -> list[str]:
         return [name for name in TITLES if name != "mosaic" or float(count) <= self.scale.most_of_mosaic]
 
-    def ask(self, action: str, counts: tuple[str, ...], **options: object) -> Figures:
+    def ask(self, action: str, counts: tuple[str, ...], **options: Any) -> Figures:
         """Run every library at every size, by turns."""
         runs = {
             (count, name): self.run(name, action, count, **options) for count in counts for name in self.names(count)

@@ -22,7 +22,6 @@ EVERYWHERE = {
     "extras",
     "files",
     "large_pages",
-    "memory_limit",
     "printable",
     "status_line",
     "interrupts",

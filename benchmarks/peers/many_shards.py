@@ -96,7 +96,7 @@ def write_index(directory: str, shards: int, rows: int) -> Result:
 
 def make_index(form: str, shards: int, rows: int, num_bytes: int) -> str:
     if form == "litdata":
-        entry = {"chunk_bytes": num_bytes, "chunk_size": rows, "dim": None, "filename": "NAME"}
+        entry: dict[str, object] = {"chunk_bytes": num_bytes, "chunk_size": rows, "dim": None, "filename": "NAME"}
     else:
         raw = {"basename": "NAME", "bytes": num_bytes, "hashes": {}}
         entry = {**SETTINGS, "raw_data": raw, "samples": rows, "zip_data": None}

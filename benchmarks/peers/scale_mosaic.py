@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.peers.mosaic_stream import open_shuffled
 from benchmarks.peers.scaling import answer
@@ -15,7 +15,7 @@ def open_samples(directory: str, state: Any) -> Iterable[Any]:
     dataset = open_shuffled(directory)
     if state is not None:
         dataset.load_state_dict(state)
-    return dataset
+    return cast("Iterable[Any]", dataset)
 
 
 def make_state(directory: str, at: int) -> Any:

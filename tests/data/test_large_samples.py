@@ -104,7 +104,7 @@ def test_arrays_of_any_size_come_whole_from_several_shards(tmp_path: Path) -> No
     with StreamingDataset(local=tmp_path, shuffle=True, batch_size=4) as dataset:
         assert dataset.num_shards > 2
         samples = {sample["id"]: sample["x"] for sample in dataset}
-        columns = dataset.read_columns([6, 0, 3])
+        arrays = np.asarray(dataset.read_columns([6, 0, 3])["x"])
     assert all((samples[number] == np.full(shape, number)).all() for number in range(8))
-    assert columns["x"].shape == (3, *shape)
-    assert columns["x"][:, 0, 0].tolist() == [6, 0, 3]
+    assert arrays.shape == (3, *shape)
+    assert arrays[:, 0, 0].tolist() == [6, 0, 3]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import struct
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -26,8 +27,7 @@ SAMPLES = st.fixed_dictionaries({"a": VALUES, "n": st.integers(-9, 9), "s": VALU
 
 
 def open_rows(data: bytes, num_samples: int) -> MDSReader:
-    reader: Any = open_parts(LAYOUT, [data], num_samples)
-    return reader
+    return cast("MDSReader", open_parts(LAYOUT, [data], num_samples))
 
 
 def stored(readers: Sequence[MDSReader], rows: Sequence[Sequence[int]], order: Any = None) -> dict[str, list[bytes]]:
@@ -42,7 +42,7 @@ def stored(readers: Sequence[MDSReader], rows: Sequence[Sequence[int]], order: A
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(SAMPLES, min_size=1, max_size=5), min_size=1, max_size=4), st.data())
 def test_values_are_those_that_were_written(shards: list[list[dict[str, Any]]], data: st.DataObject) -> None:
-    readers = [open_rows(*build(LAYOUT, samples), len(samples)) for samples in shards]
+    readers = [open_rows(build(LAYOUT, samples)[0], len(samples)) for samples in shards]
     rows = [data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=6)) for samples in shards]
     flat = [shards[shard][row] for shard, each in enumerate(rows) for row in each]
     order = data.draw(st.permutations(range(len(flat))))
@@ -66,7 +66,7 @@ def test_a_damaged_shard_is_read_as_if_whole_or_refused(samples: list[dict[str, 
         return
     whole, _ = attempt(CorruptShardError, lambda: open_parts(LAYOUT, [spoiled], len(samples), checked=True))
     for row in range(len(samples)):
-        found, error = attempt(CorruptShardError, lambda row=row: stored([reader], [[row]]))
+        found, error = attempt(CorruptShardError, partial(stored, [reader], [[row]]))
         if found is None:
             assert whole is None
             assert str(error).startswith(f"shard.00000.mds, row {row}: ")
@@ -81,9 +81,9 @@ def test_offsets_that_lie_outside(number: int) -> None:
     at = 4 + 4 * (number + 1)
     for value in (0, 19, len(good) + 1, 2**32 - 1):
         spoiled = good[:at] + struct.pack("<I", value) + good[at + 4 :]
-        reader, _ = attempt(CorruptShardError, lambda spoiled=spoiled: open_rows(spoiled, 3))
+        reader, _ = attempt(CorruptShardError, partial(open_rows, spoiled, 3))
         if reader is not None:
-            with pytest.raises(CorruptShardError, match=rf"row {number}: its offsets, .*, descend or lie outside"):
+            with pytest.raises(CorruptShardError, match=rf"row {number}: its offsets, .*, decrease or lie outside"):
                 stored([reader], [[number]])
 
 
