@@ -70,6 +70,8 @@ class Lister:
         below = self._list(f"{pattern.rstrip('/')}/" if pattern else "")
         if below:  # a folder of that very name comes before a glob
             return self._of_folder(pattern, below, wanted)
+        if not pattern:
+            raise self._no_dataset("")
         if not has_magic(pattern):
             raise ObjectNotFoundError(f"there is neither a file nor a folder {self._where(pattern)}", key=pattern)
         matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
@@ -90,7 +92,7 @@ class Lister:
         if not told:
             told = [info for name, info in seen.items() if not is_beside(name)]
         if not told:
-            raise ObjectNotFoundError(f"the folder {self._where(pattern)} holds no data", key=pattern)
+            raise self._no_dataset(pattern)
         return told
 
     # --- What the store says --------------------------------------------------------------------------------
@@ -126,6 +128,12 @@ class Lister:
         return RequestRefusedError(
             f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
             " files"
+        )
+
+    def _no_dataset(self, pattern: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(
+            f"there is no dataset in {self._where(pattern)}: it has neither an index.json nor files with data",
+            key=pattern,
         )
 
     def _where(self, name: str) -> str:
