@@ -50,7 +50,7 @@ class FetchedSpans:
                 return self._data[place + begin - span.begin : place + end - span.begin]
             place += len(span)
         raise CorruptShardError(
-            f"{self.name} is not as its index says: bytes {begin} to {end} are needed, and are no part of the shard",
+            f"{self.name} does not match its index: bytes {begin} to {end} are needed but not part of the shard",
             name=self.name,
         )
 

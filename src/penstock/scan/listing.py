@@ -57,8 +57,8 @@ class Lister:
         for name in found:
             if not is_shard_name(name):
                 raise ConfigError(
-                    f"{self._where(name)!r} cannot be read in place: names that begin with a dot, index.json and"
-                    " control characters are refused. Name other files, or rename it"
+                    f"{self._where(name)!r} cannot be read in place: penstock does not read index.json, names that"
+                    " begin with a dot, and names with control characters. Rename the file, or name other files"
                 )
         return list(found.values())
 
@@ -70,12 +70,14 @@ class Lister:
         below = self._list(f"{pattern.rstrip('/')}/" if pattern else "")
         if below:  # a folder of that very name comes before a glob
             return self._of_folder(pattern, below, wanted)
+        if not pattern:
+            raise ObjectNotFoundError(f"there is no dataset in {self._where(pattern)}: the folder is missing or empty")
         if not has_magic(pattern):
-            raise ObjectNotFoundError(f"there is neither a file nor a folder {self._where(pattern)}", key=pattern)
+            raise ObjectNotFoundError(f"there is no file or folder {self._where(pattern)}", key=pattern)
         matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
         if not matching:
             raise ObjectNotFoundError(
-                f"no file fits {self._where(pattern)}: `*` stays within a folder, `**/` goes into folders, too",
+                f"no file matches {self._where(pattern)}: `*` stays within a folder, `**/` also goes into folders",
                 key=pattern,
             )
         return matching
@@ -90,7 +92,7 @@ class Lister:
         if not told:
             told = [info for name, info in seen.items() if not is_beside(name)]
         if not told:
-            raise ObjectNotFoundError(f"the folder {self._where(pattern)} holds no data", key=pattern)
+            raise ObjectNotFoundError(f"the folder {self._where(pattern)} holds no data files", key=pattern)
         return told
 
     # --- What the store says --------------------------------------------------------------------------------
@@ -124,8 +126,7 @@ class Lister:
 
     def _cannot_list(self, pattern: str) -> RequestRefusedError:
         return RequestRefusedError(
-            f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
-            " files"
+            f"{self._where(pattern)} cannot be listed, so folders and globs do not work there: pass a list of files"
         )
 
     def _where(self, name: str) -> str:
