@@ -16,6 +16,9 @@ from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.errors import StoreError
     from penstock.storage.base import Store
     from penstock.wire.messages import CallStore
     from penstock.wire.settings import CachedStream
@@ -81,7 +84,9 @@ class Origins:
 # --- For processes that have no client of their own ---------------------------------------------------------
 
 
-def call_store(call: CallStore, is_over: threading.Event) -> tuple[StoreAnswer, bytes]:
+def call_store(
+    call: CallStore, is_over: threading.Event, on_retry: Callable[[StoreError], None]
+) -> tuple[StoreAnswer, bytes]:
     """Do one thing with a store: give what it says of an object, and bytes if it is bytes that were asked for.
 
     It is not tried again once `is_over` says that whoever wanted it has left.
@@ -91,7 +96,8 @@ def call_store(call: CallStore, is_over: threading.Event) -> tuple[StoreAnswer, 
         if is_over.wait(seconds):
             raise FetcherError(f"the client that wanted to {call.action} has disconnected")
 
-    return _act(open_store(call.store, retry=RetryPolicy(**call.retry), hooks=RetryHooks(sleep=pause)), call)
+    hooks = RetryHooks(sleep=pause, on_retry=on_retry)
+    return _act(open_store(call.store, retry=RetryPolicy(**call.retry), hooks=hooks), call)
 
 
 def _act(store: Store, call: CallStore) -> tuple[StoreAnswer, bytes]:

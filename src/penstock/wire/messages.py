@@ -127,6 +127,7 @@ class Progress:
     position: int = 0  # how many come before it
     num_wanted: int = 0
     state: str = ""  # queued, running or parked; of ranges, reading; of calls of a store, asked
+    reason: str = ""  # why the store is asked again, if it is and nothing has come since
 
 
 @dataclass(slots=True, eq=False, repr=False)
