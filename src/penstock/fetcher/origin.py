@@ -38,6 +38,17 @@ class Origin:
         """Name an object in messages."""
         return f"{_shown_root(self.url)}/{key}"
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether parts of an object can be had without all that comes before them, as far as is known."""
+        ranges = getattr(self.store, "ranges", None)
+        return ranges is None or ranges.are_sent
+
+    @property
+    def is_read_in_one(self) -> bool:
+        """Whether an object is best read at once: its server sends no pieces, and what comes goes straight to disk."""
+        return not self.has_ranges and hasattr(self.store, "copy_piece")
+
     def revision(self) -> str | None:
         """Give the commit that is read, if the store keeps commits."""
         commit = getattr(self.store, "commit", None)

@@ -346,7 +346,7 @@ class ClientSession:
         try:
             fetched = await self._wait(number, future, lambda: self._scheduler.progress(request))
             notice = self._scheduler.take_notice(group, fetch.stream)
-            return replace(fetched, warnings=(notice,)) if notice else fetched
+            return replace(fetched, warnings=(*fetched.warnings, notice)) if notice else fetched
         except Exception:
             self._scheduler.take_notice(group, fetch.stream)  # the error says the same, and more
             raise

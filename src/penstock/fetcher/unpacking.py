@@ -178,8 +178,15 @@ class PlacedSpan(NamedTuple):
     place: int
 
 
-def place_spans(file: StoredFile, num_bytes: int, unpacks: ShardUnpacking | None) -> list[PlacedSpan]:
-    """Cut what is fetched into pieces: a whole object, or the spans of it that hold the file."""
+def place_spans(
+    file: StoredFile, num_bytes: int, unpacks: ShardUnpacking | None, *, in_one: bool = False
+) -> list[PlacedSpan]:
+    """Cut what is fetched into pieces: a whole object, or the spans of it that hold the file.
+
+    With `in_one` a whole object is not cut: each piece would come with all that lies before it.
+    """
+    if file.span is None and in_one:
+        return [PlacedSpan(Span(0, num_bytes), 0)]
     if file.span is None:
         return [PlacedSpan(span, span.begin) for span in split(num_bytes)]
     begin = file.span.offset

@@ -58,6 +58,7 @@ class Fetched:
     edition: str = ""  # that an index opened
     away: str | None = None  # why the store cannot be read: then the edition is the one that was opened last
     revision: str | None = None  # the commit that was opened, if the store has such
+    has_ranges: bool = True  # whether the store of an index sends parts of objects
     warnings: tuple[str, ...] = ()
 
 
