@@ -180,7 +180,7 @@ def test_files_are_found_as_they_are_named(tmp_path: Path, monkeypatch: pytest.M
     assert list(relative.shard_names) == ["b/1.jsonl", "b/2.jsonl"]
     for other in ("b/1.jsonl", f"{root}/b/1.jsonl", f"file://{root}/b/1.jsonl", "./b/1.jsonl"):
         assert next(relative.open_shard(other))["name"] == "b/1.jsonl"
-    with pytest.raises(ConfigError, match=r"no shard 'b/9.jsonl': do you mean"):
+    with pytest.raises(ConfigError, match=r"no shard 'b/9.jsonl': did you mean"):
         relative.open_shard("b/9.jsonl")
 
 
@@ -188,7 +188,7 @@ def test_what_names_nothing_is_an_error(tmp_path: Path) -> None:
     for pattern in ("*.jsonl", "nope.jsonl", "folder"):
         with pytest.raises(ObjectNotFoundError, match=pattern.replace("*", r"\*")):
             JsonShardedSource(str(tmp_path / pattern))
-    with pytest.raises(ConfigError, match="names no file"):
+    with pytest.raises(ConfigError, match="does not name any file"):
         JsonShardedSource([])
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(ConfigError, match="are empty"):
@@ -368,7 +368,7 @@ def test_lines_that_are_wrong_are_named_or_left_out(tmp_path: Path) -> None:
         ("a.jsonl.gz", lambda: gzip.compress(json_lines())[:-20], JsonShardedSource, r"a\.jsonl\.gz"),
         ("a.json", lambda: json.dumps(ROWS).encode()[:-9], JsonShardedSource, r"a\.json"),
         ("a.json", lambda: b"[1, 2]", JsonShardedSource, "item 0 is not a JSON object, but of type int"),
-        ("a.json", lambda: b"[{}] x", JsonShardedSource, "goes on after its array"),
+        ("a.json", lambda: b"[{}] x", JsonShardedSource, "continues after its array"),
         ("a.txt", lambda: b"\xff\xfe\n", TextShardedSource, r"a\.txt, line 1: the line is not UTF-8"),
     ],
 )

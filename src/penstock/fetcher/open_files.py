@@ -72,7 +72,7 @@ class FilesOpener:
         else:
             objects = Lister(origin.store, origin.url).find(files.patterns, files.format)
         if not objects:
-            raise EmptyDatasetError(f"no files: {origin.where(files.patterns[0])}")
+            raise EmptyDatasetError(f"found no files: {origin.where(files.patterns[0])}")
         transfer.check_wanted()
         listing = listing_digest(objects, files.question)
         source = source_of(origin, files)

@@ -92,7 +92,7 @@ class AsyncDataLoader:
         self._passes: IndexedPasses | StreamedPasses
         if shuffle or not isinstance(source, ShardedSource):
             if shuffle_buffer_size is not None or shuffle_buffer_bytes is not None:
-                raise ConfigError("a source that is shuffled globally needs no buffer: leave out shuffle_buffer_size=")
+                raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
             from penstock.loaders import indexed_passes  # it loads torch, if that is installed
 
             dataset = indexed_passes.as_dataset(source, seed, rank=rank, world_size=world_size, epoch_end=uneven)

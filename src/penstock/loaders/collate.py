@@ -30,7 +30,7 @@ def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
         if len(sample) != len(names) or sample.keys() != names:
             different = ", ".join(sorted(map(str, sample.keys() ^ names)))
             raise MissingColumnError(
-                f"some samples of a batch have {different} and some have not: select the fields that all have, or give"
+                f"some samples of a batch have {different} and some do not: select the fields that all have, or pass"
                 " collate_fn="
             )
     return {name: _collate([sample[name] for sample in examples]) for name in names}

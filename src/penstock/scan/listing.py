@@ -57,8 +57,8 @@ class Lister:
         for name in found:
             if not is_shard_name(name):
                 raise ConfigError(
-                    f"{self._where(name)!r} cannot be read in place: names that begin with a dot, index.json and"
-                    " control characters are refused. Name other files, or rename it"
+                    f"{self._where(name)!r} cannot be read in place: penstock does not read index.json, names that"
+                    " begin with a dot, and names with control characters. Rename the file, or name other files"
                 )
         return list(found.values())
 
@@ -73,11 +73,11 @@ class Lister:
         if not pattern:
             raise self._no_dataset("")
         if not has_magic(pattern):
-            raise ObjectNotFoundError(f"there is neither a file nor a folder {self._where(pattern)}", key=pattern)
+            raise ObjectNotFoundError(f"there is no file or folder {self._where(pattern)}", key=pattern)
         matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
         if not matching:
             raise ObjectNotFoundError(
-                f"no file fits {self._where(pattern)}: `*` stays within a folder, `**/` goes into folders, too",
+                f"no file matches {self._where(pattern)}: `*` stays within a folder, `**/` also goes into folders",
                 key=pattern,
             )
         return matching
@@ -126,8 +126,7 @@ class Lister:
 
     def _cannot_list(self, pattern: str) -> RequestRefusedError:
         return RequestRefusedError(
-            f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
-            " files"
+            f"{self._where(pattern)} cannot be listed, so folders and globs do not work there: pass a list of files"
         )
 
     def _no_dataset(self, pattern: str) -> ObjectNotFoundError:

@@ -64,10 +64,10 @@ class Scan:
     def _check_settings(self, form: FileFormat, kinds: Sequence[FileKind]) -> None:
         for name in self.settings:
             if name not in form.setting_names:
-                raise ConfigError(f"{name}= says nothing of {kinds[0].format} files: leave it out")
+                raise ConfigError(f"{name}= does not apply to {kinds[0].format} files: leave it out")
         if form.raw_version and any(kind.compression for kind in kinds):
             raise ConfigError(
-                f"{kinds[0].format} files that are compressed as a whole cannot be read in parts: decompress them"
+                f"{kinds[0].format} files cannot be read if they are compressed as a whole: decompress them"
             )
 
     def _scan_all(self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat) -> list[IndexedFile]:
@@ -114,7 +114,7 @@ def _is_of(file: IndexedFile | None, kind: FileKind) -> bool:
 
 def _plain(info: ObjectInfo, shard: Any) -> FileShard:
     if shard.span.end > info.num_bytes:
-        raise CorruptShardError(f"{info.key} has a shard beyond its end: it is cut, or its footer is wrong")
+        raise CorruptShardError(f"{info.key} has a shard beyond its end: the file was cut off, or its footer is wrong")
     return FileShard(
         shard.num_samples, shard.span.begin, shard.span.end, shard.raw_bytes, shard.is_exact, shard.details
     )
@@ -144,7 +144,8 @@ def check_alike(files: Sequence[IndexedFile], where: str) -> None:
             if types.get(name) != other.get(name) and "null" not in (types.get(name), other.get(name)):
                 raise DataError(
                     f"the files of {where} differ: column {name!r} is {types.get(name, 'missing')} in {first.name} and"
-                    f" {other.get(name, 'missing')} in {file.name}. Write them alike, or make a stream of each kind"
+                    f" {other.get(name, 'missing')} in {file.name}. Write them with the same columns, or make a"
+                    " stream for each kind"
                 )
 
 

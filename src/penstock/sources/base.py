@@ -118,7 +118,7 @@ class ShardedSource(ABC):
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:  # noqa: ARG002
         """Give the samples at these rows of a shard, in this order; only of a source that `has_random_rows`."""
-        raise ConfigError(f"{type(self).__name__} reads its rows in order only")
+        raise ConfigError(f"{type(self).__name__} can only read its rows in order")
 
     @property
     def fingerprint(self) -> str | None:
@@ -138,7 +138,7 @@ class ShardedSource(ABC):
         names = list(self.shard_names)
         chosen = names if shard_indices is None else [names[number] for number in shard_indices]
         if not 0 <= start_shard <= len(chosen):
-            raise SampleIndexError(f"start_shard={start_shard} does not exist: there are {len(chosen)} shards to read")
+            raise SampleIndexError(f"start_shard={start_shard} is out of range: there are {len(chosen)} shards to read")
         return ChainIterator(chosen, self.open_shard_at_row, first=start_shard, row=start_row)
 
     def __iter__(self) -> SampleIterator:
@@ -331,5 +331,5 @@ def _groups(transforms: ChainedTransform) -> list[list[AnyTransform]]:
 def _no_such_shard(name: str, names: Sequence[str]) -> ConfigError:
     close = get_close_matches(str(name), names, n=1)
     first = next(iter(names), None)
-    hint = f"do you mean {close[0]!r}?" if close else f"it has {len(names)} shards, the first is {first!r}"
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {len(names)} shards, and the first is {first!r}"
     return ConfigError(f"the source has no shard {name!r}: {hint}", shard=name)

@@ -143,7 +143,7 @@ class MaybeApplyChatTemplate(ChatTemplateTransform):
             if is_conversation(sample.get(name)):
                 whole = self.render([*(prompt or ()), *sample[name]] if has_prompt else sample[name])
                 if not whole.startswith(begin):
-                    raise DataError(f"the chat template writes the prompt in another way when {name!r} follows it")
+                    raise DataError(f"the chat template writes the prompt differently when {name!r} follows it")
                 made[name] = whole[len(begin) :]
         return made
 
@@ -218,7 +218,9 @@ def as_role_message(message: Mapping[str, Any], roles: Mapping[str, str] = ROLES
     try:
         speaker, content = message["from"], message["value"]
     except KeyError:
-        raise DataError(f"a message has neither role nor from and value: it has {', '.join(message)}") from None
+        raise DataError(
+            f"a message has neither role and content nor from and value: it has {', '.join(message)}"
+        ) from None
     others = {name: value for name, value in message.items() if name not in ("from", "value")}
     return {"role": roles.get(speaker, speaker), "content": content, **others}
 
@@ -239,10 +241,10 @@ def _render(tokenizer: AppliesChatTemplate, messages: Sequence[Message], **optio
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(
-            f"the chat template fails on messages of the roles {roles}: {type(error).__name__}: {error}"
+            f"the chat template failed on messages with the roles {roles}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(text, str):
-        raise DataError(f"the chat template gave a {type(text).__name__} instead of text")
+        raise DataError(f"the chat template returned a {type(text).__name__} instead of text")
     return text
 
 
@@ -255,7 +257,8 @@ def _messages(sample: Sample, field: str) -> Sequence[Mapping[str, Any]]:
 def _check(tokenizer: Any) -> AppliesChatTemplate:
     if not hasattr(tokenizer, "apply_chat_template") or inspect.isclass(tokenizer):
         raise ConfigError(
-            f"{type(tokenizer).__name__} has no apply_chat_template: give one of transformers, or a ChatTemplate"
+            f"{type(tokenizer).__name__} has no apply_chat_template: pass a tokenizer of transformers, or a"
+            " ChatTemplate"
         )
     return tokenizer  # type: ignore[no-any-return]
 

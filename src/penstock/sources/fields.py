@@ -59,7 +59,9 @@ class RenameFields(Transform):
         """Give a sample with the new names."""
         renamed = {self._mapping.get(name, name): value for name, value in sample.items()}
         if len(renamed) < len(sample):
-            raise ConfigError(f"renaming {self._mapping} gives two fields one name: the sample has {', '.join(sample)}")
+            raise ConfigError(
+                f"renaming {self._mapping} gives two fields the same name: the sample has {', '.join(sample)}"
+            )
         return renamed
 
     def settings(self) -> Mapping[str, Any]:
@@ -118,7 +120,9 @@ class ExtractField(Transform):
         self._path, self._target, self._default = source_path, target_field, default
         self._steps = [key if key else int(number) for key, number in _STEP.findall(source_path)]
         if not self._steps:
-            raise ConfigError(f"source_path={source_path!r} names no field: write it like 'meta.authors[0].name'")
+            raise ConfigError(
+                f"source_path={source_path!r} does not name a field: write it like 'meta.authors[0].name'"
+            )
 
     def __call__(self, sample: Sample) -> Sample:
         """Give a sample with the value."""
@@ -201,7 +205,7 @@ class AddField(Transform):
 
 def _names(fields: Sequence[str]) -> list[str]:
     if isinstance(fields, str):
-        raise ConfigError(f"fields={fields!r} is one name: give a list of names")
+        raise ConfigError(f"fields={fields!r} is a string: pass a list of names")
     return list(fields)
 
 

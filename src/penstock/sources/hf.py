@@ -100,7 +100,7 @@ def wrap_hf_dataset(dataset: Any, name: str | None = None) -> ShardedSource:
     is_dataset = hasattr(dataset, "column_names") or hasattr(dataset, "__getitem__") or hasattr(dataset, "__len__")
     if isinstance(dataset, str | bytes | dict) or not hasattr(dataset, "__iter__") or not is_dataset:
         raise ConfigError(
-            f"a {type(dataset).__name__} is no dataset: give one of the Hugging Face library, or a list of samples"
+            f"cannot read a {type(dataset).__name__}: pass a dataset of the Hugging Face library, or a list of samples"
         )
     return HFDatasetShardedSource(dataset, name)
 

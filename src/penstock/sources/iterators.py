@@ -97,7 +97,9 @@ class SampleIterator(ABC):
         self._chunk, self._given, self._chunk_start, self._failure = (), 0, None, None
         self._seek(position)
         if given and self.skip(given) < given:
-            raise ResumeError(f"the state is {given} samples past {position}, where the samples end: the data changed")
+            raise ResumeError(
+                f"the state is {given} samples past {position}, but the samples end before that: the data has changed"
+            )
 
     def close(self) -> None:  # noqa: B027
         """Close what is open; the iterator is of no use afterwards."""
@@ -219,8 +221,8 @@ class ChainIterator(SampleIterator):
         name = self._names[number] if number < len(self._names) else None
         if number > len(self._names) or position.get("name") != name:
             raise ResumeError(
-                f"the state is at shard {number}, {position.get('name')!r}, which is {name!r} here: the state is of a"
-                " source with other shards"
+                f"the state is at shard {number}, {position.get('name')!r}, which is {name!r} here: the state belongs"
+                " to a source with other shards"
             )
         self._number, self._first_row, self._shard = number, 0, None
         if name is not None and position["inner"]:
@@ -260,5 +262,5 @@ def check_row(name: str, row: int, num_rows: int | None) -> None:
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ResumeError(f"the state has {value!r} where a count belongs: load a state_dict as it was saved")
+        raise ResumeError(f"the state has {value!r} instead of a count: load a state_dict exactly as you saved it")
     return value

@@ -83,7 +83,8 @@ class MapTransform(Transform):
         made = self._fn(sample)
         if not isinstance(made, Mapping):
             raise TypeError(
-                f"the function gave {made!r:.80} instead of a dict: to drop samples use filter, to make several, expand"
+                f"the function returned {made!r:.80} instead of a dict: use filter to drop samples, or flat_map to"
+                " make several"
             )
         return made  # type: ignore[return-value]
 
@@ -94,7 +95,7 @@ class MapBatchTransform(BatchTransform):
     def __init__(self, fn: Callable[[list[Sample]], Iterable[Sample]], batch_size: int = 1000) -> None:
         self._fn: Callable[[list[Sample]], Iterable[Sample]] = check_callable(fn, "fn")
         if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size} is too small: give 1 or more")
+            raise ConfigError(f"batch_size={batch_size} is too small: pass 1 or more")
         self.batch_size = batch_size
 
     def __call__(self, samples: list[Sample]) -> Iterable[Sample]:
@@ -153,7 +154,7 @@ class ChainedTransform(_Composes):
     def __call__(self, sample: Sample) -> Any:
         """Give the new sample or None; with a transform that makes several, the list of all of them."""
         if self.is_batched:
-            raise ConfigError("a chain with a batched transform is applied to a source, not to a sample")
+            raise ConfigError("a chain with a batched transform cannot be applied to one sample: apply it to a source")
         made = apply_all(self._transforms, sample)
         if self.is_expand:
             return made
@@ -188,5 +189,5 @@ def as_transform(given: Any) -> AnyTransform:
 def check_callable(function: Any, name: str) -> Any:
     """Refuse what cannot be called."""
     if not callable(function):
-        raise ConfigError(f"{name}={function!r:.100} cannot be called: give a function that takes one value")
+        raise ConfigError(f"{name}={function!r:.100} is not callable: pass a function that takes one value")
     return function

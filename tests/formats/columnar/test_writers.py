@@ -133,7 +133,7 @@ def test_images_that_shall_not_be_decoded_stay_what_they_are() -> None:
 
 def test_images_without_bytes_are_refused() -> None:
     table = hub_table([{"bytes": None, "path": "/home/me/a.jpg"}], {"_type": "Image"})
-    with pytest.raises(CorruptShardError, match=r"a\.file.* has images of which it holds the paths alone"):
+    with pytest.raises(CorruptShardError, match=r"a\.file.* holds only the paths of its images"):
         InPlace("parquet", MemoryFile("a.file", write_parquet(table))).samples()
 
 

@@ -61,7 +61,9 @@ def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream |
     if _is_repository(source.root) and source.patterns == ("",):
         request = replace(request, is_repository=True, subset=stream.subset, split=stream.split or None)
     elif stream.subset is not None:
-        raise ConfigError("subset= is for whole repositories of the Hugging Face Hub: name the files by a glob instead")
+        raise ConfigError(
+            "subset= is for whole repositories on the Hugging Face Hub: name the files with a glob instead"
+        )
     return FilesOfStream(source.root, request)
 
 
@@ -76,7 +78,7 @@ def _is_repository(url: str) -> bool:
 def _source(stream: Stream, *, is_said: bool) -> Source | None:
     if stream.patterns is not None:
         if stream.split:
-            raise ConfigError("split= is a folder below remote, and a list of files has none: leave it out")
+            raise ConfigError("split= names a folder below remote, and a list of files has none: leave it out")
         return Source(str(stream.remote or stream.local), stream.patterns)
     if stream.remote is not None and _is_repository(stream.remote):
         return _of_repository(stream, stream.remote)
@@ -125,7 +127,7 @@ def _settings(stream: Stream) -> dict[str, Any]:
 
 def _refuse_settings(stream: Stream) -> None:
     if stream.types is not None:
-        raise ConfigError("types= says what the columns of csv files hold, and this is a dataset with an index")
+        raise ConfigError("types= is for CSV files, and this is a dataset with an index: leave it out")
 
 
 def _is_here(url: str) -> bool:

@@ -128,7 +128,9 @@ def _read_description(file: BufferFile) -> tuple[list[tuple[str, ColumnType]], l
             are_pairs = all(isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in columns)
             if are_pairs and all(type(rows) is int and rows >= 0 for rows in chunk_rows):
                 return [(name, parse_type(data, file.name)) for name, data in columns], chunk_rows
-    raise CorruptShardError(f"{file.name} is no file of columns that this release of penstock reads", shard=file.name)
+    raise CorruptShardError(
+        f"{file.name} is not a file of columns that this release of penstock can read", shard=file.name
+    )
 
 
 # --- Columns of a file ----------------------------------------------------------------------------------------

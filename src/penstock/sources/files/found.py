@@ -66,7 +66,7 @@ def find_files(
     """Find files in the order in which they are named, those of a glob or folder sorted, and each as often as named."""
     each = [os.fspath(one) for one in data_files] if is_list(data_files) else [os.fspath(data_files)]  # type: ignore[arg-type,union-attr]
     if not each or not all(each):
-        raise ConfigError("data_files= names no file: give a path, a URL, a glob, or a list of them")
+        raise ConfigError("data_files= does not name any file: pass a path, a URL, a glob, or a list of these")
     stores: dict[str, Store] = {}
     found: list[FoundFile] = []
     for given in each:

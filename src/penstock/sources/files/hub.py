@@ -54,7 +54,7 @@ class HuggingFaceShardedSource(ShardedSource):
         if not streaming or cache_dir is not None:
             raise ConfigError(
                 f"this source reads files from the Hub as it goes and keeps none: leave out streaming=False and"
-                f" cache_dir=, or give StreamingDataset(remote={url!r}, local=...)"
+                f" cache_dir=, or use StreamingDataset(remote={url!r}, local=...)"
             )
         store = open_proxied(url, storage_options)
         infos = find_in_repository(store, subset, split)
@@ -99,4 +99,4 @@ def _source_of(files: FoundFiles, where: str, columns: Sequence[str] | None) -> 
     if kind == "text" and columns is None:
         return TextShardedSource(files)
     names = ", ".join(sorted({file.info.key for file in files})[:3])
-    raise ConfigError(f"{where} has no files of one format that can be read as a source: it has {names}", url=where)
+    raise ConfigError(f"{where} has no files in a format that can be read as a source: it has {names}", url=where)

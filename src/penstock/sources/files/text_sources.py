@@ -220,5 +220,5 @@ def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> 
 
 def _check_policy(on_error: OnError) -> OnError:
     if on_error not in get_args(OnError):
-        raise ConfigError(f"on_error={on_error!r} is unknown: use raise or skip")
+        raise ConfigError(f"on_error={on_error!r} is unknown: use 'raise' or 'skip'")
     return on_error

@@ -79,11 +79,11 @@ class PackedShardedSource(ShardedSource):
         ):
             check_whole(name, value, least)
         if strategy not in get_args(PackStrategy):
-            raise ConfigError(f"strategy={strategy!r} is unknown: use greedy, pool or first_fit")
+            raise ConfigError(f"strategy={strategy!r} is unknown: use 'greedy', 'pool' or 'first_fit'")
         if long_documents not in get_args(LongDocuments):
-            raise ConfigError(f"long_documents={long_documents!r} is unknown: use split, truncate or drop")
+            raise ConfigError(f"long_documents={long_documents!r} is unknown: use 'split', 'truncate' or 'drop'")
         if max_segments is not None and strategy != "first_fit":
-            raise ConfigError("max_segments= is for strategy='first_fit'")
+            raise ConfigError("max_segments= only works with strategy='first_fit'")
         self._source = source
         self._options = PackOptions(
             eos_token_id=eos_token_id,
