@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
+from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
 from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
@@ -16,7 +17,7 @@ from penstock.storage.base import shown_url, url_scheme
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.storage.base import ObjectInfo, Store
 
@@ -90,10 +91,22 @@ class Lister:
         if wanted is not None:
             told = [info for name, info in seen.items() if (kind := kinds[name]) and kind.format == wanted]
         if not told:
+            self._check_no_shards(pattern, seen)
             told = [info for name, info in seen.items() if not is_beside(name)]
         if not told:
             raise self._no_dataset(pattern)
         return told
+
+    def _check_no_shards(self, pattern: str, seen: Iterable[str]) -> None:
+        """Refuse shards of a dataset that has lost its index, or has one in each of its folders."""
+        for name in seen:
+            last = name.rpartition("/")[2]
+            if last == INDEX_NAME or ".mds" in last:
+                raise ObjectNotFoundError(
+                    f"there is no {INDEX_NAME} in {self._where(pattern)}, but there is {name}: open the folder that has"
+                    f" the {INDEX_NAME} of these shards, or make one of several with `penstock merge`",
+                    key=pattern,
+                )
 
     # --- What the store says --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.errors import ConfigError, StoreError
+from penstock.files import translated
 from penstock.formats.base import get_format
 from penstock.formats.files import get_file_format
 from penstock.index.catalog import INDEX_NAME
@@ -87,11 +88,12 @@ def _source(stream: Stream, *, is_said: bool) -> Source | None:
         is_literal = has_magic(url) and not is_said and _has_index(url, stream.storage_options)
         return None if is_literal else find_source(url, known_suffixes())
     path = LocalStore.from_url(url).root  # a name that exists is taken as it is, whatever else it might mean
-    if path.is_dir():
-        has_index = (path / INDEX_NAME).exists()
-        return None if has_index and not is_said else Source(url, ("",))
-    if path.is_file():
-        return Source(str(path.parent), (path.name,))
+    with translated(path):
+        if path.is_dir():
+            has_index = (path / INDEX_NAME).exists()
+            return None if has_index and not is_said else Source(url, ("",))
+        if path.is_file():
+            return Source(str(path.parent), (path.name,))
     return find_source(url, known_suffixes()) if has_magic(url) or is_file_name(url, known_suffixes()) else None
 
 
