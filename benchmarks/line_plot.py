@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 640, 400
+WIDTH, HEIGHT = 640, 460
 LEFT, RIGHT, TOP, BOTTOM = 70, 620, 20, 300
 
 
@@ -49,7 +49,7 @@ def draw(lines: list[Line], x_title: str, y_title: str) -> str:
         path = "L".join(f"{x} {y}" for x, y in places)
         parts.append(f'<path d="M{path}" fill="none" stroke="{line.color}" stroke-width="2"/>')
         parts += [f'<circle cx="{x}" cy="{y}" r="3" fill="{line.color}"/>' for x, y in places]
-        x, y = LEFT + (number % 2) * 250, BOTTOM + 62 + (number // 2) * 20
+        x, y = LEFT, BOTTOM + 62 + number * 20
         parts.append(f'<rect x="{x}" y="{y - 9}" width="14" height="4" fill="{line.color}"/>')
         parts.append(f'<text x="{x + 20}" y="{y}">{line.title}</text>')
     return "\n".join([*parts, "</svg>", ""])
