@@ -58,7 +58,7 @@ def test_values_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_lists_of_files_read_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {"ids": [[0, 1], [], None], "names": [["a", None], [], ["b"]]}
+    rows: dict[str, list[Any]] = {"ids": [[0, 1], [], None], "names": [["a", None], [], ["b"]]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
     assert head(capsys, tmp_path) == [
         {"ids": ids, "names": names} for ids, names in zip(rows["ids"], rows["names"], strict=True)

@@ -276,6 +276,10 @@ def test_a_store_that_tells_nothing_on_the_way_is_counted_in_the_end(tmp_path: P
         assert scheduler.progress_of_read(reading).num_bytes == 1000
 
 
+def _has_reason(report: Callable[[], Progress]) -> bool:
+    return bool(report().reason)
+
+
 def test_why_a_store_is_asked_again_is_said_until_it_answers(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, num_shards=1)
     places = [(data.infos[0].name, Span(0, 1000))]
@@ -288,7 +292,7 @@ def test_why_a_store_is_asked_again_is_said_until_it_answers(tmp_path: Path) -> 
                 lambda: scheduler.progress_of_read(reading),
             ]
             for report in reports:
-                wait_until(lambda report=report: report().reason)
+                wait_until(partial(_has_reason, report))
                 assert "refused" in report().reason
                 assert "secret" not in report().reason
             server.server_activate()

@@ -126,7 +126,7 @@ class Stream:
         if not is_list(given):
             return os.fspath(given)  # type: ignore[arg-type]
         if not is_data:
-            raise ConfigError("local= is the folder for copies of what remote= names: give one folder, not a list")
+            raise ConfigError("local= is the folder for copies of the remote files: pass one folder, not a list")
         source = find_source(given, ())
         self.patterns = source.patterns
         return source.root

@@ -244,8 +244,7 @@ class Download:
         """Raise if an object is not the version that was indexed."""
         if file.span is not None and file.span.version not in (None, tag_of(info)):
             raise ObjectChangedError(
-                f"{self.origin.where(file.key)} was changed after it was indexed: open the dataset again to index it"
-                " anew",
+                f"{self.origin.where(file.key)} changed after it was indexed: open the dataset again",
                 key=file.key,
             )
 

@@ -40,8 +40,8 @@ class PadCollator:
     """Makes batches in which lists of numbers are padded to one length: that of the longest, or a fixed one.
 
     Args:
-        pad_values: What each field is padded with; fields that are not here are 0, `labels` -100.
-        max_length: The length, instead of that of the longest; longer ones are an error.
+        pad_values: What each field is padded with; other fields are padded with 0, and `labels` with -100.
+        max_length: A fixed length, instead of that of the longest; longer lists are an error.
         pad_to_multiple_of: Round the length up to a multiple of this.
         mask_field: A field to add with 1 for each value of the first padded field, and 0 for padding.
     """
@@ -89,7 +89,7 @@ class PadCollator:
 
 
 def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool = True) -> Iterator[list[Sample]]:
-    """Give lists of `batch_size` samples; what is left over at the end is dropped, or a shorter list."""
+    """Return lists of `batch_size` samples; what is left over at the end is dropped, or is a shorter list."""
     check_whole("batch_size", batch_size, 1)
     iterator = iter(samples)
     while batch := list(islice(iterator, batch_size)):

@@ -51,7 +51,7 @@ class ChatTemplate:
         self._compiled: Any = None
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> str:
-        """Give the text of a conversation. Options are variables of the template, such as `add_generation_prompt`."""
+        """Return the text of a conversation. Options are variables of the template, such as `add_generation_prompt`."""
         options.pop("tokenize", None)
         if self._compiled is None:
             self._compiled = _compile(self.template)
@@ -107,13 +107,13 @@ class ChatTemplateTransform(Transform):
         return {**kept, self._output_field: text}
 
     def render(self, messages: Sequence[Message], **options: Any) -> str:
-        """Give the text of some messages."""
+        """Return the text of some messages."""
         if self._converts:
             messages = [as_role_message(message) for message in messages]
         return _render(self._tokenizer, messages, tools=self._tools, **{**self._template_kwargs, **options})
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give the template and all else, if the template can be known."""
+        """Return the template and all else, if the template can be known."""
         template = getattr(self._tokenizer, "template", None) or getattr(self._tokenizer, "chat_template", None)
         if not isinstance(template, str):
             return None
@@ -175,7 +175,7 @@ class ConvertToChatML(Transform):
         return {**kept, self._output_field: messages}
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields and the roles."""
+        """Return the fields and the roles."""
         return dict(vars(self))
 
 
@@ -207,7 +207,7 @@ class ConvertInputOutputToChatML(Transform):
         return {**kept, self._output_field: messages}
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields and the roles."""
+        """Return the fields and the roles."""
         return dict(vars(self))
 
 

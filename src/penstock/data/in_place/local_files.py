@@ -39,9 +39,7 @@ class LocalFiles:
         try:
             found = LocalStore(self.path).stat(span.basename)  # after it was opened: what is mapped stays as it is
             if found.num_bytes != span.object_bytes or span.version not in (None, tag_of(found)):
-                raise ObjectChangedError(
-                    f"{path} changed after it was indexed: open the dataset again to index it again", path=str(path)
-                )
+                raise ObjectChangedError(f"{path} changed after it was indexed: open the dataset again", path=str(path))
             return get_file_format(info.layout.format).open([data], info, options)
         except BaseException:
             release(data)

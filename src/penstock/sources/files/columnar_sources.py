@@ -30,7 +30,7 @@ _ARROW_MAGIC = b"ARROW1"
 class ParquetShardedSource(FileShardedSource):
     """Parquet files, each of them a shard. Lists of numbers come as arrays.
 
-    A row is found by the footer: row groups before it are not read. The length is known from the footers.
+    Opening a shard at a row does not read the row groups before it. The length is known from the footers.
 
     Args:
         data_files: A path or URL, a glob, a folder, or a list of them.
@@ -56,7 +56,7 @@ class ParquetShardedSource(FileShardedSource):
         super().__init__(data_files, storage_options)
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the rows of all files, from their footers, which are read many at a time."""
+        """Return the rows of all files, from their footers, which are read many at a time."""
         if self._filter is not None:
             return None
         missing = [number for number in range(len(self._files)) if number not in self._footers]

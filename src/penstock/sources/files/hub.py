@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class HuggingFaceShardedSource(ShardedSource):
-    """A dataset of the Hugging Face Hub: each of its files is a shard, read in order from the Hub.
+    """A dataset on the Hugging Face Hub: each of its files is a shard, read in order from the Hub.
 
-    Which files are those of a subset and a split follows from the dataset's own settings, or from their names. All are
-    read in the commit that the revision stands for when the source is made.
+    The dataset's own configuration, or the names of its files, decide which files belong to a subset and a split. All
+    of them are read in the commit that the revision stands for when the source is made.
 
     Args:
         dataset_name: `"user/name"`.
@@ -72,11 +72,11 @@ class HuggingFaceShardedSource(ShardedSource):
         return self._files.fingerprint
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the rows of all files, if their format tells."""
+        """Return the rows of all files, if their format tells."""
         return self._files.shard_lengths()
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what the Hub tells of a file."""
+        """Return what the Hub tells of a file."""
         return self._files.get_shard_info(shard_name)
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:

@@ -28,9 +28,9 @@ _OWED = 10**9  # what is owed to sources when weights follow tokens is kept in t
 
 
 class MixedShardedSource(ShardedSource):
-    """Several sources, mixed by weights: of the first n samples, each gives its share of n, off by less than one.
+    """Several sources, mixed by weights: among the first n samples, each has its share of n, off by less than one.
 
-    That holds for every n and any weights; with `all_exhausted`, counted anew where a source has left. Samples get the
+    That holds for every n and any weights; with `all_exhausted`, counted again once a source has ended. Samples get the
     name of their source as `__source__`. It has one shard, `mixed`, which opens at any row without reading what comes
     before it if all sources know their lengths.
 
@@ -96,7 +96,7 @@ class MixedShardedSource(ShardedSource):
         return f"mixed-{fold(*map(str, each), settings):016x}"
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the number of samples if it can be computed: all sources know theirs, and the mix ends."""
+        """Return the number of samples if it can be computed: all sources know theirs, and the mix ends."""
         feeds = self._feeds()
         totals = [feed.total() for feed in feeds]
         is_known = all(feed.can_seek for feed in feeds)

@@ -33,7 +33,7 @@ class WeightSchedulePoint:
 
 
 class WeightScheduler:
-    """Weights that change in the course of a run.
+    """Weights that change during a run.
 
     Args:
         schedule: Points, in the order of their steps, all with the same names. Before the first and after the last,
@@ -79,11 +79,11 @@ class WeightScheduler:
         return list(self.points[0].weights)
 
     def get_weights(self, step: int) -> dict[str, float]:
-        """Give the weights at a step, as shares of 1."""
+        """Return the weights at a step, as shares of 1."""
         return dict(zip(self.names, map(float, self.shares(step, self.names)), strict=True))
 
     def shares(self, step: int, names: Sequence[str]) -> tuple[Fraction, ...]:
-        """Give the exact shares at a step, in the order of some names."""
+        """Return the exact shares at a step, in the order of some names."""
         later = next((number for number, point in enumerate(self.points) if point.step > step), len(self.points))
         before = self.points[max(0, later - 1)]
         low = exact_shares([before.weights[name] for name in names])
@@ -99,7 +99,7 @@ class WeightScheduler:
         return tuple(Fraction(each, _FINEST) for each in rounded)
 
     def segments(self, names: Sequence[str], block_size: int) -> list[tuple[int, tuple[Fraction, ...]]]:
-        """Give from which sample on which shares apply; between points they change every `block_size` samples."""
+        """Return from which sample on which shares apply; between points they change every `block_size` samples."""
         if self.unit == "tokens":
             raise ConfigError(
                 "the weights of a schedule in tokens depend on the samples themselves, not only on how many there are"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TokenizeTransform(BatchTransform):
-    """Makes tokens of a text field: `input_ids`, `attention_mask` if wanted, and the fields that are to be kept.
+    """Tokenizes a text field: returns `input_ids`, `attention_mask` if wanted, and the fields to keep.
 
     Args:
         tokenizer: A tokenizer of the tokenizers library or of transformers; by default the one that the configuration
@@ -61,7 +61,7 @@ class TokenizeTransform(BatchTransform):
                 yield {**self._finish(ids, self._encoder), **kept}
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give everything, with the tokenizer by its content."""
+        """Return everything, with the tokenizer by its content."""
         content = tokenizer_hash(self._tokenizer)
         if content is None:
             return None

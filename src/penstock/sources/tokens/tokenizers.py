@@ -19,7 +19,7 @@ _FILE = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerConfig:
-    """Which tokenizer, and how it is used.
+    """Which tokenizer to use, and how.
 
     Args:
         name_or_path: A `tokenizer.json`, a folder with one, or a name on the Hugging Face Hub.
@@ -27,9 +27,9 @@ class TokenizerConfig:
         truncation: Cut longer texts; False leaves them as long as they are, unless `overflow` says otherwise.
         padding: Pad all samples to `max_length`. To pad to the longest of a batch, use `PadCollator` in the loader.
         add_special_tokens: Add the tokens that the tokenizer puts around a text.
-        return_attention_mask: Give `attention_mask`, too.
-        trust_remote_code: Run code that comes with a tokenizer of the Hub.
-        overflow: What becomes of longer texts: `"truncate"` keeps the beginning, `"split"` makes several samples,
+        return_attention_mask: Also return `attention_mask`.
+        trust_remote_code: Run code that comes with a tokenizer on the Hub.
+        overflow: What to do with longer texts: `"truncate"` keeps the beginning, `"split"` makes several samples,
             `"drop"` none.
         stride: By how many tokens the samples of a split text overlap.
     """
@@ -65,7 +65,7 @@ class TokenizerConfig:
         return self.overflow or ("truncate" if self.truncation else None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -76,7 +76,7 @@ class TokenizerManager:
         self._loaded: dict[str, Any] = {}
 
     def get_tokenizer(self, config: TokenizerConfig | str, **options: Any) -> Any:
-        """Give the tokenizer of a configuration; options go to whoever loads it."""
+        """Return the tokenizer of a configuration; options go to whoever loads it."""
         config = TokenizerConfig(config) if isinstance(config, str) else config
         key = json.dumps([config.name_or_path, config.trust_remote_code, options], sort_keys=True, default=repr)
         if key not in self._loaded:
@@ -110,7 +110,7 @@ def load_tokenizer(config: TokenizerConfig, **options: Any) -> Any:
 
 
 def tokenizer_hash(tokenizer: Any) -> str | None:
-    """Name what a tokenizer does by a hash of its content, or give None if it does not show it."""
+    """Return a hash of what a tokenizer does, or None if its content cannot be read."""
     backend = _backend(tokenizer)
     if backend is not None:
         return hashlib.sha256(backend.to_str().encode()).hexdigest()[:32]
