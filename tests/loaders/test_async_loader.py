@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -390,6 +392,34 @@ def test_a_stall_is_a_stall_and_not_the_end() -> None:
                 yield {"x": x}
 
     assert xs(AsyncDataLoader(Stalls(), 4)) == list(range(16))
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from penstock import AsyncDataLoader, ShardedSource
+
+class Stalls(ShardedSource):
+    shard_names = ("a",)
+
+    def read_shard(self, shard_name, row):
+        yield from ({"x": x} for x in range(40))
+        time.sleep(60)
+
+taken = 0
+threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    for batch in AsyncDataLoader(Stalls(), 8):
+        taken += 1
+except KeyboardInterrupt as interrupt:
+    print(taken, interrupt)
+"""
+
+
+def test_an_interrupt_says_what_was_waited_for_and_the_process_ends() -> None:
+    # At once: nobody waits for a thread that waits for a store that is away.
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split(maxsplit=1)[1].strip() == "while waiting for the next batch", done.stderr
+    assert done.returncode == 0
 
 
 def test_torch_tensors() -> None:

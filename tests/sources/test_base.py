@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,6 +95,25 @@ def test_a_failing_source_fails_again_and_does_not_end() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="the disk is gone"):
             next(samples)
+
+
+def test_samples_that_come_slowly_are_given_as_they_come() -> None:
+    made = 0
+
+    class Slow(ShardedSource):
+        shard_names = ("a",)
+
+        def read_shard(self, shard_name: str, row: int) -> Iterator[dict[str, Any]]:
+            nonlocal made
+            for x in range(row, 20):
+                time.sleep(0.11)
+                made += 1
+                yield {"x": x}
+
+    samples = iter(Slow())
+    for expected in range(1, 5):
+        next(samples)
+        assert made == expected
 
 
 def test_reading_gives_copies() -> None:

@@ -107,7 +107,7 @@ def _loaded(folder: Path, shard: ShardInfo) -> Iterator[list[Forms]]:
 
 def _read(forms: list[Forms], shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> None:
     """Open a shard and, if asked, decode all of its values."""
-    reader = get_format(shard.layout.format).open([form[-1][0] for form in forms], shard, options)
+    reader = get_format(shard.layout.format).open_checked([form[-1][0] for form in forms], shard, options)
     if read_values:
         for begin in range(0, len(reader), _ROWS):
             reader.read(range(begin, min(begin + _ROWS, len(reader))))

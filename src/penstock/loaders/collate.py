@@ -27,7 +27,7 @@ def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
         return {}
     names = examples[0].keys()
     for sample in examples:
-        if sample.keys() != names:
+        if len(sample) != len(names) or sample.keys() != names:
             different = ", ".join(sorted(map(str, sample.keys() ^ names)))
             raise MissingColumnError(
                 f"some samples of a batch have {different} and some do not: select the fields that all have, or pass"
@@ -100,9 +100,11 @@ def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool =
 def _collate(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, np.ndarray) and first.dtype.kind in "iufbc":
-        if all(isinstance(value, np.ndarray) and value.shape == first.shape for value in values):
-            return np.stack(values)
-        return values
+        if set(map(type, values)) != {np.ndarray} or len({value.shape for value in values}) > 1:
+            return values
+        if first.ndim == 1:  # quicker than `stack`
+            return np.concatenate(values).reshape(len(values), len(first))
+        return np.stack(values)
     if isinstance(first, _NUMBERS):
         return np.array(values) if all(isinstance(value, _NUMBERS) for value in values) else values
     if isinstance(first, Mapping) and all(isinstance(value, Mapping) for value in values):

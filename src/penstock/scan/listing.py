@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
+from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
 from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
@@ -16,7 +17,7 @@ from penstock.storage.base import shown_url, url_scheme
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.storage.base import ObjectInfo, Store
 
@@ -71,7 +72,7 @@ class Lister:
         if below:  # a folder of that very name comes before a glob
             return self._of_folder(pattern, below, wanted)
         if not pattern:
-            raise ObjectNotFoundError(f"there is no dataset in {self._where(pattern)}: the folder is missing or empty")
+            raise self._no_dataset("")
         if not has_magic(pattern):
             raise ObjectNotFoundError(f"there is no file or folder {self._where(pattern)}", key=pattern)
         matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
@@ -90,10 +91,22 @@ class Lister:
         if wanted is not None:
             told = [info for name, info in seen.items() if (kind := kinds[name]) and kind.format == wanted]
         if not told:
+            self._check_no_shards(pattern, seen)
             told = [info for name, info in seen.items() if not is_beside(name)]
         if not told:
-            raise ObjectNotFoundError(f"the folder {self._where(pattern)} holds no data files", key=pattern)
+            raise self._no_dataset(pattern)
         return told
+
+    def _check_no_shards(self, pattern: str, seen: Iterable[str]) -> None:
+        """Refuse shards of a dataset that has lost its index, or has one in each of its folders."""
+        for name in seen:
+            last = name.rpartition("/")[2]
+            if last == INDEX_NAME or ".mds" in last:
+                raise ObjectNotFoundError(
+                    f"there is no {INDEX_NAME} in {self._where(pattern)}, but there is {name}: open the folder that has"
+                    f" the {INDEX_NAME} of these shards, or make one of several with `penstock merge`",
+                    key=pattern,
+                )
 
     # --- What the store says --------------------------------------------------------------------------------
 
@@ -127,6 +140,12 @@ class Lister:
     def _cannot_list(self, pattern: str) -> RequestRefusedError:
         return RequestRefusedError(
             f"{self._where(pattern)} cannot be listed, so folders and globs do not work there: pass a list of files"
+        )
+
+    def _no_dataset(self, pattern: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(
+            f"there is no dataset in {self._where(pattern)}: it has neither an index.json nor files with data",
+            key=pattern,
         )
 
     def _where(self, name: str) -> str:

@@ -85,7 +85,7 @@ class Scan:
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         self.check_wanted()
-        file = ScannedObject(self.store, info, kind.compression, self.on_bytes)
+        file = ScannedObject(self.store, info, kind.compression, self._count)
         if form.tail_bytes and kind.compression is None:
             file.fetch_tail(form.tail_bytes)
         found = form.scan(file, self.settings)
@@ -94,6 +94,10 @@ class Scan:
         )
         shards = _one_shard(found) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
         return IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+
+    def _count(self, num_bytes: int) -> None:
+        self.check_wanted()
+        self.on_bytes(num_bytes)
 
     def _first_bytes(self, name: str) -> bytes:
         num_bytes = self.store.stat(name).num_bytes

@@ -6,6 +6,7 @@ does the rest: it hands samples out singly or many at a time, and knows the exac
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 _CHUNK = 32  # samples may be large
+# Chunks grow while they take less than this, and shrink when they take longer.
+_QUICK_S, _SLOW_S = 0.02, 0.1
 
 
 class SampleIterator(ABC):
@@ -227,11 +230,13 @@ class ChainIterator(SampleIterator):
             self._shard.load_state_dict(position["inner"])
 
 
-def in_chunks(samples: Iterable[Sample], size: int = _CHUNK) -> Iterator[list[Sample]]:
-    """Give samples some at a time; an error comes after the samples before it."""
+def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    """Give samples some at a time, and one by one if they come slowly; an error comes after the samples before it."""
     iterator = iter(samples)
+    size = 1
     while True:
         chunk: list[Sample] = []
+        begin = time.perf_counter()
         try:
             chunk.extend(islice(iterator, size))
         except Exception:
@@ -240,6 +245,11 @@ def in_chunks(samples: Iterable[Sample], size: int = _CHUNK) -> Iterator[list[Sa
             raise
         if not chunk:
             return
+        took_s = time.perf_counter() - begin
+        if took_s < _QUICK_S:
+            size = min(2 * size, _CHUNK)
+        elif took_s > _SLOW_S:
+            size = max(size // 2, 1)
         yield chunk
 
 

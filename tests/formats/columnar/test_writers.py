@@ -140,7 +140,5 @@ def test_images_without_bytes_are_refused() -> None:
 def test_a_broken_image_names_its_row() -> None:
     table = hub_table([*IMAGES, {"bytes": b"no image", "path": None}], {"_type": "Image"})
     file = InPlace("parquet", MemoryFile("a.file", write_parquet(table.select(["image"]))))
-    with pytest.raises(
-        CorruptShardError, match=r"a\.file.*, row 5: column 'image' holds 8 bytes that are not an image"
-    ):
+    with pytest.raises(CorruptShardError, match=r"a\.file.*, row 5: column 'image' holds"):
         file.samples()

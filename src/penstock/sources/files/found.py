@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
-from penstock.errors import ConfigError
+from penstock.codecs.stream import decompress_stream
+from penstock.errors import ConfigError, CorruptShardError
 from penstock.order.keys import fold
 from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _MORE_SUFFIXES = (".json",)
+_HEAD_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,15 @@ class FoundFile:
     def open(self) -> ScannedObject:
         """Open it, as it was when it was found; if it has changed since, reading is an error."""
         return ScannedObject(self.store, self.info, self.compression)
+
+    def head(self) -> bytes:
+        """Give the beginning of its content, as far as few stored bytes tell it; that may be nothing."""
+        stored = ScannedObject(self.store, self.info).read(0, min(_HEAD_BYTES, self.info.num_bytes))
+        if self.compression is None:
+            return stored
+        with suppress(CorruptShardError):  # it is cut, after all
+            return next(decompress_stream(iter([stored]), self.compression, self.url), b"")
+        return b""
 
 
 class FoundFiles(tuple[FoundFile, ...]):

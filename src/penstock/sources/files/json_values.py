@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import CorruptShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.types import Sample
 
 _WHITE = " \t\r\n"
 
 
-def first_character(content: Iterator[bytes]) -> tuple[str, bytes]:
-    """Give the first character of a document that is not white space, and all that was read to find it."""
+def first_character(content: Iterable[bytes]) -> str:
+    """Give the first character of a document that is not white space."""
     read = b""
     for chunk in content:
         read += chunk
         text = read.decode("utf-8-sig", "replace").lstrip(_WHITE)
         if text:
-            return text[0], read
-    return "", read
+            return text[0]
+    return ""
 
 
 def iterate_values(content: Iterator[bytes], name: str) -> Iterator[Sample]:

@@ -61,7 +61,7 @@ class JsonShardedSource(FileShardedSource):
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
         check_row(file.url, row, None)
-        first, _ = first_character(content_from(file, 0))
+        first = first_character([file.head()]) or first_character(content_from(file, 0))
         if self._jsonl and first != "[":
             parser = JSONParser((), self._columns)
             return LineIterator(
