@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,15 @@ def to_picture(pixels: npt.NDArray[np.uint8], options: PictureOptions) -> Any:
     if not options.return_uint8:
         picture = picture.to(torch.float32).div_(255)
     return picture if options.image_transforms is None else options.image_transforms(picture)
+
+
+def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[np.uint8]:
+    """Decode an image of a file that does not mark it as one: a dict with its bytes."""
+    images = require("PIL.Image", extra="images", purpose="images of robot episodes")
+    try:
+        return np.asarray(images.open(io.BytesIO(value["bytes"])).convert("RGB"))
+    except (KeyError, TypeError, OSError, SyntaxError, images.DecompressionBombError) as error:
+        raise CorruptShardError(f"{where} has an image that cannot be decoded: {error}") from error
 
 
 def task_of(tasks: Mapping[int, str], number: int, where: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.samples import PictureOptions, as_array, task_of, to_picture, to_tensor
+from penstock.episodes.samples import PictureOptions, as_array, decode_image, task_of, to_picture, to_tensor
 from penstock.episodes.windows import Window, window_of
 from penstock.errors import CorruptShardError, DataError
 from penstock.reading.source import FunctionReader, OpenShard, Source
@@ -230,7 +230,7 @@ def exact_times(seconds: npt.NDArray[np.floating[Any]], frames: Int64Array, fps:
 
 def image_pixels(value: Any, feature: Feature, where: str) -> npt.NDArray[np.uint8]:
     """Give an image of the rows as height, width and as many channels as the dataset declares."""
-    pixels = np.asarray(value)
+    pixels = np.asarray(decode_image(value, where) if isinstance(value, dict) else value)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
         raise CorruptShardError(f"{where} has something in {feature.key!r} that is no image", column=feature.key)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
