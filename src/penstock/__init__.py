@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.data.stats import Stats
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
+    from penstock.episodes.dataset import StreamingLeRobotDataset
     from penstock.errors import PenstockError, TransformError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
@@ -153,6 +154,7 @@ _HOMES = {
     "Stream": "penstock.data.stream",
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
+    "StreamingLeRobotDataset": "penstock.episodes.dataset",
     "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeStageConfig": "penstock.pipeline.config",
@@ -247,6 +249,7 @@ __all__ = [
     "Stream",
     "StreamingDataLoader",
     "StreamingDataset",
+    "StreamingLeRobotDataset",
     "TSVWriter",
     "TextShardedSource",
     "TokenizeStageConfig",

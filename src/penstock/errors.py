@@ -123,6 +123,10 @@ class BadSampleError(DataError):
     """A sample that does not fit its dataset; names the column and the number of the sample."""
 
 
+class FrameTimeError(BadSampleError, ValueError, AssertionError):
+    """A video has no frame at the time at which a robot episode wants one."""
+
+
 class MissingColumnError(BadSampleError, KeyError):
     """A sample lacks a column."""
 

@@ -55,6 +55,11 @@ class TestNativeInOddLanes(OrderContract):
         return plan_one(lengths, seed=seed, num_canonical_nodes=3, shuffle_block_size=1)
 
 
+class TestEpisodePool(OrderContract):
+    def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
+        return plan_one(lengths, seed=seed, order="episode_pool", num_canonical_nodes=1, shuffle_block_size=100)
+
+
 class TestStratified(OrderContract):
     global_batch_size = 12
 

@@ -47,5 +47,9 @@ class OrderFactory(Protocol):
 orders: Registry[OrderFactory] = Registry(
     "order",
     group="penstock.orders",
-    builtin={"native": "penstock.order.windows:Conveyor", "sequential": "penstock.order.sequential:Sequential"},
+    builtin={
+        "native": "penstock.order.windows:Conveyor",
+        "sequential": "penstock.order.sequential:Sequential",
+        "episode_pool": "penstock.order.pool:EpisodePool",
+    },
 )

@@ -55,6 +55,11 @@ class JoinedSources(Source):
         return np.concatenate([part.source.sizes[part.shards] for part in self._ranges])
 
     @property
+    def portion_bytes(self) -> int:
+        """What all of them can do with."""
+        return min(part.source.portion_bytes for part in self._ranges)
+
+    @property
     def is_fetched(self) -> bool:
         """Whether any source fetches its shards."""
         return any(source.is_fetched for source in self._sources)

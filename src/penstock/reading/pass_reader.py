@@ -139,7 +139,7 @@ class PassReader:
 
     def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
         """Cut a block of large samples into portions, each with the number of its samples that were yielded before."""
-        most = portion_size(self._sample_bytes)
+        most = portion_size(self._sample_bytes, self._source.portion_bytes)
         # What stands in for bad samples is of the same batch, and a first one from far away is asked for as a whole.
         is_whole = self._skips or (self._source.is_fetched and not self._has_begun)
         if most is None or is_whole:

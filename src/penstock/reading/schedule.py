@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.order.plan import worker_batches
+from penstock.reading.source import PORTION_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,6 @@ _MAX_BLOCK_BYTES = 16 << 20
 # Large samples are often images, which grow tenfold when they are decoded: only few wait to be handed out at a time, or
 # a batch of them is far more than the processor's cache, and memory that the system has to find first.
 _LARGE_SAMPLE_BYTES = 16 << 10
-_PORTION_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,9 @@ def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, 
     return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD
 
 
-def portion_size(sample_bytes: float) -> int | None:
+def portion_size(sample_bytes: float, portion_bytes: int = PORTION_BYTES) -> int | None:
     """Say how many samples to read at a time out of a block, if they are large: `None` means all of them."""
-    return None if sample_bytes < _LARGE_SAMPLE_BYTES else max(1, int(_PORTION_BYTES / sample_bytes))
+    return None if sample_bytes < _LARGE_SAMPLE_BYTES else max(1, int(portion_bytes / sample_bytes))
 
 
 # Samples of the first batch that are read alone come again with their shards: so small a part of all may come twice.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.formats.base import Rows, ShardReader
     from penstock.types import Columns, Int64Array, Sample
 
+PORTION_BYTES = 1 << 20
+
 # Each is called with its `Stream` and gives the source of its samples.
 sources: Registry[Any] = Registry("source", group="penstock.sources", builtin={})
 
@@ -76,6 +78,11 @@ class Source(ABC):
     def sizes(self) -> Int64Array:
         """The bytes of each shard, which decide how much is read at once; zeros if samples are not stored."""
         return np.zeros(len(self.spans), np.int64)
+
+    @property
+    def portion_bytes(self) -> int:
+        """How many bytes of large samples are read at a time; more only if reading them together saves work."""
+        return PORTION_BYTES
 
     @property
     def is_fetched(self) -> bool:

@@ -1,0 +1,182 @@
+"""`StreamingLeRobotDataset`: frames of robot episodes from a pool of whole ones, with windows in time and video."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from penstock.counters import Counters
+from penstock.data.dataset import StreamingDataset
+from penstock.data.seat import worker_number
+from penstock.data.stream import Stream
+from penstock.episodes.decoders import COUNTED
+from penstock.episodes.opening import open_episodes
+from penstock.episodes.settings import EpisodeSettings
+from penstock.errors import ResumeError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from penstock.episodes.samples import ImageTransform
+    from penstock.episodes.settings import EpisodeFilter
+    from penstock.order.plan import EpochEnd
+    from penstock.types import Int64Array
+
+_STREAM = "episodes"
+
+
+class StreamingLeRobotDataset(StreamingDataset):
+    """A LeRobot dataset (v3.0 or v2.1): iterate over its frames in random order, or read any of them by number.
+
+        dataset = StreamingLeRobotDataset("me/arm", root="/data/arm", delta_timestamps={"action": [0, 0.1, 0.2]})
+        loader = StreamingDataLoader(dataset, batch_size=32, num_workers=4)
+
+    A sample is what LeRobot's own `LeRobotDataset` gives: a dict of tensors, with windows, flags and the task. Order,
+    ranks, workers, states and `stats()` are those of `StreamingDataset`.
+
+    Args:
+        repo_id: The name of the dataset; without `root`, of a dataset of the Hugging Face Hub.
+        root: Where the dataset is: a folder, or a URL of any store.
+        episodes: The numbers of the episodes to read; by default all.
+        image_transforms: Your function, called on the picture, or window of pictures, of each camera.
+        delta_timestamps: Windows by key: offsets in seconds, each a multiple of 1/fps.
+        tolerance_s: How far the frames of a video may be from the times of their rows.
+        revision: A branch, tag or commit of the Hub.
+        episode_pool_size: How many episodes are mixed at a time.
+        seed: Seed of the order.
+        shuffle: Mix frames of the pool; without it they come in stored order.
+        return_uint8: Give pictures as bytes from 0 to 255, instead of float32 from 0 to 1.
+        rank: The rank of this process, if the launcher does not set it; pass `world_size`, too.
+        world_size: The number of ranks.
+        video_decoder_cache_size: How many video files each process keeps open; by default those of a pool.
+        data_files_root: Where `data/` and `videos/` are, if they are not with `meta/`.
+        episode_filter: Your function, called with what is known of each episode; it says whether to read it.
+        drop_n_first_frames: Leave out so many frames at the beginning of each episode. Windows may reach into them.
+        drop_n_last_frames: The same at the end.
+        frame_cache_bytes: How much memory each process may use for frames that were decoded on the way to others.
+        batch_size: Samples per batch on each rank. A `StreamingDataLoader` sets it for you.
+        epoch_end: What happens if the frames cannot be divided equally among the ranks: `pad`, `drop` or `uneven`.
+        on_error: What happens if a frame cannot be read: `raise` an error, or `skip`: another one takes its place.
+        cache_limit: How much disk the cache of this node may use for rows and videos that are fetched, such as "100gb".
+        storage_options: Credentials and settings of the store, under the names that fsspec uses.
+        video_backend: Only `pyav`, which is the default.
+        buffer_size: Has no effect, and is deprecated: set `episode_pool_size`.
+        rng: Has no effect, and is deprecated: set `seed`.
+    """
+
+    def __init__(
+        self,
+        repo_id: str = "",
+        root: str | os.PathLike[str] | None = None,
+        episodes: Sequence[int] | None = None,
+        image_transforms: ImageTransform | None = None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        *,
+        episode_pool_size: int = 64,
+        seed: int = 42,
+        shuffle: bool = True,
+        return_uint8: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        video_decoder_cache_size: int | None = None,
+        data_files_root: str | os.PathLike[str] | None = None,
+        episode_filter: EpisodeFilter | None = None,
+        drop_n_first_frames: int = 0,
+        drop_n_last_frames: int = 0,
+        frame_cache_bytes: int | float | str = "256mb",
+        batch_size: int | None = None,
+        epoch_end: EpochEnd = "pad",
+        on_error: Literal["raise", "skip"] = "raise",
+        cache_limit: int | float | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        video_backend: str | None = None,
+        buffer_size: int | None = None,
+        rng: Any = None,
+    ) -> None:
+        settings = EpisodeSettings.of(locals())
+        self.repo_id, self.root = repo_id, settings.place
+        self._video_counters = Counters(COUNTED, worker_number)
+        self._episodes = open_episodes(settings, self._video_counters)
+        self.meta = self._episodes.meta
+        super().__init__(
+            streams=[Stream(source=self._episodes, name=_STREAM)],
+            order="episode_pool",
+            shuffle=shuffle,
+            shuffle_seed=seed,
+            shuffle_block_size=_block_size(self._episodes.chosen.counts, episode_pool_size),
+            num_canonical_nodes=1,
+            rank=rank,
+            world_size=world_size,
+            batch_size=batch_size,
+            epoch_end=epoch_end,
+            on_error=on_error,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {self.num_frames:,} frames in {self.num_episodes:,} episodes,"
+            f" {self.meta.url!r}>"
+        )
+
+    @property
+    def num_frames(self) -> int:
+        """The number of frames that are samples, over all ranks."""
+        return self._episodes.spans.num_samples
+
+    @property
+    def num_episodes(self) -> int:
+        """The number of chosen episodes."""
+        return len(self._episodes.chosen.episodes)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return self.meta.fps
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """What each frame has: dtype, shape and names by key."""
+        return self.meta.features
+
+    def video_decoder_cache_stats(self) -> dict[str, Any]:
+        """Return how often video files were found open, and how many frames were decoded and used, over all workers."""
+        total: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        for counts in self._video_counters.read():
+            total.update(counts.numbers)
+        asked = total["hits"] + total["misses"]
+        here = self._episodes.files.videos.made
+        decode_s = total.pop("decode_ns") / 1e9
+        return {
+            **total,
+            "hit_rate": total["hits"] / asked if asked else None,
+            "size": 0 if here is None else here.num_open,
+            "seconds_decoding": decode_s,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of this class or of a loader, or from LeRobot's two numbers.
+
+        `{"batches_consumed": …, "batch_size": …}` counts batches of each rank in the next epoch, on as many ranks as
+        there are now.
+        """
+        if isinstance(state, dict) and "batches_consumed" in state:
+            state = self._state_of_batches(state)
+        super().load_state_dict(state)
+
+    def _state_of_batches(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        counts = [state["batches_consumed"], state.get("batch_size", self.batch_size)]
+        if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts):
+            raise ResumeError("batches_consumed and batch_size must both be whole numbers: load the state as saved")
+        position = counts[0] * counts[1] * self.run.seat().world.num_ranks
+        return {**self.run.describe_order(), "epoch": self.next_epoch, "position": min(position, self.num_frames)}
+
+
+def _block_size(lengths: Int64Array, pool_size: int) -> int:
+    """Say in samples how large a pool is: a plan counts it back into so many episodes of mean length."""
+    num_episodes = int(np.count_nonzero(lengths))
+    return pool_size * max(1, int(lengths.sum()) // max(1, num_episodes))

@@ -1,0 +1,187 @@
+"""What `meta/info.json` of a LeRobot dataset says: rate, features, and how files are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadIndexError
+from penstock.storage.base import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INFO_NAME = "meta/info.json"
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
+_READABLE = ("2.0", "2.1", "3.0")
+# A template may hold names and numbers with leading zeros, and no other words of Python's.
+_FIELD = re.compile(r"\{([a-z_]+)(?::0?(\d{1,2})d)?\}")
+_MAX_DIMENSIONS = 8
+_MAX_VALUES = 1 << 28  # of one feature in one frame
+
+_DEFAULT_PATHS = {
+    2: (
+        "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    ),
+    3: (
+        "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One entry of each frame: what it is called, what it holds, and in which shape."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    names: Any = None
+
+    @property
+    def is_video(self) -> bool:
+        """Whether its frames are in video files."""
+        return self.dtype == "video"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is an image of its own in the rows."""
+        return self.dtype == "image"
+
+    @property
+    def is_camera(self) -> bool:
+        """Whether it is a picture, wherever it is stored."""
+        return self.is_video or self.is_image
+
+    @property
+    def frame_bytes(self) -> int:
+        """About how much memory one frame of it takes, as numbers of one to eight bytes."""
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size * (4 if self.is_camera else 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """`meta/info.json`, checked: the values that reading needs, and all of it in `raw`."""
+
+    version: tuple[int, int]
+    fps: float
+    features: Mapping[str, Feature]
+    data_path: str
+    video_path: str | None
+    chunks_size: int
+    raw: Mapping[str, Any]
+
+    @property
+    def video_keys(self) -> list[str]:
+        """The features whose frames are in video files."""
+        return [key for key, feature in self.features.items() if feature.is_video]
+
+    @property
+    def image_keys(self) -> list[str]:
+        """The features that are images in the rows."""
+        return [key for key, feature in self.features.items() if feature.is_image]
+
+    @property
+    def camera_keys(self) -> list[str]:
+        """All pictures: videos and images."""
+        return [key for key, feature in self.features.items() if feature.is_camera]
+
+
+def parse_info(data: bytes, where: str) -> DatasetInfo:
+    """Read `meta/info.json`; unknown fields are left alone."""
+    raw = parse_json(data, where)
+    if not isinstance(raw, dict):
+        raise BadIndexError(f"{where} is not a JSON object: this is no LeRobot dataset", file=where)
+    version = _parse_version(raw.get("codebase_version"), where)
+    data_path, video_path = _DEFAULT_PATHS[version[0]]
+    if "video_path" in raw:
+        video_path = raw["video_path"]
+    return DatasetInfo(
+        version=version,
+        fps=_parse_fps(raw.get("fps"), where),
+        features=_parse_features(raw.get("features"), where),
+        data_path=str(raw.get("data_path") or data_path),
+        video_path=None if video_path is None else str(video_path),
+        chunks_size=_parse_chunks_size(raw.get("chunks_size", 1000), where),
+        raw=raw,
+    )
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Read JSON, or say which file is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadIndexError(f"{where} is not valid JSON: {error}", file=where) from error
+
+
+def fill_path(template: str, where: str, **values: int | str) -> str:
+    """Fill numbers and a key into the name of a file; what leads out of the dataset is refused."""
+
+    def fill(match: re.Match[str]) -> str:
+        name, width = match.groups()
+        if name not in values:
+            raise BadIndexError(f"{where} names files by {template!r}, but {{{name}}} is unknown", template=template)
+        value = values[name]
+        return str(value) if width is None else f"{int(value):0{width}d}"
+
+    key = _FIELD.sub(fill, template)
+    if "{" in _FIELD.sub("", template):
+        raise BadIndexError(f"{where} names files by {template!r}, which cannot be understood", template=template)
+    try:
+        return check_key(key)
+    except ValueError as error:
+        raise BadIndexError(f"{where} names a file outside its dataset: {key!r}", template=template) from error
+
+
+def _parse_version(given: Any, where: str) -> tuple[int, int]:
+    match = _VERSION.fullmatch(str(given))
+    version = None if match is None else (int(match.group(1)), int(match.group(2)))
+    if version is None or version[0] not in _DEFAULT_PATHS:
+        raise BadIndexError(
+            f"{where} has codebase_version={given!r}, but versions {', '.join(_READABLE)} are readable: convert the"
+            " dataset with the tools of lerobot",
+            file=where,
+        )
+    return version
+
+
+def _parse_fps(given: Any, where: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e6:
+        raise BadIndexError(f"{where} has fps={given!r}: it must be a positive number", file=where)
+    return given
+
+
+def _parse_chunks_size(given: Any, where: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise BadIndexError(f"{where} has chunks_size={given!r}: it must be 1 or more", file=where)
+    return given
+
+
+def _parse_features(given: Any, where: str) -> dict[str, Feature]:
+    if not isinstance(given, dict) or not given:
+        raise BadIndexError(f"{where} declares no features", file=where)
+    return {key: _parse_feature(key, schema, where) for key, schema in given.items()}
+
+
+def _parse_feature(key: str, schema: Any, where: str) -> Feature:
+    if not isinstance(schema, dict) or not isinstance(schema.get("dtype"), str) or "/" in key:
+        raise BadIndexError(f"{where} declares the feature {key!r} without a dtype, or with a / in its name", key=key)
+    shape = schema.get("shape") or ()
+    if not isinstance(shape, list | tuple) or len(shape) > _MAX_DIMENSIONS:
+        raise BadIndexError(f"{where} gives the feature {key!r} the shape {shape!r:.80}, which is none", key=key)
+    size = 1
+    for length in shape:
+        if isinstance(length, bool) or not isinstance(length, int) or length < 0:
+            raise BadIndexError(f"{where} gives the feature {key!r} the shape {shape!r:.80}, which is none", key=key)
+        size *= length
+    if size > _MAX_VALUES:
+        raise BadIndexError(f"{where} gives the feature {key!r} {size} values in each frame: that is too many", key=key)
+    return Feature(key=key, dtype=schema["dtype"], shape=tuple(shape), names=schema.get("names"))

@@ -1,0 +1,77 @@
+"""What a frame of a robot episode is to a training loop: a dict of tensors, as LeRobot's own readers give it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import CorruptShardError
+from penstock.extras import require
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from penstock.episodes.info import Feature
+
+ImageTransform = Callable[[Any], Any]
+_KINDS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_NUMBERS = {name: np.dtype(name) for name in (*_KINDS, "bool")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureOptions:
+    """How pictures are given: as float32 from 0 to 1 or as bytes, and what is done to each of them last."""
+
+    return_uint8: bool = False
+    image_transforms: ImageTransform | None = None
+
+
+def as_array(feature: Feature, values: Any, where: str) -> Any:
+    """Give the values of a column in the shape and type that the dataset declares, or as they are if not numbers."""
+    dtype = _NUMBERS.get(feature.dtype)
+    if dtype is None:
+        return values
+    try:
+        array = np.asarray(values, dtype=dtype)
+        return array.reshape(len(array), *(feature.shape if feature.shape != (1,) else ()))
+    except (ValueError, TypeError) as error:
+        raise CorruptShardError(
+            f"{where} has values of {feature.key!r} that are not {feature.dtype} of shape {list(feature.shape)}:"
+            f" {error}",
+            column=feature.key,
+        ) from error
+
+
+def to_tensor(values: npt.NDArray[Any]) -> Any:
+    """Give a copy of numbers as a tensor; a single one has no dimensions."""
+    torch = require("torch", extra="torch", purpose="samples of robot episodes")
+    return torch.from_numpy(np.array(values))
+
+
+def to_picture(pixels: npt.NDArray[np.uint8], options: PictureOptions) -> Any:
+    """Give pictures, or windows of them, with their channels before height and width, as users of torch expect them."""
+    torch = require("torch", extra="torch", purpose="samples of robot episodes")
+    picture = torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, -3)))
+    if not options.return_uint8:
+        picture = picture.to(torch.float32).div_(255)
+    return picture if options.image_transforms is None else options.image_transforms(picture)
+
+
+def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[np.uint8]:
+    """Decode an image of a file that does not mark it as one: a dict with its bytes."""
+    images = require("PIL.Image", extra="images", purpose="images of robot episodes")
+    try:
+        return np.asarray(images.open(io.BytesIO(value["bytes"])).convert("RGB"))
+    except (KeyError, TypeError, OSError, SyntaxError, images.DecompressionBombError) as error:
+        raise CorruptShardError(f"{where} has an image that cannot be decoded: {error}") from error
+
+
+def task_of(tasks: Mapping[int, str], number: int, where: str) -> str:
+    """Name a task by its number."""
+    if number not in tasks:
+        raise CorruptShardError(f"{where} has the task {number}, which the dataset does not name", task=number)
+    return tasks[number]

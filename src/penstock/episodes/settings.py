@@ -1,0 +1,80 @@
+"""What a user may say of a LeRobot dataset, checked."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.units import check_whole, parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    EpisodeFilter = Callable[[Mapping[str, Any]], bool]
+
+_INSTEAD = {"buffer_size": "episode_pool_size", "rng": "seed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSettings:
+    """The arguments of `StreamingLeRobotDataset` that say what is read, and how; its order has others."""
+
+    repo_id: str
+    root: str | os.PathLike[str] | None
+    episodes: Sequence[int] | None
+    image_transforms: Callable[[Any], Any] | None
+    delta_timestamps: Mapping[str, Sequence[float]] | None
+    tolerance_s: float
+    revision: str | None
+    episode_pool_size: int
+    return_uint8: bool
+    video_decoder_cache_size: int | None
+    data_files_root: str | os.PathLike[str] | None
+    episode_filter: EpisodeFilter | None
+    drop_n_first_frames: int
+    drop_n_last_frames: int
+    frame_cache_bytes: int | float | str
+    cache_limit: int | float | str | None
+    storage_options: Mapping[str, Any] | None
+    video_backend: str | None
+    buffer_size: int | None
+    rng: Any
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> EpisodeSettings:
+        """Take these settings out of all arguments."""
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
+
+    def __post_init__(self) -> None:
+        if not self.repo_id and self.root is None:
+            raise ConfigError("a LeRobot dataset needs a root, or a repo_id of the Hugging Face Hub")
+        if self.root is not None and self.revision is not None:
+            raise ConfigError("revision= belongs to a dataset of the Hub: leave it out with root=")
+        if self.video_backend not in (None, "pyav"):
+            raise ConfigError(f"unknown video_backend {self.video_backend!r}: use 'pyav', or leave it out")
+        check_whole("episode_pool_size", self.episode_pool_size, 1)
+        check_whole("video_decoder_cache_size", self.video_decoder_cache_size, 1)
+        check_whole("drop_n_first_frames", self.drop_n_first_frames, 0)
+        check_whole("drop_n_last_frames", self.drop_n_last_frames, 0)
+        if not self.tolerance_s > 0:
+            raise ConfigError(f"tolerance_s={self.tolerance_s!r} must be a number of seconds above 0")
+        parse_bytes(self.frame_cache_bytes)
+        for name, better in _INSTEAD.items():
+            if getattr(self, name) is not None:
+                text = f"{name}= has no effect: set {better}= instead"
+                warnings.warn(text, DeprecationWarning, stacklevel=5)
+
+    @property
+    def place(self) -> str:
+        """Where the metadata are: the root if there is one, else a dataset of the Hub."""
+        if self.root is not None:
+            return os.fspath(self.root)
+        return f"hf://datasets/{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def data_place(self) -> str:
+        """Where rows and videos are."""
+        return self.place if self.data_files_root is None else os.fspath(self.data_files_root)

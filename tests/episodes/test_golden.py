@@ -1,0 +1,78 @@
+"""Every recorded answer of lerobot's map-style reader, by number and from a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import StreamingLeRobotDataset
+from tests.episodes.golden import LENGTHS, NUM_FRAMES, ROOT, codes_of, expected
+
+WINDOWS = ["none", "action_chunk", "history_and_chunk", "video_future", "wide"]
+
+
+def check(value: Any, answer: dict[str, Any]) -> None:
+    if answer["type"] == "str":
+        assert value == answer["value"]
+        return
+    assert isinstance(value, torch.Tensor)
+    assert str(value.dtype) == f"torch.{answer['dtype']}"
+    assert list(value.shape) == answer["shape"]
+    if answer["type"] == "tensor":
+        assert np.array_equal(value.numpy(), np.array(answer["value"], dtype=answer["dtype"]))
+        return
+    assert codes_of(value) == answer["code"]
+    means = (value.double() * 255).reshape(-1, *value.shape[-3:]).mean(dim=(2, 3)).numpy()
+    assert np.abs(means - np.array(answer["mean_rgb"])).max() <= expected()["meta"]["tolerance_mean_rgb"]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_every_query_gives_what_the_map_style_reader_gives(name: str) -> None:
+    window = expected()["windows"][name]
+    with StreamingLeRobotDataset(root=ROOT, delta_timestamps=window["delta_timestamps"]) as dataset:
+        for query in window["queries"]:
+            sample = dataset[query["index"]]
+            assert list(sample) == window["keys"]
+            for key, answer in query["item"].items():
+                check(sample[key], answer)
+
+
+@pytest.mark.parametrize("name", ["history_and_chunk", "video_future"])
+def test_a_stream_gives_the_same_samples_all_once(name: str) -> None:
+    window = expected()["windows"][name]
+    answers = {query["index"]: query["item"] for query in window["queries"]}
+    with StreamingLeRobotDataset(
+        root=ROOT, delta_timestamps=window["delta_timestamps"], episode_pool_size=4, batch_size=8
+    ) as dataset:
+        seen = []
+        for sample in dataset:
+            seen.append(int(sample["index"]))
+            for key, answer in answers.get(seen[-1], {}).items():
+                check(sample[key], answer)
+    assert sorted(seen) == list(range(NUM_FRAMES))
+    assert seen != list(range(NUM_FRAMES))
+
+
+def test_chosen_episodes_keep_their_absolute_numbers() -> None:
+    subset = expected()["episodes_subset"]
+    with StreamingLeRobotDataset(root=ROOT, episodes=subset["episodes"], shuffle=False) as dataset:
+        assert len(dataset) == dataset.num_frames == subset["length"]
+        for row, sample in zip(subset["rows"], dataset, strict=True):
+            assert (int(sample["index"]), int(sample["episode_index"])) == (row["index"], row["episode_index"])
+
+
+def test_what_the_dataset_says_of_itself() -> None:
+    with StreamingLeRobotDataset(root=ROOT) as dataset:
+        meta = dataset.meta
+        assert (meta.fps, meta.total_frames, meta.total_episodes) == (10, NUM_FRAMES, len(LENGTHS))
+        assert meta.episodes.lengths.tolist() == LENGTHS
+        assert meta.video_keys == meta.camera_keys == ["observation.images.top", "observation.images.wrist"]
+        assert sorted(meta.tasks.values()) == ["open the drawer", "pick up the red cube"]
+        assert meta.stats is not None
+        assert set(meta.stats) >= {"action", "observation.state"}
+        for episode in (0, 8):
+            assert (ROOT / meta.get_data_file_path(episode)).is_file()
+            assert (ROOT / meta.get_video_file_path(episode, meta.video_keys[0])).is_file()
