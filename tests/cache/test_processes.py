@@ -95,6 +95,15 @@ def test_a_child_does_not_hold_its_parents_lease(tmp_path: Path) -> None:
             os.close(writing)
 
 
+def test_a_fetcher_of_shards_never_loads_numpy(tmp_path: Path, runtime: Path) -> None:
+    """It would take half of the time that a fetcher needs to start, and a third of its memory."""
+    data = write_dataset(tmp_path, compression="zstd")
+    with data.cache() as cache:
+        check_shard(cache, data.shards[0])
+        [pid] = fetcher_pids(runtime)
+        assert "numpy" not in Path(f"/proc/{pid}/maps").read_text()
+
+
 def test_the_fetcher_is_one_and_goes_with_its_last_client(tmp_path: Path, runtime: Path) -> None:
     one, two = write_dataset(tmp_path / "1"), write_dataset(tmp_path / "2")
     with one.cache() as first:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.editions import Edition
-from penstock.cachedir.kept_index import keep_index
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import CorruptShardError
 from penstock.fetcher.pieces import split
@@ -163,6 +162,8 @@ class FormatUnpacker:
         with self._lock:
             index = self._indexes.get(path)
         if index is None:
+            from penstock.cachedir.kept_index import keep_index  # with NumPy, which most fetchers never need
+
             index = keep_index(path.parent.name, path.stat().st_size, partial(_parse, path))
             with self._lock:
                 self._indexes[path] = index
