@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from penstock.cache.contents import read_contents
-from penstock.cache.eviction import evict
 from penstock.data.open_streams import OpenedDataset
 from penstock.errors import ConfigError, SampleIndexError
 from penstock.index.mosaic_json import dump_layout
@@ -249,6 +247,8 @@ class MosaicNames(OpenedDataset):
     @property
     def cache_usage(self) -> int:
         """Count the bytes on this node of what was fetched for this dataset."""
+        from penstock.cache.contents import read_contents  # seldom needed, and a tenth of what loading penstock takes
+
         table = self._opened.table
         directories = set() if table is None else {stream.directory for stream in table.cache.streams}
         return sum(read_contents(directory).num_bytes for directory in directories if directory.exists())
@@ -264,6 +264,8 @@ class MosaicNames(OpenedDataset):
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove a shard from the cache now. What lies in a folder of yours stays."""
+        from penstock.cache.eviction import evict  # as above
+
         self._close_shards()
         for cache, stream, shards in self._opened.cached_shards(self._one_shard(shard_id)):
             index = next(files.index for files in self._opened.files if files is not None and files.cached == stream)
