@@ -145,7 +145,7 @@ def test_windows_and_videos_are_right_in_workers() -> None:
         root=ROOT, delta_timestamps=DELTAS, episode_pool_size=4, batch_size=16, return_uint8=True
     ) as dataset:
         seen = []
-        for batch in DataLoader(dataset, batch_size=16, num_workers=2):
+        for batch in DataLoader(dataset, batch_size=16, num_workers=2, timeout=60):
             for number, pictures, is_pad in zip(batch["index"], batch[TOP], batch[f"{TOP}_is_pad"], strict=True):
                 index = int(number)
                 seen.append(index)
@@ -184,3 +184,15 @@ def test_spawned_workers_decode(tmp_path: Path) -> None:
         batches = list(loader)
     assert sorted(number for batch in batches for number in batch["index"].tolist()) == list(range(23))
     assert batches[0][CAMERA].shape == (4, 3, 64, 64)
+
+
+def test_workers_are_forked_after_videos_were_decoded(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", Layout())
+    with StreamingLeRobotDataset(root=tmp_path / "set", batch_size=4) as dataset:
+        assert int(dataset[0]["index"]) == 0
+        for _ in range(2):
+            assert sorted(batched(DataLoader(dataset, batch_size=4, num_workers=2, timeout=60))) == list(range(23))
+    with StreamingLeRobotDataset(root=ROOT, batch_size=32) as dataset:  # whose decoder has threads of its own
+        assert int(dataset[0]["index"]) == 0
+        loader = DataLoader(dataset, batch_size=32, num_workers=2, timeout=60)
+        assert sorted(batched(loader)) == list(range(NUM_FRAMES))
