@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,6 +71,16 @@ def test_rows_and_videos_may_be_elsewhere(moto: S3Server, tmp_path: Path) -> Non
     options = {"s3": moto.options}  # which the folder has no use for
     with StreamingLeRobotDataset(root=tmp_path, data_files_root=url, storage_options=options) as dataset:
         check_as_on_disk(dataset)
+
+
+def test_videos_of_the_next_episodes_are_fetched_before_they_are_wanted(moto: S3Server, places: Path) -> None:
+    url = upload(moto, "episodes-ahead", FILES | VIDEOS)
+    with StreamingLeRobotDataset(root=url, storage_options=moto.options, batch_size=1, shuffle=False) as dataset:
+        assert int(next(iter(dataset))["index"]) == 0  # of the first files; the others belong to later episodes
+        deadline = time.monotonic() + 60
+        while len(list((places / "cache").rglob("*episodes-ahead*/**/*.mp4"))) < len(VIDEOS):
+            assert time.monotonic() < deadline, "the videos of later episodes were not fetched"
+            time.sleep(0.02)
 
 
 def test_a_missing_video_is_named(moto: S3Server) -> None:
