@@ -6,6 +6,7 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
@@ -45,10 +46,12 @@ def open_rows(root: Path, **arguments: Any) -> StreamingLeRobotDataset:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("num_workers", [0, 2, 3])
-def test_a_stock_loader_gives_every_frame_once_and_another_order_each_epoch(rows: Path, num_workers: int) -> None:
+@pytest.mark.parametrize(("num_workers", "is_persistent"), [(0, False), (2, False), (2, True), (3, False)])
+def test_a_stock_loader_gives_every_frame_once_and_another_order_each_epoch(
+    rows: Path, num_workers: int, is_persistent: bool
+) -> None:
     with open_rows(rows) as dataset:
-        loader = DataLoader(dataset, batch_size=4, num_workers=num_workers)
+        loader = DataLoader(dataset, batch_size=4, num_workers=num_workers, persistent_workers=is_persistent)
         epochs = [batched(loader) for _ in range(2)]
         alone = numbers(open_rows(rows))
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(NUM_ROWS))
@@ -87,6 +90,16 @@ def test_ranks_share_one_order(rows: Path, world_size: int, epoch_end: Any) -> N
     assert joined[:common] == whole[:common]
     if epoch_end != "drop":
         assert set(joined) == set(range(NUM_ROWS))
+
+
+def test_windows_stay_whole_on_any_number_of_ranks(rows: Path) -> None:
+    with open_rows(rows, shuffle=False) as dataset:
+        ends = np.cumsum(dataset.meta.episodes.lengths)
+    for rank in range(3):
+        with open_rows(rows, rank=rank, world_size=3, delta_timestamps={"action": [0.0, 0.1, 0.2]}) as dataset:
+            for sample in dataset:
+                index, last = int(sample["index"]), int(ends[int(sample["episode_index"])]) - 1
+                assert sample["action"][:, 0].tolist() == [min(index + offset, last) for offset in range(3)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

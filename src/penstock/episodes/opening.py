@@ -107,7 +107,7 @@ def _open_files(
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
         videos=videos,
         video_path=partial(_fetched_path, rows) if folder is None else partial(_path_in, folder),
-        fetch_video=partial(_fetch_ahead, rows) if folder is None and meta.video_keys else None,
+        fetch_video=partial(_fetch_ahead, rows) if folder is None and settings.prefetch_videos else None,
     )
 
 
