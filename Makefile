@@ -45,7 +45,9 @@ soak: $(READY)
 bench: $(READY) peers
 	$(BIN)/python benchmarks/formats.py
 	$(BIN)/python benchmarks/stream.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/remote.py
+	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/in_place.py
 	$(BIN)/python benchmarks/order.py --samples 1e6 1e7 1e8 1e10 1e12 --peer
 	$(BIN)/python benchmarks/order_mosaic.py --samples 1e7 1e8 --compare

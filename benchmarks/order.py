@@ -194,9 +194,6 @@ def run_alone(python: str, what: str, *arguments: object) -> dict[str, Any]:
     return answer
 
 
-_SINGLE = {"native": measure, "peer": measure_peer}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=float, nargs="*", default=[1e6, 1e8, 1e10, 1e12], help="sizes; none: mixes")
@@ -206,7 +203,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.in_process:
         what, *arguments = args.in_process
-        print(json.dumps(measure_mix(*arguments) if what == "mix" else _SINGLE[what](int(arguments[0]))))
+        work: dict[str, Callable[..., dict[str, Any]]] = {"native": measure, "peer": measure_peer, "mix": measure_mix}
+        print(json.dumps(work[what](*(arguments if what == "mix" else map(int, arguments)))))
         return
     for samples in map(int, args.samples):
         answer = {"native": run_alone(sys.executable, "native", samples)}

@@ -84,5 +84,5 @@ def described(description: Any) -> bytes:
     ],
 )
 def test_what_is_no_such_file_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptShardError, match=r"^here is no file of arrays"):
+    with pytest.raises(CorruptShardError, match=r"^here is not a file of arrays"):
         ArraysFile(data, "here")

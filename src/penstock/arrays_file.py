@@ -114,7 +114,7 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         magic, version, _ = _HEAD.unpack(self._bytes[: _HEAD.size].tobytes())
         length, end = _TAIL.unpack(self._bytes[-_TAIL.size :].tobytes())
         if magic != MAGIC or end != MAGIC:
-            raise self._error("does not begin and end as such a file does")
+            raise self._error("does not begin and end like one")
         if version != VERSION:
             raise self._error(f"has version {version}, but this release of penstock reads version {VERSION}")
         if length > min(size - _HEAD.size - _TAIL.size, _LONGEST_DESCRIPTION):
@@ -124,7 +124,7 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         except (ValueError, RecursionError) as error:
             raise self._error(f"has a description that cannot be read: {error}") from error
         if not isinstance(about, dict):
-            raise self._error("has a description that is no object")
+            raise self._error("has a description that is not a JSON object")
         return about
 
     def _check(self, entry: object) -> None:
@@ -135,4 +135,4 @@ class ArraysFile(Mapping[str, "npt.NDArray[Any]"]):
         raise self._error("describes arrays that do not lie within it")
 
     def _error(self, reason: str) -> CorruptShardError:
-        return CorruptShardError(f"{self.name} is no file of arrays, or a broken one: it {reason}", shard=self.name)
+        return CorruptShardError(f"{self.name} is not a file of arrays, or is damaged: it {reason}", shard=self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from numbers import Integral, Real
 
 from penstock.errors import ConfigError
@@ -60,6 +61,27 @@ def check_seconds(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
         raise ConfigError(f"{name}={value!r} is not a valid timeout: use a number of seconds above 0")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuse an argument that is neither True nor False, such as "no", which counts as True; None is fine."""
+    if value is None or isinstance(value, bool):
+        return
+    import numpy as np  # not needed otherwise
+
+    if not isinstance(value, np.bool_):
+        raise ConfigError(f"{name}={value!r:.100} is not a bool: use True or False")
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Refuse an argument that is not a dict, without showing it: it may hold secrets. None is fine."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a dict, got {type(value).__name__}")
+
+
+def format_count(number: int, what: str) -> str:
+    """Show how many there are of something: `1 shard`, `1,200 shards`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def format_bytes(num_bytes: float) -> str:

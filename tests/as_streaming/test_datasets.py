@@ -374,5 +374,5 @@ def test_a_loader_of_any_other_dataset_is_torchs(tmp_path: Path) -> None:
     assert not loader._is_accelerate_prepared
     with pytest.raises(ConfigError, match="columnar=True needs a StreamingDataset"):
         StreamingDataLoader(TensorDataset(torch.arange(10)), 4, columnar=True)
-    with pytest.raises(ConfigError, match="only loaders of a StreamingDataset"):
+    with pytest.raises(ConfigError, match="only works with a StreamingDataset"):
         loader.set_epoch(3)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +20,11 @@ from penstock.cache import progress
 from penstock.cache.progress import LongWait, describe, leave_lines_to_others, one_wait, wait_line
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.items import item_of_shard
+from penstock.errors import StoreError
 from penstock.fetcher.scheduler import Scheduler
 from penstock.status_line import StatusLine
 from penstock.storage.base import resolve_store
+from penstock.storage.retry import RetryPolicy
 from penstock.types import Span
 from penstock.wire.messages import Progress
 from penstock.wire.settings import CachedStream
@@ -130,6 +135,9 @@ def test_in_words() -> None:
     assert describe(ranges, "parts of 7 shards") == "reading parts of 7 shards (2 kB of 4 kB), 1 kB/s"
     unsized = Progress(name="index.json", num_bytes=2048, bytes_per_s=1024, num_wanted=1, state="running")
     assert describe(unsized) == "downloading index.json (2 kB so far), 1 kB/s"
+    refused = replace(ranges, num_bytes=0, reason="connection refused")
+    assert describe(refused, "shard 1/9") == "asking the store for shard 1/9 again (0 B of 4 kB): connection refused"
+    assert describe(replace(refused, state="asked"), "a") == "asking the store for a again: connection refused"
 
 
 def test_a_store_that_is_only_looked_at_shows_it_too(
@@ -147,6 +155,21 @@ def test_a_store_that_is_only_looked_at_shows_it_too(
         assert len(data.result(60)) == 1000
         store.close()  # type: ignore[attr-defined]
     assert caplog.messages[0].endswith(f"waiting for the store: {url}/index.json (read)")
+
+
+def test_a_store_that_is_only_looked_at_and_refuses_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "_process", progress._ProcessLines())
+    monkeypatch.setattr(progress, "_LOG_AFTER_S", 0)
+    with late_server() as server:
+        url = f"http://user:secret@127.0.0.1:{server.server_port}"
+        store = open_proxied(url, retry=RetryPolicy.of(1, 2.5))
+        with pytest.raises(StoreError):
+            store.stat("index.json")
+        store.close()  # type: ignore[attr-defined]
+    assert re.search(r"asking the store for http://.*/index.json \(stat\) again: .*refused", caplog.messages[0])
+    assert "secret" not in caplog.text
 
 
 # --- True bytes ---------------------------------------------------------------------------------------------
@@ -186,6 +209,23 @@ def hesitant_store(folder: Path) -> Iterator[tuple[str, threading.Event]]:
         may_go_on.set()
         server.shutdown()
         thread.join()
+        server.server_close()
+
+
+@contextmanager
+def late_server(folder: Path | None = None) -> Iterator[ThreadingHTTPServer]:
+    """A web server that refuses connections until it is activated and served."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    handler = partial(Handler, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=False)
+    server.server_bind()
+    try:
+        yield server
+    finally:
         server.server_close()
 
 
@@ -234,3 +274,30 @@ def test_a_store_that_tells_nothing_on_the_way_is_counted_in_the_end(tmp_path: P
         reading = scheduler.read((1, 1), 0, [("shard.00000.data", Span(0, 1000))], "0e", {})
         reading.future.result(60)
         assert scheduler.progress_of_read(reading).num_bytes == 1000
+
+
+def _has_reason(report: Callable[[], Progress]) -> bool:
+    return bool(report().reason)
+
+
+def test_why_a_store_is_asked_again_is_said_until_it_answers(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, num_shards=1)
+    places = [(data.infos[0].name, Span(0, 1000))]
+    with late_server(data.remote) as server, ThreadPoolExecutor(1) as pool:
+        with asked_scheduler(data, f"http://user:secret@127.0.0.1:{server.server_port}") as scheduler:
+            reading = scheduler.read((1, 1), 0, places, "0e", {})
+            request = scheduler.ask((1, 1), 0, item_of_shard(data.infos[0], 0, "0e"))
+            reports: list[Callable[[], Progress]] = [
+                lambda: scheduler.progress(request),
+                lambda: scheduler.progress_of_read(reading),
+            ]
+            for report in reports:
+                wait_until(partial(_has_reason, report))
+                assert "refused" in report().reason
+                assert "secret" not in report().reason
+            server.server_activate()
+            pool.submit(server.serve_forever, 0.05)
+            request.future.result(60)
+            reading.future.result(60)
+            assert scheduler.progress_of_read(reading).reason == ""
+            server.shutdown()

@@ -64,6 +64,12 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rank": 0}, ValueError, "rank and world_size belong together"),
     ({"rank": 0, "world_size": 4, "replication": 3}, ValueError, "replication=3 does not divide"),
     ({"image_decoder": "odd"}, ValueError, "unknown image decoder 'odd': use one of pil, array, raw"),
+    ({"shuffle": "yes"}, ValueError, "shuffle='yes' is not a bool: use True or False"),
+    ({"keep_zip": "no"}, ValueError, "keep_zip='no' is not a bool"),
+    ({"columnar": 1}, ValueError, "columnar=1 is not a bool"),
+    ({"allow_unsafe_types": "false"}, ValueError, "allow_unsafe_types='false' is not a bool"),
+    ({"storage_options": "key=secret"}, ValueError, "storage_options must be a dict, got str$"),
+    ({"stream_config": []}, ValueError, "stream_config must be a dict, got list"),
     ({"schedule": 5}, ValueError, "schedule=5 is not a schedule"),
     ({"schedule": {"positions": [0], "odd": 1}}, ValueError, "is not a schedule .*odd"),
     ({"schedule": [(0, [1, 2])]}, ValueError, "the schedule has 2 proportions, but there are 1 streams"),
@@ -89,7 +95,15 @@ def test_bad_arguments_are_seen_before_anything_is_fetched() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"download_retry": -1}, {"download_timeout": 0.0}, {"download_retry": "2"}, {"proportion": -1}, {"repeat": "x"}],
+    [
+        {"download_retry": -1},
+        {"download_timeout": 0.0},
+        {"download_retry": "2"},
+        {"proportion": -1},
+        {"repeat": "x"},
+        {"keep_zip": "no"},
+        {"storage_options": "x"},
+    ],
 )
 def test_a_bad_argument_of_a_stream(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(arguments))):
@@ -101,6 +115,7 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
         "batch_size": np.int64(4),
         "shuffle_seed": np.uint8(3),
         "download_timeout": np.float32(5),
+        "shuffle": np.bool_(True),
     }
     assert len(list(StreamingDataset(local=folder, **numbers))) == 40
 

@@ -9,7 +9,6 @@ import pytest
 
 from penstock import Stream, StreamingDataset
 from penstock.errors import ConfigError, ObjectNotFoundError
-from penstock.reading.open_shards import max_mapped
 from tests.streaming import ids_of, write_samples
 
 if TYPE_CHECKING:
@@ -82,10 +81,3 @@ def test_objects_of_data_in_place_stay_in_place(remote: Path, tmp_path: Path) ->
         assert dataset.fetch("extra.bin") == tmp_path / "raw" / "extra.bin"
         with pytest.raises(ObjectNotFoundError):
             dataset.fetch("nothing.bin")
-
-
-def test_pages_of_large_samples_stay_mapped_up_to_a_limit() -> None:
-    few = max_mapped(sample_bytes=200, shard_bytes=64 << 20)
-    assert max_mapped(sample_bytes=200, shard_bytes=1 << 20) == 512
-    assert max_mapped(sample_bytes=8192, shard_bytes=16 << 20) == 128
-    assert max_mapped(sample_bytes=8192, shard_bytes=1 << 40) == few

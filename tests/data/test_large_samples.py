@@ -93,3 +93,18 @@ class Lengths(StreamingDataset):
     def get_item(self, sample_id: int) -> Any:
         sample = super().get_item(sample_id)
         return np.array([sample["id"], len(sample["data"])])
+
+
+def test_arrays_of_any_size_come_whole_from_several_shards(tmp_path: Path) -> None:
+    """NumPy cannot view all memory as items of more than some 30 kB: larger ones are copied another way."""
+    shape = (300, 250)  # of float64: 600 kB
+    with MDSWriter(out=tmp_path, columns={"id": "int", "x": "ndarray:float64:300,250"}, size_limit="2mb") as writer:
+        for number in range(8):
+            writer.write({"id": number, "x": np.full(shape, number, np.float64)})
+    with StreamingDataset(local=tmp_path, shuffle=True, batch_size=4) as dataset:
+        assert dataset.num_shards > 2
+        samples = {sample["id"]: sample["x"] for sample in dataset}
+        arrays = np.asarray(dataset.read_columns([6, 0, 3])["x"])
+    assert all((samples[number] == np.full(shape, number)).all() for number in range(8))
+    assert arrays.shape == (3, *shape)
+    assert arrays[:, 0, 0].tolist() == [6, 0, 3]

@@ -376,9 +376,12 @@ def test_grouping_finds_every_sample_once(lengths: list[int], data: st.DataObjec
     ids = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=20)) if where else []
     found: dict[int, tuple[int, int]] = {}
     shards = []
-    for shard, rows, places in group_by_shard(np.array(ids, np.int64), spans):
+    grouped = group_by_shard(np.array(ids, np.int64), spans)
+    for shard, begin, end in grouped:
         shards.append(shard)
-        found.update((place, (shard, row)) for place, row in zip(places.tolist(), rows.tolist(), strict=True))
+        rows, places = grouped.rows[begin:end].tolist(), grouped.places[begin:end].tolist()
+        found.update((place, (shard, row)) for place, row in zip(places, rows, strict=True))
+        assert rows == sorted(rows)
     assert [found[place] for place in range(len(ids))] == [where[i] for i in ids]
     assert shards == sorted(set(shards))
     every = np.arange(len(where))

@@ -66,6 +66,13 @@ def test_values_are_read_if_asked(tmp_path: Path) -> None:
     assert "shard.00000.mds, row 0: column 's' cannot be decoded" in problem
 
 
+def test_digests_count_though_values_cannot_be_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with MDSWriter(out=tmp_path, columns={"s": "str"}, hashes=["md5"]) as writer:
+        writer.write({"s": b"\xff\xfe"})
+    assert main(["verify", str(tmp_path), "--values"]) == 1
+    assert re.search(r"^1 shard, 1 sample, \d+ B, 1 digest checked: 1 problem$", capsys.readouterr().out, re.M)
+
+
 def test_pickles_are_not_opened_unless_allowed(tmp_path: Path) -> None:
     with MDSWriter(out=tmp_path, columns={"p": "pkl"}) as writer:
         writer.write({"p": 1})
@@ -146,7 +153,7 @@ def test_a_dataset_in_a_bucket(
         writer.write({"x": 1})
     assert main(["verify", url, "--values"]) == 0
     assert main(["inspect", url]) == 0
-    assert "1 digests checked: no problems\n1 samples in 1 shards" in capsys.readouterr().out
+    assert "1 digest checked: no problems\n1 sample in 1 shard " in capsys.readouterr().out
 
 
 # --- The command line over it -------------------------------------------------------------------------------

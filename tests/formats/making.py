@@ -35,14 +35,18 @@ def build(layout: ShardLayout, samples: Sequence[Sample]) -> list[bytes]:
     return [b"".join(pieces) for pieces in builder.build()]
 
 
-def open_parts(layout: ShardLayout, parts: Sequence[bytes], num_samples: int, **options: Any) -> ShardReader:
-    """Open a shard whose parts are in memory."""
+def open_parts(
+    layout: ShardLayout, parts: Sequence[bytes], num_samples: int, *, checked: bool = False, **options: Any
+) -> ShardReader:
+    """Open a shard whose parts are in memory; `checked`, all of its samples are looked at."""
     suffixes = get_format(layout.format).part_suffixes
     infos = tuple(
         Part(FileInfo(f"shard.00000.{layout.format}{suffix}", len(part)))
         for part, suffix in zip(parts, suffixes, strict=True)
     )
-    return get_format(layout.format).open(parts, ShardInfo(layout, num_samples, infos), ReadOptions(**options))
+    form = get_format(layout.format)
+    opening = form.open_checked if checked else form.open
+    return opening(parts, ShardInfo(layout, num_samples, infos), ReadOptions(**options))
 
 
 def round_trip(columns: Mapping[str, str], samples: Sequence[Sample], **options: Any) -> list[Sample]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.formats.base import ShardReader
+
 LAYOUT = make_layout({"n": "int", "s": "str", "t": "bytes"})
 SAMPLES = [{"n": n, "s": "é" * n, "t": bytes(n)} for n in range(4)]
 (GOOD,) = build(LAYOUT, SAMPLES)
@@ -51,6 +53,11 @@ def word(data: bytes, at: int) -> int:
     return int(struct.unpack_from("<I", data, at)[0])
 
 
+def open_whole(layout: ShardLayout, parts: list[bytes], num_samples: int) -> ShardReader:
+    """Open a shard, looking at all of its samples."""
+    return open_parts(layout, parts, num_samples, checked=True)
+
+
 # --- Offsets of MDS shards ----------------------------------------------------------------------------------
 
 
@@ -61,7 +68,7 @@ def test_the_good_shard_is_good() -> None:
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 8, 20, 23])
 def test_too_short_for_its_offsets(size: int) -> None:
     with pytest.raises(CorruptShardError, match=SHARD + " is too short to hold the offsets of 4 samples") as caught:
-        open_parts(LAYOUT, [GOOD[:size]], 4)
+        open_whole(LAYOUT, [GOOD[:size]], 4)
     assert isinstance(caught.value, ValueError)
     assert caught.value.facts["shard"] == "shard.00000.mds"
 
@@ -77,33 +84,33 @@ def test_cut_off_at_the_end(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_longer_than_its_samples(size: int) -> None:
     with pytest.raises(CorruptShardError, match=SHARD + rf" has samples .* must end at {len(GOOD) + size}"):
-        open_parts(LAYOUT, [GOOD + bytes(size)], 4)
+        open_whole(LAYOUT, [GOOD + bytes(size)], 4)
 
 
 @pytest.mark.parametrize("declared", [0, 3, 5, 2**31])
 def test_another_number_of_samples(declared: int) -> None:
     with pytest.raises(CorruptShardError, match=SHARD + r"( holds 4 samples, but the index says| is too short)"):
-        open_parts(LAYOUT, [GOOD], declared)
+        open_whole(LAYOUT, [GOOD], declared)
     with pytest.raises(CorruptShardError, match=SHARD + f" holds {declared} samples, but the index says 4"):
-        open_parts(LAYOUT, [with_word(GOOD, 0, declared)], 4)
+        open_whole(LAYOUT, [with_word(GOOD, 0, declared)], 4)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_offsets_that_descend(number: int) -> None:
     for value in (word(GOOD, offset_at(number - 1)) - 1, 0, word(GOOD, offset_at(number + 1)) + 1, 2**32 - 1):
         with pytest.raises(CorruptShardError, match=SHARD + " has sample offsets that decrease"):
-            open_parts(LAYOUT, [with_word(GOOD, offset_at(number), value)], 4)
+            open_whole(LAYOUT, [with_word(GOOD, offset_at(number), value)], 4)
 
 
 def test_offsets_past_the_end() -> None:
     with pytest.raises(CorruptShardError, match=SHARD + " has samples from"):
-        open_parts(LAYOUT, [with_word(GOOD, offset_at(4), len(GOOD) + 1)], 4)
+        open_whole(LAYOUT, [with_word(GOOD, offset_at(4), len(GOOD) + 1)], 4)
 
 
 @pytest.mark.parametrize("value", [0, 4, 23])
 def test_offsets_inside_the_table(value: int) -> None:
     with pytest.raises(CorruptShardError, match=SHARD + f" has samples from byte {value} to .* begin at 24 or later"):
-        open_parts(LAYOUT, [with_word(GOOD, offset_at(0), value)], 4)
+        open_whole(LAYOUT, [with_word(GOOD, offset_at(0), value)], 4)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -111,7 +118,7 @@ def test_offsets_inside_the_table(value: int) -> None:
 def test_offsets_that_move_a_border(number: int, change: int) -> None:
     value = word(GOOD, offset_at(number)) + change
     with pytest.raises(CorruptShardError, match=SHARD + r", row \d: "):
-        open_parts(LAYOUT, [with_word(GOOD, offset_at(number), value)], 4)
+        open_whole(LAYOUT, [with_word(GOOD, offset_at(number), value)], 4)
 
 
 # --- Sizes inside samples -----------------------------------------------------------------------------------
@@ -125,7 +132,7 @@ def test_sizes_that_lie(row: int, which: int, value: int) -> None:
     with pytest.raises(
         CorruptShardError, match=SHARD + rf", row {row}: its values end at byte \d+, but the sample ends at"
     ):
-        open_parts(LAYOUT, [with_word(GOOD, at, value)], 4)
+        open_whole(LAYOUT, [with_word(GOOD, at, value)], 4)
 
 
 def test_sizes_that_lie_in_turn() -> None:
@@ -133,20 +140,20 @@ def test_sizes_that_lie_in_turn() -> None:
     at = word(GOOD, offset_at(2))
     data = with_word(with_word(GOOD, at, 2**32 - 1), at + 4, (word(GOOD, at) + word(GOOD, at + 4) + 1) % 2**32)
     with pytest.raises(CorruptShardError, match=SHARD + ", row 2: its values end at byte"):
-        open_parts(LAYOUT, [data], 4)
+        open_whole(LAYOUT, [data], 4)
 
 
 @pytest.mark.parametrize("record", [b"", b"\0", b"\0" * 7])
 def test_samples_too_short_for_their_sizes(record: bytes) -> None:
     layout = make_layout({"s": "str", "t": "str"})
     with pytest.raises(CorruptShardError, match=SHARD + ", row 1: too short to hold the sizes of its values"):
-        open_parts(layout, [mds_shard([bytes(8), record, bytes(8)])], 3)
+        open_whole(layout, [mds_shard([bytes(8), record, bytes(8)])], 3)
 
 
 @pytest.mark.parametrize("record", [b"", b"\0" * 7, b"\0" * 9])
 def test_samples_of_the_wrong_fixed_size(record: bytes) -> None:
     with pytest.raises(CorruptShardError, match=SHARD + ", row 1: its values end at byte"):
-        open_parts(make_layout({"n": "int"}), [mds_shard([bytes(8), record])], 2)
+        open_whole(make_layout({"n": "int"}), [mds_shard([bytes(8), record])], 2)
 
 
 def test_swapping_sizes_is_a_matter_of_values() -> None:
@@ -401,7 +408,7 @@ def test_arrays_larger_than_the_shard(size: int) -> None:
     layout_columns = (Column("x", f"ndarray:uint8:{size}", size),)
     layout = ShardLayout(format="mds", columns=layout_columns)
     with pytest.raises((CorruptShardError, EncodingConfigError)):
-        open_parts(layout, [mds_shard([b"abc"])], 1)
+        open_whole(layout, [mds_shard([b"abc"])], 1)
 
 
 def test_pickles_need_leave(tmp_path: Path) -> None:

@@ -46,16 +46,6 @@ def test_what_is_held_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
             del held[drop]
 
 
-@settings(max_examples=100)
-@given(st.lists(st.lists(st.binary(max_size=200), max_size=9), max_size=20))
-def test_pieces_are_joined_in_memory_that_is_used_again(batches: list[list[bytes]]) -> None:
-    recycled = BufferPool(LIMIT)
-    held = [bytes(recycled.join(pieces, sum(map(len, pieces)))) for pieces in batches]
-    assert held == [b"".join(pieces) for pieces in batches]
-    kept = [recycled.join(pieces, sum(map(len, pieces))) for pieces in batches]
-    assert [bytes(memory) for memory in kept] == held
-
-
 def test_what_nobody_holds_is_used_again() -> None:
     recycled = BufferPool(LIMIT)
     first = address(recycled.take(100))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from penstock import StreamingDataset
+from penstock.errors import CacheTooSmallError
 from tests.servers.faults import FaultProxy
 
 if TYPE_CHECKING:
@@ -49,6 +51,24 @@ def test_only_the_chosen_columns_are_fetched(nginx: WebServer) -> None:
         # What else comes is a little more after each chunk, for files of old writers, and the heads of answers.
         assert chosen <= fetched < chosen + 6 * 1000
         assert fetched < chunk_bytes(path, {"text"}) / 4
+
+
+def test_a_cache_need_not_hold_what_is_not_fetched(nginx: WebServer, tmp_path: Path) -> None:
+    path = nginx.files / "small-projection" / "a.parquet"
+    write(path)
+    settings: dict[str, Any] = {
+        "remote": [f"{nginx.url}/small-projection/a.parquet"],
+        "shuffle": True,
+        "batch_size": 10,
+    }
+    limit = chunk_bytes(path, {"id"}) * 3
+    with StreamingDataset(columns=["id"], local=tmp_path / "one", cache_limit=limit, **settings) as dataset:
+        assert sorted(sample["id"] for sample in dataset) == list(range(ROWS))
+    with (
+        StreamingDataset(local=tmp_path / "all", cache_limit=limit, **settings) as dataset,
+        pytest.raises(CacheTooSmallError),
+    ):
+        list(dataset)
 
 
 def test_two_jobs_with_other_columns_do_not_get_into_each_others_way(nginx: WebServer, tmp_path: Path) -> None:

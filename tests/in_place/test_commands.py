@@ -33,7 +33,7 @@ def test_indexing_for_everybody(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["index", str(folder), "--store", "--out", str(tmp_path / "index")]) == 0
     said = capsys.readouterr().out
     assert "100 samples in 2 shards of 2 files" in said
-    assert f"left as {folder}/{STORED_NAME}" in said
+    assert f"saved as {folder}/{STORED_NAME}" in said
     assert (folder / STORED_NAME).read_bytes() == (tmp_path / "index").read_bytes()
     with StreamingDataset(remote=folder) as dataset:
         assert dataset.num_samples == 100

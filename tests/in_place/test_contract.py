@@ -79,7 +79,7 @@ def test_a_run_goes_on_elsewhere_as_if_it_had_never_ended(kind: Kind, tmp_path: 
     ranks = []
     for rank in range(2):
         with open_dataset(copy, rank=rank, world_size=2, batch_size=BATCH // 2) as dataset:
-            with pytest.warns(UserWarning, match="other versions than when the state was saved"):
+            with pytest.warns(UserWarning, match="not the versions that the state was saved with"):
                 dataset.load_state_dict(state)
             ranks.append(batches_of(kind, dataset))
     for step in range(len(rest) - 1):

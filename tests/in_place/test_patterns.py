@@ -52,9 +52,9 @@ def test_places(given_place: str | list[str], root: str, patterns: list[str]) ->
 
 
 def test_lists_that_name_no_one_place() -> None:
-    with pytest.raises(ConfigError, match="several places, such as s3://a/ and s3://b/: make a stream of each"):
+    with pytest.raises(ConfigError, match="several places, such as s3://a/ and s3://b/: make a stream for each"):
         find_source(["s3://a/1.tar", "s3://b/1.tar"], SUFFIXES)
-    with pytest.raises(ConfigError, match="an empty list"):
+    with pytest.raises(ConfigError, match="the list of files is empty"):
         find_source([], SUFFIXES)
 
 

@@ -37,7 +37,7 @@ def test_a_folder_holds_more_than_data(tmp_path: Path) -> None:
 def test_several_formats_are_an_error_that_names_a_file_of_each(tmp_path: Path) -> None:
     JSONL.write_files(tmp_path, 2)
     CSV.write(tmp_path / "more.csv", range(200, 210))
-    with pytest.raises(ConfigError, match=r"several formats: more\.csv \(csv\), part-0\.jsonl \(jsonl\)\. Say which"):
+    with pytest.raises(ConfigError, match=r"several formats: more\.csv \(csv\), part-0\.jsonl \(jsonl\)\. Choose one"):
         numbers_in(tmp_path)
     assert numbers_in(tmp_path, format="jsonl") == list(range(100))
     assert numbers_in(tmp_path, CSV, format="csv") == list(range(200, 210))
@@ -73,7 +73,7 @@ def test_first_bytes_tell_where_names_do_not(tmp_path: Path) -> None:
     PARQUET.write(tmp_path / "part-00000", range(50))
     assert numbers_in([tmp_path / "part-00000"], PARQUET) == list(range(50))
     JSONL.write(tmp_path / "lines", range(50))
-    with pytest.raises(ConfigError, match=r"what kind of data is lines in .*pass format=, one of arrow, csv"):
+    with pytest.raises(ConfigError, match=r"cannot tell the format of lines in .*pass format=, one of arrow, csv"):
         numbers_in([tmp_path / "lines"])
     assert numbers_in([tmp_path / "lines"], format="jsonl") == list(range(50))
 
@@ -89,9 +89,9 @@ def test_a_list_keeps_its_order(tmp_path: Path) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     JSONL.write_files(tmp_path / "data", 1)
-    with pytest.raises(ObjectNotFoundError, match=r"no file fits .*/data/\*\.csv: `\*` stays within a folder"):
+    with pytest.raises(ObjectNotFoundError, match=r"no file matches .*/data/\*\.csv: `\*` stays within a folder"):
         numbers_in(f"{tmp_path}/data/*.csv")
-    with pytest.raises(ObjectNotFoundError, match=r"neither a file nor a folder .*missing\.jsonl"):
+    with pytest.raises(ObjectNotFoundError, match=r"no file or folder .*missing\.jsonl"):
         numbers_in([tmp_path / "data" / "missing.jsonl", tmp_path / "data" / "part-0.jsonl"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ObjectNotFoundError, match="empty"):
@@ -100,7 +100,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_web_servers_have_no_lists(nginx: WebServer) -> None:
     folder = JSONL.write_files(nginx.files / "no-lists", 2)
-    with pytest.raises(RequestRefusedError, match=r"cannot be listed, .* give a list of the files"):
+    with pytest.raises(RequestRefusedError, match=r"cannot be listed, .* pass a list of files"):
         numbers_in(f"{nginx.url}/no-lists/*.jsonl")
     with pytest.raises(ObjectNotFoundError, match=r"index\.json"):
         numbers_in(f"{nginx.url}/no-lists")
@@ -111,8 +111,8 @@ def test_web_servers_have_no_lists(nginx: WebServer) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"format": "paquet"}, "unknown format 'paquet': known are arrow, csv, jsonl, mds"),
-        ({"types": {"id": "int"}}, "types= says nothing of jsonl files"),
+        ({"format": "paquet"}, "unknown format 'paquet': use one of arrow, csv, jsonl, mds"),
+        ({"types": {"id": "int"}}, "types= does not apply to jsonl files"),
         ({"subset": "en"}, "subset= is for whole repositories"),
     ],
 )
@@ -125,7 +125,7 @@ def test_settings_that_mean_nothing(tmp_path: Path, options: dict[str, Any], mat
 def test_lists_where_one_place_belongs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="local= is the folder for copies"):
         Stream(remote=tmp_path, local=[tmp_path / "a"])
-    with pytest.raises(ConfigError, match="split= is a folder below remote"):
+    with pytest.raises(ConfigError, match="split= names a folder below remote"):
         StreamingDataset(remote=[tmp_path / "a.jsonl"], split="train")
 
 

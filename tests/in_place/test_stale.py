@@ -47,7 +47,7 @@ def test_a_file_that_changes_while_a_job_reads_is_noticed(nginx: WebServer, name
         assert kind.numbers([dataset[0]]) == [0]
         kind.write(folder / f"part-1{kind.suffix}", range(150, 200))
         touch_later(folder / f"part-1{kind.suffix}")
-        with pytest.raises(ObjectChangedError, match=r"part-1.* was changed (after|or)"):
+        with pytest.raises(ObjectChangedError, match=r"part-1.* (changed after|was changed or)"):
             dataset[60]
     with StreamingDataset(remote=urls) as dataset:
         assert kind.numbers([dataset[0], dataset[60]]) == [0, 160]
@@ -59,7 +59,7 @@ def test_a_file_of_this_machine_that_changes_is_noticed(tmp_path: Path, kind: Ki
     with StreamingDataset(remote=folder) as dataset:
         kind.write(folder / f"part-1{kind.suffix}", range(150, 200))
         touch_later(folder / f"part-1{kind.suffix}")
-        with pytest.raises(ObjectChangedError, match=r"part-1.* was changed (after|or)"):
+        with pytest.raises(ObjectChangedError, match=r"part-1.* (changed after|was changed or)"):
             dataset[60]
     with StreamingDataset(remote=folder) as dataset:
         assert kind.numbers([dataset[60]]) == [160]
@@ -134,5 +134,5 @@ def test_a_state_belongs_to_names_sizes_and_rows(tmp_path: Path) -> None:
     (folder / "part-3.jsonl").rename(folder / "part-4.jsonl")
     with StreamingDataset(remote=folder, **options) as dataset:
         dataset.load_state_dict(state)
-        with pytest.raises(ResumeError, match="other shards than when the state was made"):
+        with pytest.raises(ResumeError, match="have changed since the state was saved"):
             next(iter(dataset))

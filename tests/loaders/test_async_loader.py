@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -292,7 +294,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
     state = AsyncDataLoader(numbers(10), seed=1, shuffle_buffer_size=5).state_dict()
     with pytest.raises(ResumeError, match=r"other settings: buffer_rows=5, here None; seed=1, here 2"):
         AsyncDataLoader(numbers(10), seed=2).load_state_dict(state)
-    with pytest.raises(ResumeError, match="no state of such a loader"):
+    with pytest.raises(ResumeError, match="not a state of an AsyncDataLoader"):
         AsyncDataLoader(numbers(10)).load_state_dict({"epoch": 3})
     named = [MemoryShardedSource([{"x": 1}], fingerprint=word) for word in ("a", "b")]
     with pytest.raises(ResumeError, match="another source"):
@@ -392,6 +394,34 @@ def test_a_stall_is_a_stall_and_not_the_end() -> None:
     assert xs(AsyncDataLoader(Stalls(), 4)) == list(range(16))
 
 
+INTERRUPTED = """
+import os, signal, threading, time
+from penstock import AsyncDataLoader, ShardedSource
+
+class Stalls(ShardedSource):
+    shard_names = ("a",)
+
+    def read_shard(self, shard_name, row):
+        yield from ({"x": x} for x in range(40))
+        time.sleep(60)
+
+taken = 0
+threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    for batch in AsyncDataLoader(Stalls(), 8):
+        taken += 1
+except KeyboardInterrupt as interrupt:
+    print(taken, interrupt)
+"""
+
+
+def test_an_interrupt_says_what_was_waited_for_and_the_process_ends() -> None:
+    # At once: nobody waits for a thread that waits for a store that is away.
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split(maxsplit=1)[1].strip() == "while waiting for the next batch", done.stderr
+    assert done.returncode == 0
+
+
 def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     source = MemoryShardedSource([{"x": x, "text": "t", "y": np.zeros(3, np.float32)} for x in range(8)])
@@ -409,7 +439,7 @@ def test_torch_tensors() -> None:
         ({"prefetch_workers": 0}, "prefetch_workers=0"),
         ({"uneven": "split"}, "uneven='split'"),
         ({"output": "tf"}, "output='tf'"),
-        ({"pin_memory": True}, "pin_memory=True is for output='torch'"),
+        ({"pin_memory": True}, "pin_memory=True only works with output='torch'"),
         ({"source": [1, 2]}, "source is a list"),
     ],
 )

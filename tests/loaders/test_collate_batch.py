@@ -38,7 +38,7 @@ def test_text_bytes_and_ragged_lists_stay_what_they_are() -> None:
 
 
 def test_a_field_that_only_some_have_is_an_error() -> None:
-    with pytest.raises(MissingColumnError, match="some samples of a batch have b and some have not"):
+    with pytest.raises(MissingColumnError, match="some samples of a batch have b and some do not"):
         collate_batch([{"a": 1}, {"a": 1, "b": 2}])
 
 

@@ -34,14 +34,14 @@ def numbers(*values: int) -> Any:
 
 def test_rows_of_several_shards_come_in_the_order_of_their_places() -> None:
     one, other = lines_of("a", [{"id": 0}, {"id": 1}]), lines_of("b", [{"id": 2}, {"id": 3}])
-    samples = SampleCollector(4)
-    samples.add(one, numbers(1, 0), numbers(3, 1))
-    samples.add(other, numbers(0, 1), numbers(0, 2))
+    samples = SampleCollector(numbers(1, 0, 0, 1), numbers(3, 1, 0, 2))
+    samples.add(one, 0, 2)
+    samples.add(other, 2, 4)
     samples.finish()
     assert samples.samples() == [{"id": 2}, {"id": 0}, {"id": 3}, {"id": 1}]
-    columns = ColumnCollector(4)
-    columns.add(one, numbers(1, 0), numbers(3, 1))
-    columns.add(other, numbers(0, 1), numbers(0, 2))
+    columns = ColumnCollector(numbers(1, 0, 0, 1), numbers(3, 1, 0, 2))
+    columns.add(one, 0, 2)
+    columns.add(other, 2, 4)
     columns.finish()
     assert np.asarray(columns.columns()["id"]).tolist() == [2, 0, 3, 1]
     assert np.asarray(columns.columns(1, 3)["id"]).tolist() == [0, 3]
@@ -49,8 +49,8 @@ def test_rows_of_several_shards_come_in_the_order_of_their_places() -> None:
 
 def test_a_batch_has_the_columns_of_its_own_rows() -> None:
     reader = lines_of("a", [{"id": number} for number in range(200)] + [{"id": 200, "late": "x"}])
-    columns = ColumnCollector(4)
-    columns.add(reader, numbers(0, 1, 2, 200), numbers(0, 1, 2, 3))
+    columns = ColumnCollector(numbers(0, 1, 2, 200), numbers(0, 1, 2, 3))
+    columns.add(reader, 0, 4)
     columns.finish()
     assert columns.columns(0, 2).keys() == {"id"}
     assert columns.columns(2, 4)["late"] == [None, "x"]
@@ -59,12 +59,12 @@ def test_a_batch_has_the_columns_of_its_own_rows() -> None:
 @pytest.mark.parametrize("first", ["jsonl", "csv"])
 def test_shards_that_are_parsed_in_other_ways_are_joined(first: str) -> None:
     readers = [lines_of("a", [{"id": "0"}, {"id": "1"}]), open_one("csv_file", "b", "id\n2\n3\n")]
-    places = [numbers(2, 0), numbers(1, 3)]
+    rows, places = numbers(0, 1, 0, 1), numbers(2, 0, 1, 3)
     order = (0, 1) if first == "jsonl" else (1, 0)
-    samples, columns = SampleCollector(4), ColumnCollector(4)
+    samples, columns = SampleCollector(rows, places), ColumnCollector(rows, places)
     for number in order:
-        samples.add(readers[number], numbers(0, 1), places[number])
-        columns.add(readers[number], numbers(0, 1), places[number])
+        samples.add(readers[number], 2 * number, 2 * number + 2)
+        columns.add(readers[number], 2 * number, 2 * number + 2)
     samples.finish()
     columns.finish()
     assert [sample["id"] for sample in samples.samples()] == ["1", "2", "0", "3"]
@@ -73,9 +73,9 @@ def test_shards_that_are_parsed_in_other_ways_are_joined(first: str) -> None:
 
 def test_a_bad_row_is_named_also_if_its_shard_is_closed_by_then() -> None:
     good, bad = lines_of("a.jsonl", [{"id": 0}]), lines_of("b.jsonl", [{"id": 1}, "", "nonsense"])
-    collector = SampleCollector(3)
-    collector.add(good, numbers(0), numbers(1))
-    collector.add(bad, numbers(0, 1), numbers(2, 0))
+    collector = SampleCollector(numbers(0, 0, 1), numbers(1, 2, 0))
+    collector.add(good, 0, 1)
+    collector.add(bad, 1, 3)
     good.close()
     bad.close()
     with pytest.raises(CorruptShardError, match=r"b\.jsonl, line 3: the line is not JSON"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_shard_opens_at_every_row_and_not_beyond_the_end() -> None:
 
 
 def test_a_name_that_no_shard_has_is_an_error_that_names_one() -> None:
-    with pytest.raises(ConfigError, match="no shard 'memory:11': do you mean 'memory:1'"):
+    with pytest.raises(ConfigError, match="no shard 'memory:11': did you mean 'memory:1'"):
         numbers(4, 2).open_shard("memory:11")
     with pytest.raises(ConfigError, match="has no shard"):
         numbers(4, 2).get_shard_info("nope")
@@ -96,6 +97,25 @@ def test_a_failing_source_fails_again_and_does_not_end() -> None:
             next(samples)
 
 
+def test_samples_that_come_slowly_are_given_as_they_come() -> None:
+    made = 0
+
+    class Slow(ShardedSource):
+        shard_names = ("a",)
+
+        def read_shard(self, shard_name: str, row: int) -> Iterator[dict[str, Any]]:
+            nonlocal made
+            for x in range(row, 20):
+                time.sleep(0.11)
+                made += 1
+                yield {"x": x}
+
+    samples = iter(Slow())
+    for expected in range(1, 5):
+        next(samples)
+        assert made == expected
+
+
 def test_reading_gives_copies() -> None:
     source = numbers(2)
     next(iter(source))["x"] = "changed"
@@ -105,9 +125,9 @@ def test_reading_gives_copies() -> None:
 def test_a_state_of_other_shards_is_refused() -> None:
     samples = iter(numbers(10, 5))
     samples.take(5)
-    with pytest.raises(ResumeError, match="the state is of a source with other shards"):
+    with pytest.raises(ResumeError, match="the state belongs to a source with other shards"):
         iter(numbers(10, 5, name="other")).load_state_dict(samples.state_dict())
-    with pytest.raises(ResumeError, match="where a count belongs"):
+    with pytest.raises(ResumeError, match="instead of a count"):
         iter(numbers(10)).load_state_dict({"shard": "two"})
 
 

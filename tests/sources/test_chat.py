@@ -42,7 +42,7 @@ def test_other_names_and_other_forms_of_messages() -> None:
     transform = ChatTemplateTransform(CHATML)
     assert transform({"conversations": SHARED}) == {"text": "<user>hi|<assistant>hello (Eve)|"}
     assert transform({"conversation": HELLO}) == {"text": "<user>hi|<assistant>hello|"}
-    with pytest.raises(DataError, match="chat template fails"):
+    with pytest.raises(DataError, match="chat template failed"):
         ChatTemplateTransform(CHATML, convert_from_value_format=False)({"messages": SHARED})
 
 
@@ -69,7 +69,7 @@ def test_preference_data() -> None:
         "chosen": "text",
     }
     turning = ChatTemplate("{% if messages|length > 1 %}!{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}")
-    with pytest.raises(DataError, match="in another way when 'chosen' follows"):
+    with pytest.raises(DataError, match="differently when 'chosen' follows"):
         MaybeApplyChatTemplate(turning)(sample)
 
 
@@ -96,7 +96,7 @@ def test_from_and_value_become_role_and_content_and_other_keys_stay() -> None:
         {"role": "person", "content": "hi"},
         {"role": "gpt", "content": "x"},
     ]
-    with pytest.raises(DataError, match="neither role nor from and value: it has text"):
+    with pytest.raises(DataError, match="neither role and content nor from and value: it has text"):
         ConvertToChatML()({"conversations": [{"text": "?"}]})
     with pytest.raises(MissingColumnError, match="no field 'conversations'"):
         ConvertToChatML()({})
@@ -132,7 +132,7 @@ def test_a_tokenizer_that_gives_no_text_is_refused() -> None:
         def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
             return [1, 2]
 
-    with pytest.raises(DataError, match="gave a list instead of text"):
+    with pytest.raises(DataError, match="returned a list instead of text"):
         ChatTemplateTransform(Tokens())({"messages": HELLO})
 
 

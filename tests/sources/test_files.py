@@ -9,6 +9,9 @@ import json
 import lzma
 import os
 import pickle
+import threading
+import time
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +31,8 @@ from penstock import (
     TextShardedSource,
     expand_data_files,
 )
-from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, SampleIndexError
+from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, SampleIndexError, StoreError
+from penstock.sources.files.columnar_sources import read_ahead
 from penstock.storage.base import open_store, resolve_store
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.servers.azurite import AzureServer
     from tests.servers.nginx import WebServer
     from tests.servers.s3 import S3Server
 
@@ -175,7 +180,7 @@ def test_files_are_found_as_they_are_named(tmp_path: Path, monkeypatch: pytest.M
     assert list(relative.shard_names) == ["b/1.jsonl", "b/2.jsonl"]
     for other in ("b/1.jsonl", f"{root}/b/1.jsonl", f"file://{root}/b/1.jsonl", "./b/1.jsonl"):
         assert next(relative.open_shard(other))["name"] == "b/1.jsonl"
-    with pytest.raises(ConfigError, match=r"no shard 'b/9.jsonl': do you mean"):
+    with pytest.raises(ConfigError, match=r"no shard 'b/9.jsonl': did you mean"):
         relative.open_shard("b/9.jsonl")
 
 
@@ -183,7 +188,7 @@ def test_what_names_nothing_is_an_error(tmp_path: Path) -> None:
     for pattern in ("*.jsonl", "nope.jsonl", "folder"):
         with pytest.raises(ObjectNotFoundError, match=pattern.replace("*", r"\*")):
             JsonShardedSource(str(tmp_path / pattern))
-    with pytest.raises(ConfigError, match="names no file"):
+    with pytest.raises(ConfigError, match="does not name any file"):
         JsonShardedSource([])
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(ConfigError, match="are empty"):
@@ -224,6 +229,18 @@ def test_files_in_a_bucket(moto: S3Server, tmp_path: Path) -> None:
     copied = pickle.loads(pickle.dumps(source))
     assert [sample["id"] for sample in copied] == [*range(23)] * 2
     assert "test-secret" not in repr(source.__dict__)
+
+
+def test_files_in_a_container(azurite: AzureServer, tmp_path: Path) -> None:
+    azurite.make_container("sources")
+    store = open_store(resolve_store("az://sources/nested/folder", azurite.options))
+    (tmp_path / "a.jsonl").write_bytes(json_lines())
+    store.upload(tmp_path / "a.jsonl", "a.jsonl")
+    source = JsonShardedSource("az://sources/**/*.jsonl", storage_options=azurite.options)
+    assert list(source.shard_names) == ["az://sources/nested/folder/a.jsonl"]
+    assert plain(source) == plain(ROWS)
+    with pytest.raises(StoreError):
+        JsonShardedSource("az://sources/**/*.jsonl", {**azurite.options, "account_key": "d3Jvbmc="})
 
 
 def test_literal_files_of_a_web_server(nginx: WebServer) -> None:
@@ -296,8 +313,29 @@ def test_large_arrays_of_json_are_streamed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(text_sources, "content_from", slowly)
     samples = iter(JsonShardedSource(str(tmp_path / "a.json")))
     assert samples.take(10) == rows[:10]
-    assert read < len(content) / 10
+    assert read < len(content) / 10  # the first character was looked for before, in a few bytes
     assert list(chain(rows[:10], samples)) == rows
+
+
+def test_the_next_row_group_is_begun_while_one_is_read() -> None:
+    begun = [threading.Event() for _ in range(3)]
+
+    def part(number: int) -> Iterator[int]:
+        begun[number].set()
+        yield from (10 * number, 10 * number + 1)
+
+    items = read_ahead([partial(part, number) for number in range(3)])
+    assert next(items) == 0
+    assert begun[1].wait(10)
+    assert not begun[2].is_set()  # one ahead, and no more
+    assert list(items) == [1, 10, 11, 20, 21]
+    again = read_ahead([partial(part, number) for number in range(3)])
+    next(again)
+    again.close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 10
+    while any(each.name == "penstock-row-group" for each in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 # --- What is wrong ------------------------------------------------------------------------------------------
@@ -330,7 +368,7 @@ def test_lines_that_are_wrong_are_named_or_left_out(tmp_path: Path) -> None:
         ("a.jsonl.gz", lambda: gzip.compress(json_lines())[:-20], JsonShardedSource, r"a\.jsonl\.gz"),
         ("a.json", lambda: json.dumps(ROWS).encode()[:-9], JsonShardedSource, r"a\.json"),
         ("a.json", lambda: b"[1, 2]", JsonShardedSource, "item 0 is not a JSON object, but of type int"),
-        ("a.json", lambda: b"[{}] x", JsonShardedSource, "goes on after its array"),
+        ("a.json", lambda: b"[{}] x", JsonShardedSource, "continues after its array"),
         ("a.txt", lambda: b"\xff\xfe\n", TextShardedSource, r"a\.txt, line 1: the line is not UTF-8"),
     ],
 )

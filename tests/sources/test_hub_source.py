@@ -76,5 +76,5 @@ def test_sequences_are_wrapped() -> None:
     memory = MemoryShardedSource(samples)
     assert wrap_hf_dataset(memory) is memory
     for nothing in (3, "text", iter(samples)):
-        with pytest.raises(ConfigError, match="is no dataset"):
+        with pytest.raises(ConfigError, match="pass a dataset of the Hugging Face library"):
             wrap_hf_dataset(nothing)

@@ -211,7 +211,7 @@ def test_a_schedule_in_tokens() -> None:
 
 
 def test_an_empty_source_is_an_error_and_does_not_spin() -> None:
-    with pytest.raises(EmptyDatasetError, match="source 'b' of a mix has no samples"):
+    with pytest.raises(EmptyDatasetError, match="source 'b' of the mix has no samples"):
         iter(mixed({"a": 3, "b": 0})).take(10)
     assert ids(mixed({"a": 0, "b": 0}, stop_strategy="all_exhausted")) == []
 
@@ -238,13 +238,13 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], text: 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (([],), "points whose steps grow"),
-        ((points((5, 1), (5, 0)),), "points whose steps grow"),
+        (([],), "steps of a schedule must grow"),
+        ((points((5, 1), (5, 0)),), "steps of a schedule must grow"),
         (([{"step": 0, "weights": {"a": 1}}, {"step": 1, "weights": {"b": 1}}],), "the same names"),
-        (([{"step": 0, "weight": {"a": 1}}],), "has a step and weights"),
+        (([{"step": 0, "weight": {"a": 1}}],), "needs a step and weights"),
         ((points((0, 1)), "square"), "interpolation='square'"),
         ((points((0, 1)), "step", "epochs"), "unit='epochs'"),
-        ((points((0, 1)), "step", "batches"), "needs batch_size="),
+        ((points((0, 1)), "step", "batches"), "batch_size= is the number of samples"),
     ],
 )
 def test_schedules_that_make_no_sense_are_refused(arguments: tuple[Any, ...], text: str) -> None:
@@ -253,5 +253,5 @@ def test_schedules_that_make_no_sense_are_refused(arguments: tuple[Any, ...], te
 
 
 def test_sources_are_a_dict() -> None:
-    with pytest.raises(ConfigError, match="a dict of at least one source"):
+    with pytest.raises(ConfigError, match="a dict of names and sources"):
         MixedShardedSource([numbered("a", 1)])  # type: ignore[arg-type]

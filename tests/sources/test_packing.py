@@ -230,10 +230,10 @@ def test_rows_can_be_opened_by_number() -> None:
     ("samples", "kind", "text"),
     [
         ([{"text": "a"}], MissingColumnError, "no 'input_ids': it has text"),
-        ([{"input_ids": "abc"}], DataError, "no list of numbers"),
-        ([{"input_ids": [[1], [2]]}], DataError, "no list of numbers"),
+        ([{"input_ids": "abc"}], DataError, "must be a list of numbers"),
+        ([{"input_ids": [[1], [2]]}], DataError, "must be a list of numbers"),
         ([{"input_ids": [2**40]}], DataError, "do not fit in 32 bits"),
-        ([{"input_ids": [1, 2], "labels": [1]}], DataError, "2 tokens and 1 values of 'labels'"),
+        ([{"input_ids": [1, 2], "labels": [1]}], DataError, "2 tokens but 1 values of 'labels'"),
         ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], MissingColumnError, "some documents have 'labels'"),
     ],
 )
@@ -249,7 +249,7 @@ def test_documents_that_cannot_be_packed(samples: list[dict[str, Any]], kind: ty
         ({"strategy": "best"}, "strategy='best' is unknown"),
         ({"long_documents": "keep"}, "long_documents='keep' is unknown"),
         ({"num_packers": 0}, "num_packers=0 is too small"),
-        ({"max_segments": 2}, "max_segments= is for strategy='first_fit'"),
+        ({"max_segments": 2}, "max_segments= only works with strategy='first_fit'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:

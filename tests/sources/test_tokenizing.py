@@ -155,7 +155,7 @@ def test_tokenizers_are_loaded_from_files_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no tokenizer at"):
         manager.get_tokenizer(str(tmp_path / "nowhere"))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match="is no tokenizer"):
+    with pytest.raises(DataError, match="is not a tokenizer"):
         TokenizerManager().get_tokenizer(str(tmp_path))
 
 
@@ -182,7 +182,10 @@ def test_it_is_sent_to_processes() -> None:
 @pytest.mark.parametrize(
     ("sample", "text"),
     [
-        ({"title": "a"}, r"row 1 of memory:0: MissingColumnError: there is no 'text' to tokenize, only title"),
+        (
+            {"title": "a"},
+            r"row 1 of memory:0: MissingColumnError: the sample has no field 'text' to tokenize: it has title",
+        ),
         ({"text": [{"role": "user"}]}, r"row 1 of memory:0: .*'text' is a list, not text: write messages as text"),
         ({"text": None}, r"row 1 of memory:0: .*'text' is a NoneType, not text"),
     ],
@@ -199,7 +202,7 @@ def test_what_cannot_be_tokenized_names_its_row(sample: dict[str, Any], text: st
         ({"max_length": 0}, "max_length=0"),
         ({"overflow": "keep"}, "overflow='keep'"),
         ({"padding": "longest"}, "PadCollator"),
-        ({"stride": 4}, "stride= is for overflow='split'"),
+        ({"stride": 4}, "stride= only works with overflow='split'"),
         ({"stride": 9, "overflow": "split", "max_length": 8}, "stride=9 must be below max_length=8"),
     ],
 )
@@ -213,5 +216,5 @@ def test_remote_code_is_not_trusted_unless_asked_for() -> None:
 
 
 def test_what_is_no_tokenizer_is_refused() -> None:
-    with pytest.raises(TransformError, match="int is no tokenizer"):
+    with pytest.raises(TransformError, match="int is not a tokenizer"):
         list(TokenizedShardedSource(texts(1), 3, "words"))

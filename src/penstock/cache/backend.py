@@ -189,7 +189,7 @@ class LocalBackend:
         finally:
             self._scheduler.withdraw(request)
         notice = self._scheduler.take_notice(self._key, stream)
-        return replace(fetched, warnings=(notice,)) if notice else fetched
+        return replace(fetched, warnings=(*fetched.warnings, notice)) if notice else fetched
 
     def read(
         self,

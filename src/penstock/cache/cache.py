@@ -81,6 +81,7 @@ class Cache:
         self.limit_bytes = limit_bytes
         self.indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
         self.revisions: list[str | None] = [None] * len(self.streams)  # the commits that were opened
+        self.has_ranges = [True] * len(self.streams)  # whether parts of its objects can be fetched
         self._counts = counts or CacheCounts([str(number) for number in range(len(streams))])
         self._process = PerProcess(partial(_ProcessState, self.streams))
 
@@ -110,6 +111,7 @@ class Cache:
                 text = f"cannot read {where}, so penstock uses the copy that it fetched last, in {settings.directory}"
                 warnings.warn(f"{text}. The error was: {answer.away}", stacklevel=7)
             self.indexes[stream], self.revisions[stream] = (edition.name, index), answer.revision
+            self.has_ranges[stream] = answer.has_ranges
             self._process.get().opened[stream] = opened, index
             return index
         raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was being opened: try again later")
@@ -301,7 +303,7 @@ class Cache:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("streams", "limit_bytes", "indexes", "revisions", "_counts")}
+        return {name: value for name, value in self.__dict__.items() if name != "_process"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

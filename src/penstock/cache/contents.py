@@ -224,7 +224,7 @@ def _look_at(edition: Edition) -> FoundEdition:
     about = edition.about()
     return FoundEdition(
         edition=edition,
-        source=None if about is None else about.source,
+        source=None if about is None else about.place,
         opened_s=edition.opened_s(),
         is_open=edition.is_open(),
     )

@@ -22,6 +22,7 @@ _log = logging.getLogger("penstock.cache")
 _TERMINAL_AFTER_S = 2.0
 _LOG_AFTER_S = 3.0
 _LOG_EVERY_S = 5.0
+_LONGEST_REASON = 300
 
 
 class LongWait:
@@ -101,12 +102,16 @@ def describe(progress: Progress, what: str | None = None) -> str:
     name = what or progress.name
     if progress.state == "parked":
         return f"waiting for room in the cache for {name}"
+    if progress.state == "asked" and progress.reason:
+        return f"asking the store for {name} again: {progress.reason:.{_LONGEST_REASON}}"
     if progress.state == "asked":
         return f"waiting for the store: {name}"
     if progress.state == "queued":
         return f"waiting to download {name}, after {progress.position} others"
     done, total = format_bytes(progress.num_bytes), progress.total_bytes
     size = f"{done} of {format_bytes(total)}" if total else f"{done} so far"
+    if progress.reason:
+        return f"asking the store for {name} again ({size}): {progress.reason:.{_LONGEST_REASON}}"
     rate = f"{format_bytes(progress.bytes_per_s)}/s"
     if progress.state == "reading":
         return f"reading {name} ({size}), {rate}"

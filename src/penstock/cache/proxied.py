@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.client import Client, RegisteredCache
@@ -18,7 +18,7 @@ from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
 from penstock.storage.retry import RetryPolicy
-from penstock.wire.messages import CallStore, Progress
+from penstock.wire.messages import CallStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -114,7 +114,9 @@ class ProxiedStore:
             with WaitingFor(what):
                 return self._client.get().request(call)
         with wait_line(what) as show, WaitingFor(what):
-            return self._client.get().request(call, on_progress=lambda _: show(Progress(name=key, state="asked")))
+            return self._client.get().request(
+                call, on_progress=lambda told: show(replace(told, name=key, state="asked"))
+            )
 
 
 def _told(answer: StoreAnswer) -> ObjectInfo:

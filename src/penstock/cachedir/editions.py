@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.presence import FileStamp
     from penstock.storage.base import ObjectInfo
 
+SOUGHT = " files "  # stands between a store and what was looked for there
 _ABOUT = "about.json"
 _NAME = re.compile("[0-9a-f]+")  # whatever has another one is not ours to remove
 _ENTRY = struct.Struct("<QqQQ")
@@ -50,12 +51,17 @@ _PATIENCE_S = 60.0  # a table is locked by others only while they look at it, or
 class About:
     """Where an edition came from."""
 
-    source: str  # the store, without secrets
+    source: str  # the store, without secrets, and what was looked for there
     etag: str | None  # of the index
     modified_ns: int | None
     index_digest: str
     trusts_found: bool  # whether files that nobody recorded lay there beside this very index
     listing: str | None = None  # of an index that was made here, what it was made of
+
+    @property
+    def place(self) -> str:
+        """The store alone."""
+        return self.source.partition(SOUGHT)[0]
 
     def is_version(self, info: ObjectInfo) -> bool:
         """Tell whether the store still has the index of this edition."""

@@ -148,7 +148,7 @@ class Limit:
 def describe_conflicts(limits: Iterable[Limit], names: frozenset[str], limit_bytes: int | None) -> list[str]:
     """Say which limits that others gave hold for some directories, instead of the one for them, or of none."""
     return [
-        f"another dataset of this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
+        f"another dataset on this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
         " the smaller limit applies while both are open"
         for other in limits
         if (shared := sorted(other.directories & names)) and (limit_bytes is None or other.num_bytes < limit_bytes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.printable import printable
 from penstock.status_line import StatusLine
-from penstock.units import format_bytes
+from penstock.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,12 +148,12 @@ def render_list(datasets: Sequence[CachedDataset], now: float) -> str:
         lines.append(f"    {', '.join(_facts(dataset, now))}")
         lines.append(f"    in {dataset.directory}")
     total = sum(dataset.num_bytes for dataset in datasets)
-    lines.append(f"{_count(len(datasets), 'dataset')}, {format_bytes(total)}")
+    lines.append(f"{format_count(len(datasets), 'dataset')}, {format_bytes(total)}")
     return "\n".join(map(printable, lines))
 
 
 def _facts(dataset: CachedDataset, now: float) -> list[str]:
-    facts = [f"{format_bytes(dataset.num_bytes)} in {_count(dataset.num_shards, 'shard')}"]
+    facts = [f"{format_bytes(dataset.num_bytes)} in {format_count(dataset.num_shards, 'shard')}"]
     if dataset.pinned_bytes:
         facts.append(f"{format_bytes(dataset.pinned_bytes)} pinned")
     if dataset.outdated_bytes:
@@ -179,7 +179,7 @@ def ago(seconds: float) -> str:
     """Say how long ago something was, in its largest whole unit."""
     for num_seconds, unit in _SPANS:
         if seconds >= num_seconds:
-            return f"{_count(int(seconds // num_seconds), unit)} ago"
+            return f"{format_count(int(seconds // num_seconds), unit)} ago"
     return "just now"
 
 
@@ -193,7 +193,7 @@ def render_removal(removal: CacheRemoval) -> str:
 
 
 def _outcome(dataset: RemovedDataset) -> str:
-    facts = [f"removed {_count(dataset.num_removed, 'shard')}, {format_bytes(dataset.removed_bytes)}"]
+    facts = [f"removed {format_count(dataset.num_removed, 'shard')}, {format_bytes(dataset.removed_bytes)}"]
     if dataset.in_use_bytes:
         facts.append(f"kept {format_bytes(dataset.in_use_bytes)} in use")
     if dataset.pinned_bytes:
@@ -206,10 +206,6 @@ def render_warmed(warmed: WarmedCache) -> str:
     if warmed.directory is None:
         return printable(f"{warmed.source} is on this machine already: there is nothing to fetch")
     return printable(
-        f"{warmed.source}: all {_count(warmed.num_shards, 'shard')} ({format_bytes(warmed.num_bytes)}) are in"
+        f"{warmed.source}: all {format_count(warmed.num_shards, 'shard')} ({format_bytes(warmed.num_bytes)}) are in"
         f" {warmed.directory}; {format_bytes(warmed.fetched_bytes)} fetched now"
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

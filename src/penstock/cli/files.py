@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 def add_files_options(parser: Any) -> None:
     """Add the options to a command."""
-    parser.add_argument("--format", help="of files without an index: parquet, jsonl, csv …; by default, names tell")
-    parser.add_argument("--split", help="a folder below it; of a dataset of the Hub, one of its splits")
-    parser.add_argument("--subset", help="of a dataset of the Hub, one of its subsets")
+    parser.add_argument(
+        "--format", help="the format of files without an index: parquet, jsonl, csv …; by default, their names tell"
+    )
+    parser.add_argument(
+        "--split", help="a folder below it or, for a dataset on the Hugging Face Hub, one of its splits"
+    )
+    parser.add_argument("--subset", help="one of the subsets of a dataset on the Hugging Face Hub")
 
 
 def files_settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.files import add_files_options, look_at
 from penstock.printable import printable
-from penstock.units import format_bytes
+from penstock.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
-    parser = commands.add_parser("index", help="index files that are read in place: Parquet, JSON lines, tar …")
-    parser.add_argument("dataset", help="their folder or URL, with * for several; what is unchanged is not read again")
+    parser = commands.add_parser("index", help="index files that you read in place: Parquet, JSON lines, tar …")
+    parser.add_argument(
+        "dataset", help="the folder or URL of the files, or a glob; files that have not changed are not read again"
+    )
     add_files_options(parser)
-    parser.add_argument("--store", action="store_true", help="leave the index beside the files, for all who read them")
-    parser.add_argument("--out", type=Path, help="write the index to a file, to be put beside them as .penstock-index")
+    parser.add_argument(
+        "--store", action="store_true", help="save the index next to the files, for everybody who reads them"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="write the index to this file; put it next to your files as .penstock-index"
+    )
     parser.set_defaults(run=run)
 
 
@@ -29,20 +35,21 @@ def run(options: argparse.Namespace) -> int:
     """Index, and say what was found."""
     with look_at(options) as files:
         if files is None:
-            print("it has an index.json already, which is all that is needed", file=sys.stderr)
+            print("this dataset already has an index.json, so there is nothing to index", file=sys.stderr)
             return 0
         index = files.index
         stored = int(index.columns.stored_sizes.sum())
         names = {part.span.basename for shard in index.shards for part in shard.parts if part.span}
         print(
             printable(
-                f"{index.num_samples:,} samples in {len(index.shards):,} shards of {len(names):,} files,"
-                f" {format_bytes(stored)}; index: {format_bytes(files.index_path.stat().st_size)}"
+                f"{format_count(index.num_samples, 'sample')} in {format_count(len(index.shards), 'shard')} of"
+                f" {format_count(len(names), 'file')}, {format_bytes(stored)};"
+                f" index: {format_bytes(files.index_path.stat().st_size)}"
             )
         )
         if options.out is not None:
             shutil.copyfile(files.index_path, options.out)
             print(printable(f"written to {options.out}"))
         if options.store:
-            print(printable(f"left as {files.store_index()}"))
+            print(printable(f"saved as {files.store_index()}"))
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.files import add_files_options, look_at
 from penstock.printable import printable
-from penstock.units import format_bytes
+from penstock.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -67,7 +67,7 @@ def summarize(index: Index) -> dict[str, Any]:
 def render(summary: dict[str, Any]) -> str:
     """Lay a summary out for people."""
     lines = [
-        f"{summary['num_samples']:,} samples in {summary['num_shards']:,} shards"
+        f"{format_count(summary['num_samples'], 'sample')} in {format_count(summary['num_shards'], 'shard')}"
         f" ({', '.join(summary['formats']) or 'none'}; compression: {', '.join(summary['compressions']) or 'none'};"
         f" hashes: {', '.join(summary['hashes']) or 'none'})",
         f"{format_bytes(summary['stored_bytes'])} stored, {format_bytes(summary['raw_bytes'])} raw",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.files import add_files_options, look_at
 from penstock.printable import printable
-from penstock.units import format_bytes
+from penstock.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
         for problem in report.problems:
             print(printable(problem))
         print(
-            f"{report.num_shards:,} shards, {report.num_samples:,} samples, {format_bytes(report.num_bytes)},"
-            f" {report.num_digests:,} digests checked: "
-            + (f"{len(report.problems)} problems" if report.problems else "no problems")
+            f"{format_count(report.num_shards, 'shard')}, {format_count(report.num_samples, 'sample')},"
+            f" {format_bytes(report.num_bytes)}, {format_count(report.num_digests, 'digest')} checked: "
+            + (format_count(len(report.problems), "problem") if report.problems else "no problems")
         )
     return 1 if report.problems else 0

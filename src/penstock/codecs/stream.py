@@ -48,7 +48,7 @@ def decompress_stream(chunks: Iterator[bytes], codec: str, where: str) -> Iterat
     except PenstockError:
         raise
     except Exception as error:
-        raise CorruptShardError(f"{where} is not a sound {codec} file: {error}", where=where) from error
+        raise CorruptShardError(f"{where} is not a valid {codec} file: {error}", where=where) from error
 
 
 class FrameDecoder(Protocol):
@@ -106,7 +106,7 @@ class _Frames:
     def finish(self) -> None:
         if self._decoder is not None:
             raise CorruptShardError(
-                f"{self._where} ends within a compressed frame, after {self._given} bytes: fetch or write it again",
+                f"{self._where} is cut off after {self._given} bytes: fetch it or write it again",
                 where=self._where,
             )
 
@@ -114,8 +114,8 @@ class _Frames:
         self._content += num_bytes
         if self._content > max(_ALWAYS_ALLOWED_BYTES, _MOST_GROWTH * self._given):
             raise CorruptShardError(
-                f"{self._where} unpacks to more than {format_bytes(self._content)}, {_MOST_GROWTH} times its size and"
-                " more: if this is no attack, store it unpacked",
+                f"{self._where} unpacks to more than {format_bytes(self._content)}, which is more than {_MOST_GROWTH}"
+                " times its size: if you trust this file, store it uncompressed",
                 where=self._where,
             )
 

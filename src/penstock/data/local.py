@@ -164,7 +164,9 @@ class LocalDataset:
 
     def _start(self) -> None:
         shards = self._shards
-        self._open_shards = OpenShards(shards.open, shards.memory_bytes, shards.memory_limit)
+        self._open_shards = OpenShards(
+            shards.open, shards.memory_bytes, shards.memory_limit, sizes=self.index.columns.raw_sizes
+        )
         self._reader = BatchReader(shards.spans, self._open_shards)
 
 

@@ -18,7 +18,7 @@ from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
 from penstock.data.in_place.identity import DataIdentity
 from penstock.data.in_place.local_files import LocalFiles
-from penstock.data.in_place.streams import files_of
+from penstock.data.in_place.streams import fetched_share, files_of
 from penstock.data.stats import make_stats
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.files import check_path
@@ -183,8 +183,16 @@ def _open_stored(
             raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
         check_layouts(index, options)
         where = shown_url(stream.url or str(stream.folder))
-        validates = stream.validate_hash is not None
-        found.append(StreamFiles(where=where, index=index, in_place=folder, cached=number, validates=validates))
+        found.append(
+            StreamFiles(
+                where=where,
+                index=index,
+                in_place=folder,
+                cached=number,
+                validates=stream.validate_hash is not None,
+                share=fetched_share(index, options.columns),
+            )
+        )
     return ShardTable(found, cache, options)
 
 

@@ -131,8 +131,8 @@ class RunState:
 
     def compare_with_ranks(self, *, waits: bool) -> None:
         """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
-        if self._seat.rank is None and not is_worker():  # else the user says who this is, whatever others are
-            num_ranks = find_seat(num_nodes=1).world.num_ranks
+        if not is_worker():  # what it reads, its parent has opened
+            num_ranks = self._seat.world_size or find_seat(num_nodes=1).world.num_ranks
             (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------

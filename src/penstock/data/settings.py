@@ -14,7 +14,7 @@ from penstock.formats.base import ReadOptions
 from penstock.order.make_plan import RunSettings
 from penstock.order.schedule import MixSchedule
 from penstock.reading.pass_reader import PassOptions
-from penstock.units import check_whole, parse_bytes
+from penstock.units import check_bool, check_mapping, check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +54,10 @@ class DatasetSettings:
             raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
         check_whole("batch_size", given["batch_size"], 1)
         check_whole("predownload", given["predownload"], 0)
+        for name in ("shuffle", "keep_zip", "columnar", "allow_unsafe_types", "allow_mix_change"):
+            check_bool(name, given[name])
+        for name in ("storage_options", "stream_config"):
+            check_mapping(name, given[name])
         check_downloads(given["download_retry"], given["download_timeout"])
         if given["schedule"] is not None:
             given["schedule"] = MixSchedule.of(given["schedule"])

@@ -16,7 +16,7 @@ from penstock.scan.patterns import find_source, is_list
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
-from penstock.units import check_seconds, check_whole
+from penstock.units import check_bool, check_mapping, check_seconds, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,6 +102,8 @@ class Stream:
         self.repeat = self.weight.repeat
         self.choose = self.weight.choose
         check_downloads(download_retry, download_timeout)
+        check_bool("keep_zip", keep_zip)
+        check_mapping("storage_options", storage_options)
         self.download_retry = download_retry
         self.download_timeout = download_timeout
         self.validate_hash = None if validate_hash is None else check_hashes(validate_hash)[0]
@@ -124,7 +126,7 @@ class Stream:
         if not is_list(given):
             return os.fspath(given)  # type: ignore[arg-type]
         if not is_data:
-            raise ConfigError("local= is the folder for copies of what remote= names: give one folder, not a list")
+            raise ConfigError("local= is the folder for copies of the remote files: pass one folder, not a list")
         source = find_source(given, ())
         self.patterns = source.patterns
         return source.root

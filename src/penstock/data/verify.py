@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,15 @@ from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from penstock.data.in_place.look import FilesLook
     from penstock.formats.base import ShardBytes
     from penstock.index.model import FileInfo, Part, ShardInfo
+
+    # Of one part of a shard: the stored file and, if that is compressed, the raw one.
+    Forms = list[tuple[ShardBytes, FileInfo]]
 
 # How many samples are decoded at once: images take much more memory than they are stored in.
 _ROWS = 8
@@ -59,8 +63,10 @@ def verify_dataset(
         index = dataset.read_index()
         for shard in index.shards:
             try:
-                with dataset.stored_shard(shard) as folder:
-                    num_digests += _verify_shard(folder, shard, options, read_values=read_values)
+                with dataset.stored_shard(shard) as folder, _loaded(folder, shard) as forms:
+                    for data, info in chain.from_iterable(forms):
+                        num_digests += _check_all(data, info)
+                    _read(forms, shard, options, read_values=read_values)
             except MissingExtraError:
                 raise
             except (PenstockError, OSError) as error:
@@ -88,22 +94,27 @@ def verify_files(files: FilesLook, *, read_values: bool = False) -> VerifyReport
     return VerifyReport(len(files.index.shards), files.index.num_samples, num_bytes, 0, tuple(problems))
 
 
-def _verify_shard(folder: Path, shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> int:
+@contextmanager
+def _loaded(folder: Path, shard: ShardInfo) -> Iterator[list[Forms]]:
+    """Give the files of each part of a shard, and let go of them at the end."""
     forms = [_load(folder, part, shard.layout.compression) for part in shard.parts]
     try:
-        num_digests = sum(_check_all(data, info) for form in forms for data, info in form)
-        reader = get_format(shard.layout.format).open([form[-1][0] for form in forms], shard, options)
-        if read_values:
-            for begin in range(0, len(reader), _ROWS):
-                reader.read(range(begin, min(begin + _ROWS, len(reader))))
-        reader.close()
-        return num_digests
+        yield forms
     finally:
         for data, _ in chain.from_iterable(forms):
             release(data)
 
 
-def _load(folder: Path, part: Part, compression: str | None) -> list[tuple[ShardBytes, FileInfo]]:
+def _read(forms: list[Forms], shard: ShardInfo, options: ReadOptions, *, read_values: bool) -> None:
+    """Open a shard and, if asked, decode all of its values."""
+    reader = get_format(shard.layout.format).open_checked([form[-1][0] for form in forms], shard, options)
+    if read_values:
+        for begin in range(0, len(reader), _ROWS):
+            reader.read(range(begin, min(begin + _ROWS, len(reader))))
+    reader.close()
+
+
+def _load(folder: Path, part: Part, compression: str | None) -> Forms:
     """Give the stored file and, if that is compressed, the raw one, each with its description."""
     path = resolve_inside(folder, part.stored.basename)
     stored = load_file(path, part.stored, None)

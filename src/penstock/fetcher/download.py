@@ -219,7 +219,7 @@ class Download:
 
     def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
         """Read all pieces side by side; each tells the version that it is of, and they must agree."""
-        spans = place_spans(file, num_bytes, self.unpacks)
+        spans = place_spans(file, num_bytes, self.unpacks, in_one=self.origin.is_read_in_one)
         found = [] if beginning is None else self._use_beginning(beginning, spans[0].span, out)
         pieces = [
             self._submit(file.key, len(each.span), partial(self._copy, file, each, out)) for each in spans[len(found) :]
@@ -244,8 +244,7 @@ class Download:
         """Raise if an object is not the version that was indexed."""
         if file.span is not None and file.span.version not in (None, tag_of(info)):
             raise ObjectChangedError(
-                f"{self.origin.where(file.key)} was changed after it was indexed: open the dataset again to index it"
-                " anew",
+                f"{self.origin.where(file.key)} changed after it was indexed: open the dataset again",
                 key=file.key,
             )
 

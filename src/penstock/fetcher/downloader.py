@@ -250,7 +250,7 @@ class Downloader:
                 raise
             last.reopen()
             return Fetched(edition=last.name, away=str(error))
-        return Fetched(edition=edition.name, revision=origin.revision())
+        return _opened(edition, origin)
 
     def _open_fetched(self, transfer: Transfer) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
@@ -281,7 +281,7 @@ class Downloader:
             if last is None:
                 raise
             return Fetched(edition=last.name, away=str(error))
-        return Fetched(edition=edition.name, revision=origin.revision())
+        return _opened(edition, origin)
 
     def _last(self, transfer: Transfer, folder: Folder, origin: Origin) -> Edition | None:
         """Give the edition that was opened last, or one of the index that somebody else laid there."""
@@ -321,3 +321,14 @@ class Downloader:
             raise NoLongerWanted from error
         sized = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
         return item._replace(parts=(sized,)), beginning
+
+
+def _opened(edition: Edition, origin: Origin) -> Fetched:
+    """Say what was opened, and warn of a server that sends more than it is asked for."""
+    if origin.has_ranges:
+        return Fetched(edition=edition.name, revision=origin.revision())
+    text = (
+        f"{origin.where('')}: this server does not support range requests, so penstock downloads whole shards even for"
+        " a few samples: use a server that supports them, such as nginx, or an object store"
+    )
+    return Fetched(edition=edition.name, revision=origin.revision(), has_ranges=False, warnings=(text,))

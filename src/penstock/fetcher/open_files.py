@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.editions import About, Edition, editions_in
+from penstock.cachedir.editions import SOUGHT, About, Edition, editions_in
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.versions import edition_of
 from penstock.errors import DataError, EmptyDatasetError, StoreError
@@ -38,7 +38,7 @@ _log = logging.getLogger("penstock.cache")
 
 def source_of(origin: Origin, files: FilesRequest) -> str:
     """Name what an edition was made for, without secrets."""
-    return f"{origin.name} files {files.digest}"
+    return f"{origin.name}{SOUGHT}{files.digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,13 @@ class FilesOpener:
 
     def __init__(self, opener: EditionOpener) -> None:
         self._opener = opener
-        self._scanning = threading.Lock()  # one after the other: the second may find what the first has made
+        self._lock = threading.Lock()
+        self._locks: dict[Path, threading.Lock] = {}
+
+    def _scanning(self, directory: Path) -> threading.Lock:
+        """Give what one holds who scans for a directory: the next one may find what that one has made."""
+        with self._lock:
+            return self._locks.setdefault(directory, threading.Lock())
 
     def find(self, folder: Folder, origin: Origin, files: FilesRequest, transfer: Transfer) -> MadeIndex:
         """List the files and give their index, from an earlier edition if nothing has changed."""
@@ -66,14 +72,16 @@ class FilesOpener:
         else:
             objects = Lister(origin.store, origin.url).find(files.patterns, files.format)
         if not objects:
-            raise EmptyDatasetError(f"no files: {origin.where(files.patterns[0])}")
+            raise EmptyDatasetError(f"found no files: {origin.where(files.patterns[0])}")
         transfer.check_wanted()
         listing = listing_digest(objects, files.question)
         source = source_of(origin, files)
-        with self._scanning:
-            data = _same_listing(folder.directory, listing)
-            if data is None:
-                data = self._scan(folder, origin, files, transfer, objects)
+        data = _same_listing(folder.directory, listing)
+        if data is None:
+            with self._scanning(folder.directory):
+                data = _same_listing(folder.directory, listing)
+                if data is None:
+                    data = self._scan(folder, origin, files, transfer, objects)
         return MadeIndex(source, listing, data)
 
     def open(self, folder: Folder, made: MadeIndex, evict: Callable[[str], bool]) -> Edition:

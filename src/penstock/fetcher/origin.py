@@ -16,6 +16,9 @@ from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.errors import StoreError
     from penstock.storage.base import Store
     from penstock.wire.messages import CallStore
     from penstock.wire.settings import CachedStream
@@ -34,6 +37,17 @@ class Origin:
     def where(self, key: str) -> str:
         """Name an object in messages."""
         return f"{_shown_root(self.url)}/{key}"
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether parts of an object can be had without all that comes before them, as far as is known."""
+        ranges = getattr(self.store, "ranges", None)
+        return ranges is None or ranges.are_sent
+
+    @property
+    def is_read_in_one(self) -> bool:
+        """Whether an object is best read at once: its server sends no pieces, and what comes goes straight to disk."""
+        return not self.has_ranges and hasattr(self.store, "copy_piece")
 
     def revision(self) -> str | None:
         """Give the commit that is read, if the store keeps commits."""
@@ -81,7 +95,9 @@ class Origins:
 # --- For processes that have no client of their own ---------------------------------------------------------
 
 
-def call_store(call: CallStore, is_over: threading.Event) -> tuple[StoreAnswer, bytes]:
+def call_store(
+    call: CallStore, is_over: threading.Event, on_retry: Callable[[StoreError], None]
+) -> tuple[StoreAnswer, bytes]:
     """Do one thing with a store: give what it says of an object, and bytes if it is bytes that were asked for.
 
     It is not tried again once `is_over` says that whoever wanted it has left.
@@ -91,7 +107,8 @@ def call_store(call: CallStore, is_over: threading.Event) -> tuple[StoreAnswer, 
         if is_over.wait(seconds):
             raise FetcherError(f"the client that wanted to {call.action} has disconnected")
 
-    return _act(open_store(call.store, retry=RetryPolicy(**call.retry), hooks=RetryHooks(sleep=pause)), call)
+    hooks = RetryHooks(sleep=pause, on_retry=on_retry)
+    return _act(open_store(call.store, retry=RetryPolicy(**call.retry), hooks=hooks), call)
 
 
 def _act(store: Store, call: CallStore) -> tuple[StoreAnswer, bytes]:

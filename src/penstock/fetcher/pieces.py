@@ -18,6 +18,7 @@ from penstock.types import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.errors import StoreError
     from penstock.fetcher.origin import Origin
 
 _MAX_BYTES = 160 << 20
@@ -46,12 +47,14 @@ class PieceOwner:
     def __init__(self, *rank: float) -> None:
         self.rank: tuple[float, ...] = rank
         self.num_bytes_done = 0
+        self.retry_reason = ""  # why its store is asked again; empty once something comes
         self._lock = threading.Lock()
 
     def add_bytes(self, num_bytes: int) -> None:
         """Count bytes as they come."""
         with self._lock:
             self.num_bytes_done += num_bytes
+        self.retry_reason = ""
 
 
 @dataclass(eq=False)
@@ -153,6 +156,12 @@ class PiecePool:
         if piece is not None:
             piece.heard_at = time.monotonic()
 
+    def note_retry(self, error: StoreError) -> None:
+        """Hear from the store that reads a piece in this thread why it has to try again."""
+        piece = self._piece_here()
+        if piece is not None:
+            piece.owner.retry_reason = str(error).removeprefix(f"{piece.where}: ")
+
     def pause(self, seconds: float) -> None:
         """Wait before the store tries again in this thread; who gave the piece up ends the wait, and its tries."""
         piece = self._piece_here()
@@ -250,6 +259,7 @@ class PiecePool:
         else:
             if piece.num_arrived < piece.num_bytes:  # of a store that tells nothing on the way
                 self._count(piece, piece.num_bytes - piece.num_arrived)
+            piece.owner.retry_reason = ""
             piece.future.set_result(result)
 
     def _next(self) -> Piece | None:

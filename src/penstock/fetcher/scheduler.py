@@ -30,6 +30,7 @@ from penstock.wire.messages import NodeStats, Progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from penstock.errors import StoreError
     from penstock.fetcher.counts import GroupKey
     from penstock.fetcher.reads import Reading
     from penstock.types import Place
@@ -57,7 +58,7 @@ class Scheduler:
         origins = Origins(
             RetryHooks(
                 sleep=self._pool.pause,
-                on_retry=lambda _: self._counts.add("retries"),
+                on_retry=self._note_retry,
                 on_bytes=self._pool.note_bytes,
                 on_life=self._pool.note_life,
             )
@@ -204,6 +205,10 @@ class Scheduler:
 
     # --- Looking in -----------------------------------------------------------------------------------------
 
+    def _note_retry(self, error: StoreError) -> None:
+        self._counts.add("retries")
+        self._pool.note_retry(error)
+
     def progress(self, request: Request) -> Progress:
         """Say how far the request is that somebody waits for."""
         with self._lock:
@@ -221,6 +226,7 @@ class Scheduler:
                 position=self._queue.position(queued),
                 num_wanted=len(self._queue),
                 state=queued.state.name.lower(),
+                reason="" if transfer is None else transfer.retry_reason,
             )
 
     def progress_of_read(self, reading: Reading) -> Progress:
@@ -232,6 +238,7 @@ class Scheduler:
             bytes_per_s=self._counts.rate(),
             num_wanted=1,
             state="reading",
+            reason=reading.retry_reason,
         )
 
     def stats(self) -> NodeStats:

@@ -346,7 +346,7 @@ class ClientSession:
         try:
             fetched = await self._wait(number, future, lambda: self._scheduler.progress(request))
             notice = self._scheduler.take_notice(group, fetch.stream)
-            return replace(fetched, warnings=(notice,)) if notice else fetched
+            return replace(fetched, warnings=(*fetched.warnings, notice)) if notice else fetched
         except Exception:
             self._scheduler.take_notice(group, fetch.stream)  # the error says the same, and more
             raise
@@ -363,9 +363,11 @@ class ClientSession:
 
     async def _store(self, call: messages.CallStore, number: int | None) -> tuple[messages.StoreAnswer, list[Buffer]]:
         is_over = threading.Event()
-        future = self._loop.run_in_executor(self._store_threads, call_store, call, is_over)
+        reasons = [""]  # why it was tried again, the last one last
+        call_it = partial(call_store, call, is_over, on_retry=lambda error: reasons.append(str(error)))
+        future = self._loop.run_in_executor(self._store_threads, call_it)
         try:
-            answer, data = await self._wait(number, future)
+            answer, data = await self._wait(number, future, lambda: messages.Progress(reason=reasons[-1]))
         finally:
             is_over.set()
         return answer, [data] if data else []

@@ -50,7 +50,7 @@ class FetchedSpans:
                 return self._data[place + begin - span.begin : place + end - span.begin]
             place += len(span)
         raise CorruptShardError(
-            f"{self.name} is not as its index says: bytes {begin} to {end} are needed, and are no part of the shard",
+            f"{self.name} does not match its index: bytes {begin} to {end} are needed but not part of the shard",
             name=self.name,
         )
 
@@ -178,8 +178,15 @@ class PlacedSpan(NamedTuple):
     place: int
 
 
-def place_spans(file: StoredFile, num_bytes: int, unpacks: ShardUnpacking | None) -> list[PlacedSpan]:
-    """Cut what is fetched into pieces: a whole object, or the spans of it that hold the file."""
+def place_spans(
+    file: StoredFile, num_bytes: int, unpacks: ShardUnpacking | None, *, in_one: bool = False
+) -> list[PlacedSpan]:
+    """Cut what is fetched into pieces: a whole object, or the spans of it that hold the file.
+
+    With `in_one` a whole object is not cut: each piece would come with all that lies before it.
+    """
+    if file.span is None and in_one:
+        return [PlacedSpan(Span(0, num_bytes), 0)]
     if file.span is None:
         return [PlacedSpan(span, span.begin) for span in split(num_bytes)]
     begin = file.span.offset

@@ -146,6 +146,10 @@ class ShardFormat(EntryFormat, Protocol):
         """Open a shard whose parts are at hand, raw and of the declared size."""
         ...
 
+    def open_checked(self, parts: Sequence[ShardBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:
+        """Open a shard whose samples all lie where they should; for formats where `open` looks only at what is read."""
+        return self.open(parts, info, options)
+
     def builder(self, layout: ShardLayout, pool: ChunkPool) -> ShardBuilder:
         """Begin a shard that takes its memory from the pool."""
         ...

@@ -129,7 +129,7 @@ class FileFormat(ShardFormat, Protocol):
 
 
 def _read_only(form: object) -> ConfigError:
-    return ConfigError(f"{type(form).__name__} is only read: write MDS, or one of the text formats")
+    return ConfigError(f"{type(form).__name__} can only be read: write MDS or one of the text formats")
 
 
 @cache
@@ -137,7 +137,7 @@ def get_file_format(name: str) -> FileFormat:
     """Find a format of files by its name, or say which there are."""
     form = get_format(name) if name in formats else None
     if not hasattr(form, "scan"):
-        raise ConfigError(f"unknown format {name!r} of files: known are {', '.join(file_formats())}")
+        raise ConfigError(f"unknown file format {name!r}: use one of {', '.join(file_formats())}")
     return cast("FileFormat", form)
 
 

@@ -1,8 +1,11 @@
-"""Values that lie anywhere in a shard → their bytes, by as few steps of Python as their lengths allow."""
+"""Values that lie anywhere in memory → their bytes, by as few steps of Python as their lengths allow."""
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -25,11 +28,46 @@ if TYPE_CHECKING:
 _MOST_BYTES_IF_EQUAL = 1024
 _MOST_BYTES = 96
 
+# No array begins at address 0. The first page of a process is never mapped, so nothing is lost before this one.
+_ORIGIN = 1 << 12
+# What the memory of a process is mapped to, unless it asks for more: 47 bits on x86-64, 48 on ARM.
+_ADDRESSES = 1 << (47 if platform.machine() in ("x86_64", "AMD64") else 48)
+_LARGEST_ITEM = (1 << 62) // _ADDRESSES  # NumPy counts the bytes of an array as if no two items shared any
+
 
 def view_items(data: ShardBytes, kind: str, num_bytes: int) -> npt.NDArray[Any]:
     """View a shard as overlapping items, one beginning at each byte: any values of equal length are one gather away."""
     length = max(len(data) - num_bytes + 1, 0)
     return np.ndarray((length,), f"{kind}{num_bytes}", data if length else b"", 0, (1,))
+
+
+@lru_cache(maxsize=256)
+def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
+    """View all memory of this process as overlapping items, so that values of many shards are one gather away.
+
+    Items are found by their places (`place_of`). Nothing but the caller keeps anybody from asking for a place where
+    nothing is mapped, which ends the process: only ask for what was checked to lie within bytes that are held.
+    """
+    length = _ADDRESSES - _ORIGIN
+    memory = memoryview((ctypes.c_char * length).from_address(_ORIGIN))
+    return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", memory, 0, (1,))
+
+
+def copy_values(begins: Int64Array, num_bytes: int) -> npt.NDArray[Any]:
+    """Copy values of so many bytes, which begin at these places of memory (`place_of`), as void items."""
+    if num_bytes <= _LARGEST_ITEM:
+        stored: npt.NDArray[Any] = view_memory("V", num_bytes)[begins]
+        return stored
+    memory, copied = view_memory("u", 1), np.empty((len(begins), num_bytes), np.uint8)
+    for value, begin in zip(copied, begins.tolist(), strict=True):
+        value[:] = memory[begin : begin + num_bytes]
+    return copied.view(f"V{num_bytes}").reshape(-1)
+
+
+def place_of(data: ShardBytes) -> int:
+    """Say where bytes lie, as `view_memory` numbers places; true for as long as they are held."""
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return address - _ORIGIN
 
 
 class ValueGatherer:
@@ -42,32 +80,41 @@ class ValueGatherer:
     def __init__(self, data: ShardBytes, shortest: int, longest: int) -> None:
         self._data = data
         self._are_equal = shortest == longest
-        most = _MOST_BYTES_IF_EQUAL if self._are_equal else _MOST_BYTES
-        self._items = view_items(data, "S", longest) if 0 < longest <= most else None
+        self._items = view_items(data, "S", longest) if is_gathered(shortest, longest) else None
 
     def gather(self, begins: Int64Array, ends: Int64Array) -> Pieces:
         """Copy the bytes of values from where they begin to where they end."""
-        gathered = self._gather_at_once(begins, ends)
-        if gathered is not None:
-            return gathered
+        if self._items is not None:
+            try:
+                gathered = gather_strings(self._items, begins, None if self._are_equal else ends - begins)
+            except IndexError:  # the last value of the shard, and too short: the longest would not fit in its place
+                gathered = None
+            if gathered is not None:
+                return gathered
         data = self._data
         return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
-    def _gather_at_once(self, begins: Int64Array, ends: Int64Array) -> npt.NDArray[np.bytes_] | None:
-        if self._items is None:
-            return None
-        try:
-            gathered: npt.NDArray[np.bytes_] = self._items[begins]
-        except IndexError:  # the last value of the shard, and too short: the longest would not fit in its place
-            return None
-        grid = gathered.view(np.uint8).reshape(len(begins), gathered.itemsize)
-        if self._are_equal:
-            last_bytes = grid[:, -1]
-        else:
-            sizes = ends - begins
-            grid *= np.arange(gathered.itemsize, dtype=np.uint8) < sizes.astype(np.uint8)[:, None]
-            last_bytes = grid[np.arange(len(sizes)), sizes - 1] | (sizes == 0)
-        return gathered if last_bytes.all() else None
+
+def is_gathered(shortest: int, longest: int) -> bool:
+    """Tell whether values of such lengths are better copied by NumPy than one by one."""
+    return 0 < longest <= (_MOST_BYTES_IF_EQUAL if shortest == longest else _MOST_BYTES)
+
+
+def gather_strings(
+    items: npt.NDArray[Any], begins: Int64Array, sizes: Int64Array | None
+) -> npt.NDArray[np.bytes_] | None:
+    """Copy values as byte strings; `None` if some end in a zero byte, which a byte string would lose.
+
+    Without `sizes` each value is as long as an item; with them, none is longer.
+    """
+    gathered: npt.NDArray[np.bytes_] = items[begins]
+    grid = gathered.view(np.uint8).reshape(len(begins), gathered.itemsize)
+    if sizes is None:
+        last_bytes = grid[:, -1]
+    else:
+        grid *= np.arange(gathered.itemsize, dtype=np.uint8) < sizes.astype(np.uint8)[:, None]
+        last_bytes = grid[np.arange(len(sizes)), sizes - 1] | (sizes == 0)
+    return gathered if last_bytes.all() else None
 
 
 def as_list(pieces: Pieces) -> list[bytes]:
@@ -85,14 +132,14 @@ def in_order(items: list[Any], places: Sequence[Int64Array]) -> list[Any]:
 
 
 class GatheredColumn(Protocol):
-    """Takes the stored values of shard after shard, then gives the values of some rows."""
+    """Takes stored values, those of some shards after those of others, then gives the values of some rows."""
 
-    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard."""
+    def add(self, rows: Any, places: Int64Array) -> None:
+        """Take the values of rows that were found, which belong to these places, in rising order."""
         ...
 
     def finish(self, places: Sequence[Int64Array]) -> None:
-        """All are there, of each shard at these places: find out whether they can be read."""
+        """All are there, those of each `add` at these places: find out whether they can be read."""
         ...
 
     def take(self, begin: int, end: int | None) -> Values:

@@ -33,6 +33,15 @@ def read_offsets(
     data: ShardBytes, num_samples: int, *, begin: int | None, end: int, shard: str
 ) -> npt.NDArray[np.uint32]:
     """Read and check the table: the declared count, never descending, from `begin` (if given) to `end`."""
+    offsets = view_offsets(data, num_samples, begin=begin, end=end, shard=shard)
+    check_ascending(offsets, shard)
+    return offsets
+
+
+def view_offsets(
+    data: ShardBytes, num_samples: int, *, begin: int | None, end: int, shard: str
+) -> npt.NDArray[np.uint32]:
+    """Give the table as it lies in the shard; only its length, its first and its last offset are checked."""
     size = table_bytes(num_samples)
     if len(data) < size:
         raise CorruptShardError(f"{shard} is too short to hold the offsets of {num_samples} samples", shard=shard)
@@ -41,8 +50,6 @@ def read_offsets(
         raise CorruptShardError(f"{shard} holds {count} samples, but the index says {num_samples}", shard=shard)
     offsets: npt.NDArray[Any] = np.frombuffer(data, "<u4", num_samples + 1, 4)
     first, last = int(offsets[0]), int(offsets[-1])
-    if (offsets[1:] < offsets[:-1]).any():
-        raise CorruptShardError(f"{shard} has sample offsets that decrease", shard=shard)
     if (begin is not None and first < begin) or last != end:
         raise CorruptShardError(
             f"{shard} has samples from byte {first} to {last}, but they must end at {end}"
@@ -50,6 +57,12 @@ def read_offsets(
             shard=shard,
         )
     return offsets
+
+
+def check_ascending(offsets: npt.NDArray[np.uint32], shard: str) -> None:
+    """Raise if a sample would end before it begins."""
+    if (offsets[1:] < offsets[:-1]).any():
+        raise CorruptShardError(f"{shard} has sample offsets that decrease", shard=shard)
 
 
 def write_offsets(ends: Int64Array, begin: int) -> bytes:
@@ -63,6 +76,8 @@ def write_offsets(ends: Int64Array, begin: int) -> bytes:
 
 def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
     """Turn row numbers into an array, all of them within the shard."""
+    if len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < num_samples:
+        return np.array(rows, np.int64)  # samples that are read one by one need not be compared as arrays
     try:
         if isinstance(rows, range):
             numbers = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)

@@ -110,7 +110,7 @@ def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
     """Give the files of an index, checking all that later code relies on."""
     if document.get("catalog") != CATALOG or document.get("version") != VERSION:
         raise BadIndexError(
-            f"Index file at {where} is not an index of files of version {VERSION}: make it again with penstock index"
+            f"Index file at {where} is not an index of files in version {VERSION}: make it again with penstock index"
         )
     loader = _Loader(where)
     layouts = [loader.layout(value) for value in loader.list_in(document, "layouts")]
@@ -145,9 +145,9 @@ class _Loader:
         columns = self.list_in(value, "columns")
         name, compression, settings = value.get("format"), value.get("compression"), value.get("settings")
         if not isinstance(name, str) or name not in formats or not hasattr(formats.get(name), "scan"):
-            self.refuse(f"names the format {name!r}, which no file here has")
+            self.refuse(f"names the unknown format {name!r}")
         if not isinstance(compression, str | None) or not isinstance(settings, dict):
-            self.refuse("has a layout whose compression or settings make no sense")
+            self.refuse("has a layout whose compression or settings are not valid")
         return ShardLayout(
             format=name,
             columns=tuple(self._column(column) for column in columns),
@@ -164,9 +164,9 @@ class _Loader:
         shards = self.list_in(value, "shards")
         name, version = value.get("name"), value.get("version")
         if not isinstance(name, str) or not is_shard_name(name):
-            self.refuse(f"names the file {name!r}, which is no plain name below the folder")
+            self.refuse(f"names the file {name!r}, which is not a plain path inside the folder")
         if not isinstance(version, str | None):
-            self.refuse(f"has a version of {name} that is no text")
+            self.refuse(f"has a version of {name} that is not text")
         layout = layouts[self._count(value.get("layout"), len(layouts) - 1)]
         num_bytes = self._count(value.get("bytes"))
         loaded = tuple(self._shard(shard, name, None if layout.compression else num_bytes) for shard in shards)
@@ -176,10 +176,10 @@ class _Loader:
 
     def _shard(self, value: Any, name: str, num_bytes: int | None) -> FileShard:
         if not isinstance(value, list) or len(value) not in (4, 6):
-            self.refuse(f"has a shard of {name} that is not as a scan leaves it")
+            self.refuse(f"has a shard of {name} that is not valid")
         num_samples, begin, end, raw_bytes = (self._count(number) for number in value[:4])
         if not begin <= end <= (_MOST if num_bytes is None else num_bytes) or num_samples > _MOST_SAMPLES:
-            self.refuse(f"has a shard of {name} that lies outside of it")
+            self.refuse(f"has a shard of {name} that lies outside of that file")
         if len(value) == 4:
             return FileShard(num_samples, begin, end, raw_bytes)
         try:
@@ -187,11 +187,11 @@ class _Loader:
                 num_samples, begin, end, raw_bytes, bool(value[4]), base64.b64decode(value[5], validate=True)
             )
         except (TypeError, ValueError, binascii.Error):
-            self.refuse(f"has details of a shard of {name} that are no base64")
+            self.refuse(f"has details of a shard of {name} that are not base64")
 
     def _count(self, value: Any, most: int = _MOST) -> int:
         if type(value) is not int or not 0 <= value <= most:
-            self.refuse(f"has {value!r} where a number from 0 to {most} belongs")
+            self.refuse(f"has {value!r} instead of a number from 0 to {most}")
         return value
 
 

@@ -31,7 +31,7 @@ _DEFAULT_SEED = 0
 
 
 class AsyncDataLoader:
-    """Gives batches of a source, as NumPy arrays, torch tensors or JAX arrays. Iterate with `for` or `async for`.
+    """Batches of a source, as NumPy arrays, torch tensors or JAX arrays. Iterate with `for` or `async for`.
 
     Each pass is the next epoch. The order of batches depends on the source, the seed and the epoch, and not on the
     number of threads or on how fast they are. `state_dict` describes the position after the batch that you took last,
@@ -43,21 +43,21 @@ class AsyncDataLoader:
         prefetch_enabled: Read and collate ahead, in threads.
         prefetch_workers: How many threads read shards and collate batches.
         prefetch_buffer_size: How many batches are kept ready.
-        shuffle_buffer_size: Shuffle through a buffer of so many samples: shards come in random order, some at a time
+        shuffle_buffer_size: Shuffle with a buffer of this many samples: shards come in random order, some at a time
             side by side, and the buffer mixes what comes.
         drop_last: Leave out a last batch that is not full.
-        sharding_map: Shardings of JAX, for all fields or by field; makes `output="jax"`.
-        seed: The randomness of the shuffling, together with the epoch. Nobody else's randomness is used or changed.
+        sharding_map: JAX shardings, one for all fields or a dict by field; implies `output="jax"`.
+        seed: Seeds the shuffling, together with the epoch. Global random state is neither used nor changed.
         shuffle: Shuffle all samples globally. Needs a source that reads its rows in any order; a dataset has its own.
-        shuffle_buffer_bytes: Limit the buffer by bytes, too: `"1gb"`.
+        shuffle_buffer_bytes: Also limit the buffer by bytes, such as `"1gb"`.
         interleave: How many shards are read side by side when a buffer shuffles.
         rank, world_size: The place of this process among those that divide the samples; by default it is found as for
             a `StreamingDataset`, or asked of JAX.
-        uneven: What becomes of samples that cannot be divided among the ranks: `"drop"` leaves them out, `"pad"`
+        uneven: What to do with samples that cannot be divided among the ranks: `"drop"` leaves them out, `"pad"`
             repeats some. Either way all ranks get equally many batches.
         collate_fn: Makes a batch of a list of samples, instead of `collate_batch`.
         output: `"numpy"`, `"torch"` or `"jax"`.
-        pin_memory: Put torch tensors into pinned memory, for quick copies to a GPU.
+        pin_memory: Put torch tensors into pinned memory, for fast copies to a GPU.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class AsyncDataLoader:
         self._passes: IndexedPasses | StreamedPasses
         if shuffle or not isinstance(source, ShardedSource):
             if shuffle_buffer_size is not None or shuffle_buffer_bytes is not None:
-                raise ConfigError("a source that is shuffled globally needs no buffer: leave out shuffle_buffer_size=")
+                raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
             from penstock.loaders import indexed_passes  # it loads torch, if that is installed
 
             dataset = indexed_passes.as_dataset(source, seed, rank=rank, world_size=world_size, epoch_end=uneven)
@@ -163,7 +163,7 @@ class AsyncDataLoader:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the last pass has come to its end."""
+        """Whether the last pass has ended."""
         return self._is_exhausted
 
     def set_epoch(self, epoch: int) -> None:
@@ -172,15 +172,15 @@ class AsyncDataLoader:
         self._passes.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Describe the position after the batch that you took last, as plain JSON values."""
+        """Return the position after the batch that you took last, as plain JSON values."""
         return self._passes.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state with the next pass."""
+        """Continue from a state with the next pass."""
         self._passes.load_state_dict(state)
 
     def stats(self) -> LoopStats:
-        """Count the batches, and the seconds that the training loop waited for them."""
+        """Return the number of batches, and the seconds that your training loop waited for them."""
         passed_s = self._waiting_s + self._training_s
         return LoopStats(
             batches=self._num_batches,

@@ -27,10 +27,10 @@ def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
         return {}
     names = examples[0].keys()
     for sample in examples:
-        if sample.keys() != names:
+        if len(sample) != len(names) or sample.keys() != names:
             different = ", ".join(sorted(map(str, sample.keys() ^ names)))
             raise MissingColumnError(
-                f"some samples of a batch have {different} and some have not: select the fields that all have, or give"
+                f"some samples of a batch have {different} and some do not: select the fields that all have, or pass"
                 " collate_fn="
             )
     return {name: _collate([sample[name] for sample in examples]) for name in names}
@@ -40,8 +40,8 @@ class PadCollator:
     """Makes batches in which lists of numbers are padded to one length: that of the longest, or a fixed one.
 
     Args:
-        pad_values: What each field is padded with; fields that are not here are 0, `labels` -100.
-        max_length: The length, instead of that of the longest; longer ones are an error.
+        pad_values: What each field is padded with; other fields are padded with 0, and `labels` with -100.
+        max_length: A fixed length, instead of that of the longest; longer lists are an error.
         pad_to_multiple_of: Round the length up to a multiple of this.
         mask_field: A field to add with 1 for each value of the first padded field, and 0 for padding.
     """
@@ -89,7 +89,7 @@ class PadCollator:
 
 
 def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool = True) -> Iterator[list[Sample]]:
-    """Give lists of `batch_size` samples; what is left over at the end is dropped, or a shorter list."""
+    """Return lists of `batch_size` samples; what is left over at the end is dropped, or is a shorter list."""
     check_whole("batch_size", batch_size, 1)
     iterator = iter(samples)
     while batch := list(islice(iterator, batch_size)):
@@ -100,9 +100,11 @@ def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool =
 def _collate(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, np.ndarray) and first.dtype.kind in "iufbc":
-        if all(isinstance(value, np.ndarray) and value.shape == first.shape for value in values):
-            return np.stack(values)
-        return values
+        if set(map(type, values)) != {np.ndarray} or len({value.shape for value in values}) > 1:
+            return values
+        if first.ndim == 1:  # quicker than `stack`
+            return np.concatenate(values).reshape(len(values), len(first))
+        return np.stack(values)
     if isinstance(first, _NUMBERS):
         return np.array(values) if all(isinstance(value, _NUMBERS) for value in values) else values
     if isinstance(first, Mapping) and all(isinstance(value, Mapping) for value in values):

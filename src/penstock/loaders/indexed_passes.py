@@ -70,7 +70,7 @@ def as_dataset(
         return source
     if not isinstance(source, ShardedSource):
         raise ConfigError(
-            f"source is a {type(source).__name__}: give a ShardedSource or a StreamingDataset. MemoryShardedSource"
+            f"source is a {type(source).__name__}: pass a ShardedSource or a StreamingDataset. MemoryShardedSource"
             " makes a source of a list"
         )
     return StreamingDataset(

@@ -22,9 +22,9 @@ class Placement(Protocol):
 def find_placement(output: str, sharding: Any, *, pin_memory: bool) -> Placement | None:
     """Give what places batches, or None if they stay NumPy arrays. Only here are torch and JAX loaded."""
     if sharding is not None and output != "jax":
-        raise ConfigError(f"shardings are JAX's: output={output!r} has none")
+        raise ConfigError(f"sharding_map= only works with output='jax', not with output={output!r}")
     if pin_memory and output != "torch":
-        raise ConfigError("pin_memory=True is for output='torch'")
+        raise ConfigError("pin_memory=True only works with output='torch'")
     if output == "numpy":
         return None
     made: Placement = import_module(_HOMES[output]).make(sharding, pin_memory=pin_memory)

@@ -105,7 +105,9 @@ class StreamedPasses:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass."""
         if state.get("kind") != _KIND or state.get("version") != _VERSION:
-            raise ResumeError(f"this is no state of such a loader: it is of kind {state.get('kind')!r}")
+            raise ResumeError(
+                f"this is not a state of an AsyncDataLoader over a source: its kind is {state.get('kind')!r}"
+            )
         ours = self._settings.order
         theirs = state["settings"]
         different = [
@@ -114,7 +116,7 @@ class StreamedPasses:
         if different:
             raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
         if None not in (state["source"], self._source.fingerprint) and state["source"] != self._source.fingerprint:
-            raise ResumeError("the state is of another source: its fingerprint differs")
+            raise ResumeError("the state belongs to another source: its fingerprint differs")
         self._epoch, self._position, self._begins_next = state["epoch"], state["position"], False
 
     # --- Samples --------------------------------------------------------------------------------------------

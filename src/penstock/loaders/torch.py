@@ -76,7 +76,7 @@ class StreamingDataLoader(DataLoader[Any]):
         for name in ("shuffle", "sampler", "batch_sampler"):
             if options.get(name):
                 raise ConfigError(
-                    f"a StreamingDataLoader takes no {name}=: the dataset decides the order, so pass shuffle=True"
+                    f"StreamingDataLoader does not accept {name}=: the dataset decides the order, so pass shuffle=True"
                     " to the dataset"
                 )
         _agree_on_batch_size(dataset, batch_size)
@@ -168,7 +168,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def _streaming(self) -> StreamingDataset:
         if not isinstance(self.dataset, StreamingDataset):
             raise ConfigError(
-                f"this loader reads a {type(self.dataset).__name__}, and only loaders of a StreamingDataset can do this"
+                f"this loader reads a {type(self.dataset).__name__}: this only works with a StreamingDataset"
             )
         return self.dataset
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from penstock.types import Int64Array
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
+    from penstock.types import Int64Array
+
+Ids: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.uint32]"  # as narrow as they can be kept
 # A run of ids of one lane, and the place in the lane where it begins.
-Chunk: TypeAlias = tuple[int, Int64Array]
+Chunk: TypeAlias = tuple[int, Ids]
 
 
 def lane_length(num_positions: int, num_lanes: int, lane: int) -> int:

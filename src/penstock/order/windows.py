@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 from penstock.order.conveyor import CHUNK_SIZE, Lane, Layout, Pace, Slices
 from penstock.order.id_spans import IdSpans
 from penstock.order.keys import fold, sort_groups
-from penstock.order.lanes import Chunk, read_lanes
+from penstock.order.lanes import Chunk, Ids, read_lanes
 from penstock.order.lru import LRU
 from penstock.order.spread import rows_before, rows_of_part
 
@@ -35,7 +35,7 @@ class Shuffled:
     """A shuffled run of a lane, and the window that begins where it stops, if one does."""
 
     start: int
-    ids: Int64Array
+    ids: Ids
     next_window: int | None
 
     @property
@@ -131,7 +131,7 @@ class Conveyor:
         following = window + num_windows
         return Shuffled(
             start=start,
-            ids=self._name(taken, counts, rows)[sort_groups(_window_key(lane), window, sizes[:num_windows])],
+            ids=self._keep(taken, counts, rows, sort_groups(_window_key(lane), window, sizes[:num_windows])),
             next_window=following if following < lane.num_windows else None,
         )
 
@@ -150,11 +150,12 @@ class Conveyor:
         chosen = rows_of_part(sizes, parts, np.full_like(parts, low), taken.bits)
         counts, rows = rows_of_part(taken.num_rows, taken.parts, taken.part, taken.bits, chosen)
         order = sort_groups(fold(_window_key(lane), window), low, np.array([len(rows)]))
-        return Shuffled(start=begins(low), ids=self._name(taken, counts, rows)[order], next_window=None)
+        return Shuffled(start=begins(low), ids=self._keep(taken, counts, rows, order), next_window=None)
 
-    def _name(self, taken: Slices, counts: Int64Array, rows: Int64Array) -> Int64Array:
+    def _keep(self, taken: Slices, counts: Int64Array, rows: Int64Array, order: Int64Array) -> Ids:
+        """Give the ids of rows in an order, half as wide as usual where they fit: each lane keeps some of them."""
         rows += np.repeat(self._spans.starts[taken.shards] + taken.first_rows, counts)
-        return rows
+        return rows.astype(np.uint32)[order] if self.num_samples <= 1 << 32 else rows[order]
 
 
 def _window_key(lane: Lane) -> int:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from penstock.cache.progress import one_wait
 from penstock.errors import CorruptShardError
-from penstock.reading.columns import ColumnCollector, SampleCollector
+from penstock.reading.columns import ColumnCollector, ReadSamples, SampleCollector
 from penstock.reading.skip import SKIPPED, Gap
 from penstock.spent import decoding, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
     from penstock.formats.base import Rows, ShardReader
     from penstock.order.id_spans import IdSpans
+    from penstock.reading.columns import CollectedSamples
     from penstock.reading.open_shards import OpenShards
     from penstock.reading.source import RowReader
     from penstock.types import Columns, Int64Array, Sample
 
-    _Part: TypeAlias = tuple[ShardReader, Int64Array, Int64Array]  # an open shard, rows of it, and their places
+    _Part: TypeAlias = tuple[ShardReader, int, int]  # an open shard, and which of the grouped rows are its own
+    _AnyCollector: TypeAlias = SampleCollector | ColumnCollector
 
 C = TypeVar("C", SampleCollector, ColumnCollector)
 
@@ -52,57 +55,79 @@ class BatchReader:
                 return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
 
-    def read_some(self, ids: range | Int64Array, before_shards: Callable[[], None] = lambda: None) -> list[Sample]:
-        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched.
+    def read_some(self, ids: range | Int64Array) -> list[Sample]:
+        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched."""
+        collected = self.collect_some_samples(np.asarray(ids, np.int64), lambda: None)
+        with decoding:
+            return collected.samples()
+
+    def collect_some_samples(self, ids: Int64Array, before_shards: Callable[[], None]) -> CollectedSamples:
+        """Give the same, to be taken some at a time.
 
         `before_shards` is called once those bytes are here, if whole shards are waited for, too.
         """
         if self._rows is None or not len(ids):
             before_shards()
-            return self.read(ids)
-        return self._samples(len(ids), self._readers_of_some(np.asarray(ids, np.int64), before_shards))
+            return self.collect_samples(ids)
+        grouped = group_by_shard(ids, self._spans)
+        collector = SampleCollector(grouped.rows, grouped.places)
+        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards))
 
     def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
         if self._rows is None or not len(ids):
             before_shards()
             return self.collect(ids)
-        return self._fill(ColumnCollector(len(ids)), self._readers_of_some(ids, before_shards))
+        grouped = group_by_shard(ids, self._spans)
+        collector = ColumnCollector(grouped.rows, grouped.places)
+        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards))
 
-    def _readers_of_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> Iterator[_Part]:
-        """Give readers, the rows to read of each and their places: what is far away first, all of it at once."""
-        groups = list(group_by_shard(ids, self._spans))
-        few, cost_bytes = self._rows, _cost_of_asking([rows for _, rows, _ in groups])
+    def _readers_of_some(
+        self, grouped: GroupedRows, collector: _AnyCollector, before_shards: Callable[[], None]
+    ) -> Iterator[_Part]:
+        """Give readers, and which rows to read of each: what is far away first, all of it at once."""
+        groups = list(grouped)
+        few, cost_bytes = self._rows, _cost_of_asking([grouped.rows[begin:end] for _, begin, end in groups])
         far = [
-            (shard, rows, places)
-            for shard, rows, places in groups
-            if few is not None and shard not in self._shards and few.is_worth_it(shard, len(rows), cost_bytes)
+            (shard, begin, end)
+            for shard, begin, end in groups
+            if few is not None and shard not in self._shards and few.is_worth_it(shard, end - begin, cost_bytes)
         ]
         if few is not None and far:
             with self._shards.waiting(), waiting:
-                readers = few.open([(shard, rows) for shard, rows, _ in far])
-            for reader, (_, rows, places) in zip(readers, far, strict=True):
-                yield reader, np.arange(len(rows)), places
+                readers = few.open([(shard, grouped.rows[begin:end].copy()) for shard, begin, end in far])
+            for reader, (_, begin, end) in zip(readers, far, strict=True):
+                grouped.rows[begin:end] = np.arange(end - begin)  # such a reader has these rows and no others
+                yield reader, begin, end
         fetched = {shard for shard, _, _ in far}
         left = [group for group in groups if group[0] not in fetched]
         if left:
             before_shards()
-        for shard, rows, places in left:
-            yield self._shards.get(shard), rows, places
+        yield from self._readers(left, collector)
 
     def read(self, ids: range | Int64Array) -> list[Sample]:
         """Give many samples."""
+        collected = self.collect_samples(ids)
+        with decoding:
+            return collected.samples()
+
+    def collect_samples(self, ids: range | Int64Array) -> CollectedSamples:
+        """Give many samples, to be taken some at a time; those of one shard are decoded already."""
         alone = within_one_shard(ids, self._spans)
         with self._shards:
             if alone is not None:
                 shard, rows = alone
-                return self._shards.get(shard).read(rows)
-        return self._samples(len(ids), self._readers(np.asarray(ids, np.int64)))
+                return ReadSamples(self._shards.get(shard, len(rows)).read(rows))
+        grouped = group_by_shard(np.asarray(ids, np.int64), self._spans)
+        collector = SampleCollector(grouped.rows, grouped.places)
+        return self._fill(collector, self._readers(grouped, collector))
 
     def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
         """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
         samples: list[Sample | Gap] = [Gap(CorruptShardError("not read"))] * len(ids)
-        for shard, rows, places in group_by_shard(ids, self._spans):
+        grouped = group_by_shard(ids, self._spans)
+        for shard, begin, end in grouped:
+            rows, places = grouped.rows[begin:end], grouped.places[begin:end]
             with self._shards:
                 for place, sample in zip(places.tolist(), self._read_rows_around(shard, rows), strict=True):
                     samples[place] = sample
@@ -110,7 +135,7 @@ class BatchReader:
 
     def _read_rows_around(self, shard: int, rows: Int64Array) -> Sequence[Sample | Gap]:
         try:
-            reader = self._shards.get(shard)
+            reader = self._shards.get(shard, len(rows))
         except SKIPPED as error:
             return [Gap(error)] * len(rows)
         try:
@@ -124,26 +149,27 @@ class BatchReader:
         with self._shards:
             if alone is not None:
                 shard, rows = alone
-                return self._shards.get(shard).read_columns(rows)
+                return self._shards.get(shard, len(rows)).read_columns(rows)
         return self.collect(np.asarray(ids, np.int64)).columns()
 
     def collect(self, ids: Int64Array) -> ColumnCollector:
         """Give many samples by column, to be cut into batches."""
-        return self._fill(ColumnCollector(len(ids)), self._readers(ids))
+        grouped = group_by_shard(ids, self._spans)
+        collector = ColumnCollector(grouped.rows, grouped.places)
+        return self._fill(collector, self._readers(grouped, collector))
 
-    def _readers(self, ids: Int64Array) -> Iterator[_Part]:
-        for shard, rows, places in group_by_shard(ids, self._spans):
-            yield self._shards.get(shard), rows, places
-
-    def _samples(self, num_rows: int, parts: Iterator[_Part]) -> list[Sample]:
-        collector = self._fill(SampleCollector(num_rows), parts)
-        with decoding:
-            return collector.samples()
+    def _readers(self, groups: Iterable[tuple[int, int, int]], collector: _AnyCollector) -> Iterator[_Part]:
+        is_fetched = self._rows is not None
+        for shard, begin, end in groups:
+            if is_fetched and shard not in self._shards:
+                collector.gather()  # what may be closed and removed while we wait should not be mapped any more
+            yield self._shards.get(shard, end - begin), begin, end
 
     def _fill(self, collector: C, parts: Iterator[_Part]) -> C:
         with self._shards, one_wait():
-            for reader, rows, places in parts:
-                collector.add(reader, rows, places)
+            for reader, begin, end in parts:
+                collector.add(reader, begin, end)
+            collector.gather()
             with decoding:
                 collector.finish()
         return collector
@@ -181,24 +207,39 @@ def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows
     return shard, range(ids.start - start, ids.stop - start, ids.step) if isinstance(ids, range) else ids - start
 
 
-def group_by_shard(ids: Int64Array, spans: IdSpans) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-    """Give for each shard that holds some of the ids: its number, the rows, and their places among the ids.
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows sorted by shard, in rising order: memory is read faster forwards."""
 
-    Rows come in rising order: memory is read faster forwards.
-    """
+    shards: list[int]
+    ends: list[int]  # where the rows of each shard end
+    rows: Int64Array
+    places: Int64Array  # of each row among the ids that were asked for
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Give for each shard its number, and where its rows begin and end."""
+        return zip(self.shards, [0, *self.ends], self.ends, strict=False)
+
+
+def group_by_shard(ids: Int64Array, spans: IdSpans) -> GroupedRows:
+    """Sort ids by the shards that hold them."""
+    places = np.argsort(ids)
+    sorted_ids = ids[places]
     if not len(ids):
-        return
-    order = np.argsort(ids)
-    sorted_ids = ids[order]
+        return GroupedRows([], [], sorted_ids, places)
     # Of all shards, only the few between the smallest and the largest id are searched for where they begin.
     first, last = spans.shard_of(int(sorted_ids[0])), spans.shard_of(int(sorted_ids[-1]))
+    if first == last:
+        return GroupedRows([first], [len(ids)], sorted_ids - int(spans.starts[first]), places)
     if last - first < len(ids):
         shards = np.arange(first, last + 1)
-        cuts = np.searchsorted(sorted_ids, spans.starts[first : last + 2]).tolist()
+        cuts = np.searchsorted(sorted_ids, spans.starts[first : last + 2])
     else:
         located = spans.locate(sorted_ids)[0]
         shards = located[np.flatnonzero(np.diff(located, prepend=-1))]
-        cuts = [*np.searchsorted(sorted_ids, spans.starts[shards]).tolist(), len(ids)]
-    for shard, begin, end in zip(shards.tolist(), cuts, cuts[1:], strict=False):
-        if begin < end:
-            yield shard, sorted_ids[begin:end] - spans.starts[shard], order[begin:end]
+        cuts = np.append(np.searchsorted(sorted_ids, spans.starts[shards]), len(ids))
+    counts = np.diff(cuts)
+    has_any = counts > 0
+    shards, ends = shards[has_any], cuts[1:][has_any]
+    rows = sorted_ids - np.repeat(spans.starts[shards], counts[has_any])
+    return GroupedRows(shards.tolist(), ends.tolist(), rows, places)

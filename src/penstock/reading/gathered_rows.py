@@ -39,14 +39,15 @@ class RowGathering:
         self._groups: list[StoredRows] = []
         self._places: list[Int64Array] = []
         self._parsed: Any = None
+        self._samples: list[Sample] | None = None
 
     def takes(self, reader: ShardReader) -> bool:
         """Tell whether the rows of a shard are parsed like those before."""
         return gathers_rows(reader) and reader.parser == self._parser
 
-    def add(self, reader: GathersRows, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard."""
-        stored = reader.gather_rows(rows)
+    def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard that `takes` accepts."""
+        stored = reader.gather_rows(rows) if gathers_rows(reader) else None
         if stored is not None:
             self._groups.append(stored)
             self._places.append(places)
@@ -56,11 +57,16 @@ class RowGathering:
         self._parsed = parse_rows(self._parser, self._groups, in_order(self._lines(), self._places))
         self._groups, self._places = [], []
 
-    def samples(self) -> list[Sample]:
-        """Give all samples, once all are there."""
-        return self._parser.samples(self._parsed)
+    def gather(self) -> None:
+        """Rows are copied when they are added."""
 
-    def columns(self, begin: int, end: int | None) -> Columns:
+    def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
+        """Give the samples of all rows from one to another, once all are there."""
+        if self._samples is None:
+            self._samples = self._parser.samples(self._parsed)
+        return self._samples[begin:end]
+
+    def columns(self, begin: int = 0, end: int | None = None) -> Columns:
         """Give the columns of all rows from one to another, once all are there."""
         return self._parser.columns(self._parsed, begin, end)
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.processes import abandon_in_children
+from penstock.reading.mapped_pages import MappedPages, pages_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 # take no more than half of the descriptors that it may have.
 _MOST_OPEN = 1024
 _DESCRIPTORS_PER_SHARD = 2
-# Up to so many, or of small ones up to so many bytes, pages of shards that are read again and again stay where they
-# are; of large samples more: to map their pages again for each of them would take longer than to copy it.
-_FEW_OPEN = 32
-_FEW_MAPPED_BYTES = 512 << 20
-_LARGE_SAMPLE_BYTES = 2048
-_MOST_MAPPED_BYTES = 2 << 30
 
 _all_open: weakref.WeakSet[OpenShards] = weakref.WeakSet()
 
@@ -36,27 +31,35 @@ _all_open: weakref.WeakSet[OpenShards] = weakref.WeakSet()
 class OpenShards:
     """The shards used last. Those that were unpacked into memory count their bytes against a limit.
 
+    With `sizes`, the bytes of each shard, no more of them stays mapped than a budget allows.
+
     What is being read stays open: `with open_shards:` around each use keeps others in the process from closing it. Of
     all that is open a thread needs only the last one that it got, and none while it waits for the next or for bytes
     that go elsewhere (`waiting`): then others may close them.
     """
 
     def __init__(
-        self, open_shard: Callable[[int], OpenShard], memory_bytes: Int64Array | None = None, max_bytes: int = 0
+        self,
+        open_shard: Callable[[int], OpenShard],
+        memory_bytes: Int64Array | None = None,
+        max_bytes: int = 0,
+        sizes: Int64Array | None = None,
     ) -> None:
         self._open = open_shard
+        self._sizes = sizes
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self.max_open: int | None = None  # besides what the process as a whole may have open
         self._max_kept: int | None = None  # besides, what others who share the cache leave to this one
         self._keeps_none = False  # between uses, for as long as somebody waits for room in the cache
-        self.max_mapped = _FEW_OPEN  # with more of them open, pages that were read are let go of
+        self.max_mapped_bytes = pages_budget()  # of all that this process has open
         self.abandon()
 
     def abandon(self) -> None:
         """Begin with nothing open, as in a forked child: what its parent has open, and maybe in use, is not its own."""
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._used_bytes = 0
+        self._pages = MappedPages(self._sizes)
         self._last: ShardReader | None = None
         self._in_use = threading.Lock()
         self._closing = threading.RLock()  # a signal handler may come back to it
@@ -75,6 +78,9 @@ class OpenShards:
         self._in_use.acquire()
 
     def __exit__(self, *error: object) -> None:
+        self._pages.num_uses += 1
+        if self._pages.has_grown:
+            self._rest_some()
         self._in_use.release()
         self._settle()
 
@@ -98,10 +104,9 @@ class OpenShards:
         self._max_kept, self._keeps_none = max_open, keeps_none
         self._settle()
 
-    def get(self, shard: int) -> ShardReader:
-        """Give an open shard; it stays open at least until the next call."""
-        if self._last is not None and len(self._readers) > self.max_mapped:
-            self._last.rest()  # with many open, all that was ever read of them would be a lot
+    def get(self, shard: int, num_rows: int = 1) -> ShardReader:
+        """Give an open shard, to read so many rows of it; it stays open at least until the next call."""
+        self._pages.note(shard, num_rows)
         found = self._readers.get(shard)
         if found is not None:
             self._readers.move_to_end(shard)
@@ -114,6 +119,13 @@ class OpenShards:
         self._used_bytes += self._size(shard)
         self._last = opened.reader
         return opened.reader
+
+    def _rest_some(self) -> None:
+        """Let go of the pages of some shards, if this process has too many; the shards stay open."""
+        elsewhere = sum(other._pages.num_bytes for other in list(_all_open) if other is not self)
+        for shard in self._pages.to_rest(self.max_mapped_bytes - elsewhere):
+            if shard in self._readers:
+                self._readers[shard].reader.rest()
 
     def close(self) -> None:
         """Close all: now, or if another thread is reading, which may wait for a slow network, when it is done."""
@@ -166,18 +178,13 @@ class OpenShards:
 
     def _close_oldest(self) -> None:
         shard, opened = self._readers.popitem(last=False)
+        self._pages.forget(shard)
         if opened.reader is self._last:
             self._last = None
         self._used_bytes -= self._size(shard)
         opened.reader.close()
         if opened.lease is not None:
             opened.lease.close()
-
-
-def max_mapped(*, sample_bytes: float, shard_bytes: float) -> int:
-    """Say how many open shards may keep in memory the pages that were read of them."""
-    most_bytes = _FEW_MAPPED_BYTES if sample_bytes < _LARGE_SAMPLE_BYTES else _MOST_MAPPED_BYTES
-    return max(_FEW_OPEN, int(most_bytes / max(1.0, shard_bytes)))
 
 
 def _close_elsewhere(others: list[OpenShards]) -> bool:

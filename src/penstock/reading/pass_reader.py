@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.open_shards import max_mapped
+from penstock.reading.gathered import SAMPLES_AT_ONCE
+from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
     Prefetcher,
     batches_ahead,
@@ -20,12 +21,13 @@ from penstock.reading.schedule import (
 )
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps
 from penstock.reading.source import mean_sizes
+from penstock.spent import decoding
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.reading.columns import ColumnCollector
+    from penstock.reading.columns import CollectedSamples, ColumnCollector
     from penstock.reading.readers import TakenSamples, ThreadReader
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
@@ -74,12 +76,13 @@ class PassReader:
         self._taken, self._make, self._make_columns = taken, make, make_columns
         self._sample_bytes, shard_bytes = mean_sizes(source)
         world = schedule.seat.world
+        num_readers = world.ranks_per_node * world.workers_per_rank
         reader.open_shards.max_open = max_open_shards(
             limit_bytes=options.cache_limit if source.is_fetched else None,
             shard_bytes=shard_bytes,
-            num_readers=world.ranks_per_node * world.workers_per_rank,
+            num_readers=num_readers,
         )
-        reader.open_shards.max_mapped = max_mapped(sample_bytes=self._sample_bytes, shard_bytes=shard_bytes)
+        reader.open_shards.max_mapped_bytes = pages_budget(num_readers)
         self._prefetcher = self._start_prefetching()
         self._has_begun = False
         self._step = 0
@@ -102,7 +105,10 @@ class PassReader:
         """Give samples, in pieces to be laid end to end."""
         for block, skipped in self._blocks(by_column=False):
             for portion, passed in self._portions(block, skipped):
-                yield self._taken.hand_over(self._read(portion)[passed:])
+                if self._skips:
+                    yield self._taken.hand_over(self._read_around(portion)[passed:])
+                else:
+                    yield from self._read(np.concatenate(portion), passed)
 
     def columns(self) -> Iterator[Columns]:
         """Give batch after batch, by column."""
@@ -159,19 +165,39 @@ class PassReader:
 
     # --- Reading a block ------------------------------------------------------------------------------------
 
-    def _read(self, block: list[Int64Array]) -> list[Any]:
+    def _read(self, ids: Int64Array, passed: int) -> Iterator[Iterator[Any]]:
+        """Read samples all at once, but for those passed over, and hand over some at a time of what was read."""
+        reader = self._reader
+        collected: CollectedSamples | None = None
+        for begin in range(passed, len(ids), SAMPLES_AT_ONCE):
+            some = slice(begin, min(begin + SAMPLES_AT_ONCE, len(ids)))
+            with reader.counts.reading(ids if collected is None else ids[:0]):
+                if collected is None:
+                    collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+                # No list of them is kept here: they are freed when they were taken.
+                samples = self._taken.hand_over(self._made(ids[some], self._decoded(collected, some)))
+            yield samples
+
+    def _decoded(self, collected: CollectedSamples, some: slice) -> list[Any]:
+        with decoding:
+            return collected.samples(some.start, some.stop)
+
+    def _read_around(self, block: list[Int64Array]) -> list[Any]:
+        """Read a block; where samples cannot be read, others of their batches are in their places."""
         reader, ids = self._reader, np.concatenate(block)
         with reader.counts.reading(ids):
             try:
-                samples: list[Any] = self._early(reader.batches.read, reader.batches.read_some, ids)
+                collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+                samples: list[Any] = self._decoded(collected, slice(0, len(ids)))
             except SKIPPED:
-                if not self._skips:
-                    raise
-                samples = reader.batches.read_around(ids)
-            if self._make is not None:
-                with reader.counts.transforming():
-                    samples = self._make(ids.tolist(), samples)
-            return self._filled(block, samples) if self._skips else samples
+                samples = list(reader.batches.read_around(ids))
+            return self._filled(block, self._made(ids, samples))
+
+    def _made(self, ids: Int64Array, samples: list[Any]) -> list[Any]:
+        if self._make is None:
+            return samples
+        with self._reader.counts.transforming():
+            return self._make(ids.tolist(), samples)
 
     def _collect(self, block: list[Int64Array]) -> ColumnCollector:
         reader, ids = self._reader, np.concatenate(block)

@@ -48,7 +48,9 @@ class RangedRows:
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
         found = self._find(shard)
-        if found is None or get_format(found.info.layout.format).row_ranges is None:
+        if found is None or not self._cache.has_ranges[found.stream]:
+            return False
+        if get_format(found.info.layout.format).row_ranges is None:
             return False
         part = found.info.parts[0]
         if part.packed is not None or part.span is not None or cost_bytes > part.raw.num_bytes:

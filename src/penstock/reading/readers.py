@@ -54,12 +54,15 @@ class ReadCounts:
             }
             self._transforming_ns = 0
             self._row.add({"reading_ns": perf_counter_ns() - begin - sum(parts.values()), **parts})
-        self._row.add(self._by_stream(ids))
+        if len(ids):
+            self._row.add(self._by_stream(ids))
 
     def _by_stream(self, ids: Int64Array) -> dict[str, int]:
-        streams = np.searchsorted(self._first_ids, ids, side="right") - 1
+        by_stream = [len(ids)]
+        if len(self._sample_bytes) > 1:
+            by_stream = np.bincount(np.searchsorted(self._first_ids, ids, side="right") - 1).tolist()
         counts: dict[str, int] = {}
-        for stream, count in enumerate(np.bincount(streams).tolist()):
+        for stream, count in enumerate(by_stream):
             if count:
                 counts[f"{stream}.samples"] = count
                 counts[f"{stream}.bytes"] = round(count * self._sample_bytes[stream])
@@ -130,7 +133,7 @@ class ThreadReader:
 
     def __init__(self, source: Source, counts: ReadCounts) -> None:
         self._source, self.counts = source, counts
-        self.open_shards = OpenShards(source.open)
+        self.open_shards = OpenShards(source.open, sizes=source.sizes)
         self.batches = BatchReader(source.spans, self.open_shards, source.row_reader())
         source.share_limit(self)
 

@@ -53,6 +53,7 @@ class StreamFiles:
     in_place: InPlace | None
     cached: int | None  # its number in the cache
     validates: bool = False  # whole files only: a digest says nothing of a part
+    share: float = 1.0  # about how much of its shards is fetched, where that is only some columns
 
 
 class ShardTable(Source):
@@ -142,7 +143,8 @@ class ShardTable(Source):
     @cached_property
     def sizes(self) -> Int64Array:
         """The size of each shard on disk, as it is read."""
-        return np.concatenate([files.index.columns.raw_sizes for files in self.streams])
+        sizes = [(files.index.columns.raw_sizes, files.share) for files in self.streams]
+        return np.concatenate([each if share == 1 else np.ceil(each * share).astype(np.int64) for each, share in sizes])
 
 
 def check_layouts(index: Index, options: ReadOptions) -> None:

@@ -30,7 +30,7 @@ def format_of(name: str) -> str:
     ours = _OURS.get(name, name)
     if ours not in file_formats():
         known = ", ".join(sorted([*map(shown_format, file_formats()), "mds"]))
-        raise ConfigError(f"unknown format {name!r}: known are {known}")
+        raise ConfigError(f"unknown format {name!r}: use one of {known}")
     return ours
 
 
@@ -82,8 +82,8 @@ def kinds_of(
             kind = kind_of_bytes(read_first(name))
         if kind is None:
             raise ConfigError(
-                f"what kind of data is {name} in {where}? Neither its name nor its first bytes tell: pass format=, one"
-                f" of {', '.join(map(shown_format, file_formats()))}"
+                f"cannot tell the format of {name} in {where}, neither by its name nor by its first bytes: pass"
+                f" format=, one of {', '.join(map(shown_format, file_formats()))}"
             )
         kinds.append(kind)
     _check_one_format(names, kinds, where)
@@ -97,6 +97,6 @@ def _check_one_format(names: Sequence[str], kinds: Sequence[FileKind], where: st
     if len(examples) > 1:
         listed = ", ".join(f"{name} ({shown_format(kind)})" for kind, name in sorted(examples.items()))
         raise ConfigError(
-            f"{where} holds files of several formats: {listed}. Say which to read, with format= or a glob, and make a"
-            " stream of each"
+            f"{where} holds files of several formats: {listed}. Choose one with format= or a glob, or make a"
+            " stream for each"
         )

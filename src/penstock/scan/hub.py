@@ -53,7 +53,7 @@ def choose_files(names: Sequence[str], subsets: Sequence[Subset], subset: str | 
             data = [name for name in data if name.startswith(f"{subset}/")]
             if not data:
                 raise ConfigError(
-                    f"there is no subset {subset!r}: the repository has no folder and no config of that name"
+                    f"there is no subset {subset!r}: the repository has no folder and no config with that name"
                 )
         found, what = find_splits(data), "the repository"
     return _choose_split({part: files for part, files in found.items() if files}, split, what)
@@ -88,7 +88,7 @@ def _choose_subset(subsets: Sequence[Subset], wanted: str | None) -> Subset:
 
 def _choose_split(found: Mapping[str, list[str]], wanted: str | None, what: str) -> list[str]:
     if not found:
-        raise ConfigError(f"{what} has no files of a kind that can be read in place")
+        raise ConfigError(f"{what} has no files in a format that penstock can read in place")
     if wanted is not None:
         if wanted not in found:
             raise ConfigError(f"{what} has no split {wanted!r}: it has {', '.join(sorted(found))}")
@@ -149,16 +149,16 @@ def read_subsets(readme: str | None, own_settings: str | None) -> list[Subset]:
 
 
 def _load_yaml(text: str, where: str) -> Any:
-    yaml = require("yaml", extra="hf", purpose="reading what a repository of the Hub says of its files")
+    yaml = require("yaml", extra="hf", purpose="reading the configs of a repository on the Hub")
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is no YAML: {error}") from error
+        raise ConfigError(f"{where} is not valid YAML: {error}") from error
 
 
 def _subset(config: Any) -> Subset:
     if not isinstance(config, dict) or not isinstance(config.get("config_name", "default"), str):
-        raise ConfigError("the repository's configs are not as the Hub describes them: name files by a glob instead")
+        raise ConfigError("cannot understand the configs of the repository: name the files with a glob instead")
     folder = str(config.get("data_dir") or "").strip("/")
     files = config.get("data_files")
     return Subset(
@@ -187,5 +187,5 @@ def _splits(files: Any) -> dict[str, list[str]]:
 def _globs(value: Any) -> list[str]:
     globs = [value] if isinstance(value, str) else value
     if not isinstance(globs, list) or not all(isinstance(each, str) for each in globs):
-        raise ConfigError("the repository's data_files are not as the Hub describes them: name files by a glob instead")
+        raise ConfigError("cannot understand the data_files of the repository: name the files with a glob instead")
     return globs

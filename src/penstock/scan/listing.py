@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
+from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
 from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
@@ -16,7 +17,7 @@ from penstock.storage.base import shown_url, url_scheme
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.storage.base import ObjectInfo, Store
 
@@ -57,8 +58,8 @@ class Lister:
         for name in found:
             if not is_shard_name(name):
                 raise ConfigError(
-                    f"{self._where(name)!r} cannot be read in place: names that begin with a dot, index.json and"
-                    " control characters are refused. Name other files, or rename it"
+                    f"{self._where(name)!r} cannot be read in place: penstock does not read index.json, names that"
+                    " begin with a dot, and names with control characters. Rename the file, or name other files"
                 )
         return list(found.values())
 
@@ -70,12 +71,14 @@ class Lister:
         below = self._list(f"{pattern.rstrip('/')}/" if pattern else "")
         if below:  # a folder of that very name comes before a glob
             return self._of_folder(pattern, below, wanted)
+        if not pattern:
+            raise self._no_dataset("")
         if not has_magic(pattern):
-            raise ObjectNotFoundError(f"there is neither a file nor a folder {self._where(pattern)}", key=pattern)
+            raise ObjectNotFoundError(f"there is no file or folder {self._where(pattern)}", key=pattern)
         matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
         if not matching:
             raise ObjectNotFoundError(
-                f"no file fits {self._where(pattern)}: `*` stays within a folder, `**/` goes into folders, too",
+                f"no file matches {self._where(pattern)}: `*` stays within a folder, `**/` also goes into folders",
                 key=pattern,
             )
         return matching
@@ -88,10 +91,22 @@ class Lister:
         if wanted is not None:
             told = [info for name, info in seen.items() if (kind := kinds[name]) and kind.format == wanted]
         if not told:
+            self._check_no_shards(pattern, seen)
             told = [info for name, info in seen.items() if not is_beside(name)]
         if not told:
-            raise ObjectNotFoundError(f"the folder {self._where(pattern)} holds no data", key=pattern)
+            raise self._no_dataset(pattern)
         return told
+
+    def _check_no_shards(self, pattern: str, seen: Iterable[str]) -> None:
+        """Refuse shards of a dataset that has lost its index, or has one in each of its folders."""
+        for name in seen:
+            last = name.rpartition("/")[2]
+            if last == INDEX_NAME or ".mds" in last:
+                raise ObjectNotFoundError(
+                    f"there is no {INDEX_NAME} in {self._where(pattern)}, but there is {name}: open the folder that has"
+                    f" the {INDEX_NAME} of these shards, or make one of several with `penstock merge`",
+                    key=pattern,
+                )
 
     # --- What the store says --------------------------------------------------------------------------------
 
@@ -124,8 +139,13 @@ class Lister:
 
     def _cannot_list(self, pattern: str) -> RequestRefusedError:
         return RequestRefusedError(
-            f"{self._where(pattern)} cannot be listed, so neither folders nor globs are found there: give a list of the"
-            " files"
+            f"{self._where(pattern)} cannot be listed, so folders and globs do not work there: pass a list of files"
+        )
+
+    def _no_dataset(self, pattern: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(
+            f"there is no dataset in {self._where(pattern)}: it has neither an index.json nor files with data",
+            key=pattern,
         )
 
     def _where(self, name: str) -> str:

@@ -64,10 +64,10 @@ class Scan:
     def _check_settings(self, form: FileFormat, kinds: Sequence[FileKind]) -> None:
         for name in self.settings:
             if name not in form.setting_names:
-                raise ConfigError(f"{name}= says nothing of {kinds[0].format} files: leave it out")
+                raise ConfigError(f"{name}= does not apply to {kinds[0].format} files: leave it out")
         if form.raw_version and any(kind.compression for kind in kinds):
             raise ConfigError(
-                f"{kinds[0].format} files that are compressed as a whole cannot be read in parts: decompress them"
+                f"{kinds[0].format} files cannot be read if they are compressed as a whole: decompress them"
             )
 
     def _scan_all(self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat) -> list[IndexedFile]:
@@ -85,7 +85,7 @@ class Scan:
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         self.check_wanted()
-        file = ScannedObject(self.store, info, kind.compression, self.on_bytes)
+        file = ScannedObject(self.store, info, kind.compression, self._count)
         if form.tail_bytes and kind.compression is None:
             file.fetch_tail(form.tail_bytes)
         found = form.scan(file, self.settings)
@@ -94,6 +94,10 @@ class Scan:
         )
         shards = _one_shard(found) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
         return IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+
+    def _count(self, num_bytes: int) -> None:
+        self.check_wanted()
+        self.on_bytes(num_bytes)
 
     def _first_bytes(self, name: str) -> bytes:
         num_bytes = self.store.stat(name).num_bytes
@@ -110,7 +114,7 @@ def _is_of(file: IndexedFile | None, kind: FileKind) -> bool:
 
 def _plain(info: ObjectInfo, shard: Any) -> FileShard:
     if shard.span.end > info.num_bytes:
-        raise CorruptShardError(f"{info.key} has a shard beyond its end: it is cut, or its footer is wrong")
+        raise CorruptShardError(f"{info.key} has a shard beyond its end: the file was cut off, or its footer is wrong")
     return FileShard(
         shard.num_samples, shard.span.begin, shard.span.end, shard.raw_bytes, shard.is_exact, shard.details
     )
@@ -140,7 +144,8 @@ def check_alike(files: Sequence[IndexedFile], where: str) -> None:
             if types.get(name) != other.get(name) and "null" not in (types.get(name), other.get(name)):
                 raise DataError(
                     f"the files of {where} differ: column {name!r} is {types.get(name, 'missing')} in {first.name} and"
-                    f" {other.get(name, 'missing')} in {file.name}. Write them alike, or make a stream of each kind"
+                    f" {other.get(name, 'missing')} in {file.name}. Write them with the same columns, or make a"
+                    " stream for each kind"
                 )
 
 

@@ -52,7 +52,8 @@ class ScannedObject:
         """Give a range."""
         if self.is_compressed or not 0 <= begin <= end <= self.num_bytes:
             raise CorruptShardError(
-                f"{self.name} has {self.num_bytes} bytes, and none at {begin} to {end}: it is cut, or of another format"
+                f"{self.name} has {self.num_bytes} bytes, so there are no bytes {begin} to {end}: it was cut off, or"
+                " has another format"
             )
         span, data = self._tail
         if span.begin <= begin and end <= span.end:
@@ -88,10 +89,10 @@ class ScannedObject:
         data, info = self._store.read_piece(self.name, span, None)
         if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
             raise ObjectChangedError(
-                f"{self.name} was written again while it was being indexed: wait until it is done", key=self.name
+                f"{self.name} changed while it was being indexed: try again when nobody writes to it", key=self.name
             )
         data = bytes(data)
         if len(data) != len(span):
-            raise StoreError(f"{self.name}: {len(span)} bytes were asked for, and {len(data)} came")
+            raise StoreError(f"{self.name}: asked for {len(span)} bytes, got {len(data)}")
         self._on_bytes(len(data))
         return data

@@ -94,7 +94,7 @@ def _parts(url: str) -> tuple[str, list[str]]:
             head = url.rstrip("/").removesuffix(path)
     parts = [part for part in path.split("/") if part]
     if not parts:
-        raise ConfigError(f"{shown_url(url)!r} names no file or folder")
+        raise ConfigError(f"{shown_url(url)!r} does not name a file or folder")
     return head, parts
 
 
@@ -106,14 +106,14 @@ def _join(head: str, parts: Sequence[str]) -> str:
 def _of_list(urls: Sequence[str]) -> Source:
     """Find the folder that holds everything in a list; the list keeps its order."""
     if not urls:
-        raise ConfigError("an empty list names no files: give at least one")
+        raise ConfigError("the list of files is empty: pass at least one")
     cut = [_parts(url) for url in urls]
     heads = {head for head, _ in cut}
     if len(heads) > 1:
         one, other = sorted(heads)[:2]
         raise ConfigError(
-            f"a list names files of several places, such as {shown_url(one)} and {shown_url(other)}: make a stream of"
-            " each"
+            f"the list names files in several places, such as {shown_url(one)} and {shown_url(other)}: make a stream"
+            " for each"
         )
     folders = []
     for url, (_, parts) in zip(urls, cut, strict=True):
@@ -180,7 +180,7 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(out), re.DOTALL)
     except re.error as error:
-        raise ConfigError(f"{pattern!r} is no glob: {error}") from error
+        raise ConfigError(f"{pattern!r} is not a valid glob: {error}") from error
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -57,9 +57,9 @@ class ShardCount(int):
 class ShardedSource(ABC):
     """Samples in named shards. Iterate over it, or open its shards by name, at any row.
 
-    To make your own, derive from it and define `shard_names` and `read_shard`. If you know how many rows shards have,
-    define `get_shard_info`, too. Iterators have `state_dict` and `load_state_dict`; what they are given must not be
-    changed by two iterators at once, so give a fresh dict for each sample.
+    To make your own, inherit from it and define `shard_names` and `read_shard`. If you know how many rows shards have,
+    define `get_shard_info`, too. Iterators have `state_dict` and `load_state_dict`. Yield a new dict for each sample,
+    because whoever iterates may change it.
     """
 
     @property
@@ -68,7 +68,7 @@ class ShardedSource(ABC):
         """The names of the shards, in order, each only once."""
 
     def read_shard(self, shard_name: str, row: int) -> Iterator[Sample]:
-        """Give the samples of a shard from a row on. Only derived classes call it; users call `open_shard`."""
+        """Return the samples of a shard from a row on. You define it, but call `open_shard`."""
         raise NotImplementedError(f"{type(self).__name__} does not define read_shard")
 
     @property
@@ -94,19 +94,19 @@ class ShardedSource(ABC):
         return in_chunks(self.read_shard(shard_name, row))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what is known of a shard, or None."""
+        """Return what is known of a shard, or None."""
         self.shard_number(shard_name)
         return None
 
     def shard_number(self, shard_name: str) -> int:
-        """Give the place of a shard among all; a name that no shard has is an error."""
+        """Return the place of a shard among all; an unknown name is an error."""
         try:
             return self.shard_names.index(shard_name)
         except ValueError:
             raise _no_such_shard(shard_name, self.shard_names) from None
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the number of samples that each shard gives, or None if they are not all known exactly."""
+        """Return the number of samples in each shard, or None if they are not all known exactly."""
         infos = [self.get_shard_info(name) for name in self.shard_names]
         lengths = [info.num_rows for info in infos if info is not None and info.num_rows is not None]
         return lengths if len(lengths) == len(infos) else None
@@ -117,8 +117,8 @@ class ShardedSource(ABC):
         return False
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:  # noqa: ARG002
-        """Give the samples at these rows of a shard, in this order; only of a source that `has_random_rows`."""
-        raise ConfigError(f"{type(self).__name__} reads its rows in order only")
+        """Return the samples at these rows of a shard, in this order; only of a source that `has_random_rows`."""
+        raise ConfigError(f"{type(self).__name__} can only read its rows in order")
 
     @property
     def fingerprint(self) -> str | None:
@@ -132,13 +132,13 @@ class ShardedSource(ABC):
 
         Args:
             shard_indices: The numbers of the shards, in the order in which to read them; by default all.
-            start_shard: How many of these to leave out.
+            start_shard: How many of these to skip.
             start_row: The row at which the first of them begins.
         """
         names = list(self.shard_names)
         chosen = names if shard_indices is None else [names[number] for number in shard_indices]
         if not 0 <= start_shard <= len(chosen):
-            raise SampleIndexError(f"start_shard={start_shard} does not exist: there are {len(chosen)} shards to read")
+            raise SampleIndexError(f"start_shard={start_shard} is out of range: there are {len(chosen)} shards to read")
         return ChainIterator(chosen, self.open_shard_at_row, first=start_shard, row=start_row)
 
     def __iter__(self) -> SampleIterator:
@@ -171,7 +171,7 @@ class ShardedSource(ABC):
     def map(
         self, fn: Callable[[Sample], Sample], *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
     ) -> TransformedShardedSource:
-        """Apply a function that gives a sample for each sample."""
+        """Apply a function that returns a new sample for each sample."""
         return self.transform(MapTransform(fn), num_workers=num_workers, worker_kind=worker_kind)
 
     def map_batches(
@@ -182,15 +182,15 @@ class ShardedSource(ABC):
         num_workers: int = 0,
         worker_kind: WorkerKind = "thread",
     ) -> TransformedShardedSource:
-        """Apply a function to lists of samples; it gives the samples that take their place, fewer or more."""
+        """Apply a function to lists of samples; it returns the samples that replace them, fewer or more."""
         return self.transform(MapBatchTransform(fn, batch_size), num_workers=num_workers, worker_kind=worker_kind)
 
     def flat_map(self, fn: Callable[[Sample], Any]) -> TransformedShardedSource:
-        """Apply a function that gives any number of samples for each."""
+        """Apply a function that returns any number of samples for each sample."""
         return self.transform(FlatMapTransform(fn))
 
     def filter(self, predicate: Callable[[Sample], Any]) -> TransformedShardedSource:
-        """Keep the samples for which a function says yes."""
+        """Keep the samples for which a function returns True."""
         return self.transform(FilterTransform(predicate))
 
     def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
@@ -202,7 +202,7 @@ class ShardedSource(ABC):
         return self.transform(RenameFields(mapping))
 
     def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
-        """Leave these fields out."""
+        """Remove these fields."""
         return self.transform(DropFields(fields))
 
     def apply_chat_template(
@@ -222,14 +222,14 @@ AnySourceTransform = Transform | ExpandTransform | BatchTransform | ChainedTrans
 class TransformedShardedSource(ShardedSource):
     """A source whose samples go through transforms as they are read.
 
-    The rows of its shards are those of the stored data: row 10 is what becomes of the stored row 10, be it nothing or
-    several samples. Iterators keep the exact place within what became of a row. It has a length if its transforms
+    The rows of its shards are those of the stored data: row 10 is whatever the stored row 10 becomes, be it nothing
+    or several samples. Iterators keep the exact place within what became of a row. It has a length if its transforms
     neither drop nor add samples.
 
     Args:
         source: The source.
         transform: A transform, several joined with `>>`, or a function.
-        num_workers: How many threads or processes apply it, in order, with a bounded amount of work under way.
+        num_workers: How many threads or processes apply it, in order, with a limited amount of work in progress.
         worker_kind: `"thread"` or `"process"`. Processes help with work in Python itself, and need transforms that
             can be pickled.
     """
@@ -272,7 +272,7 @@ class TransformedShardedSource(ShardedSource):
         return None if inner is None or transform is None else f"{inner}-{transform}"
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what is known of the stored shard; how many rows it has is known if transforms keep the number."""
+        """Return what is known of the stored shard; how many rows it has is known if transforms keep the number."""
         info = self._source.get_shard_info(shard_name)
         return info if info is None or self._keeps_rows else replace(info, num_rows=None)
 
@@ -284,7 +284,7 @@ class TransformedShardedSource(ShardedSource):
         )
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give what becomes of these rows of a shard, in this order."""
+        """Return what becomes of these rows of a shard, in this order."""
         made: list[Sample] = []
         for row, sample in zip(rows, self._source.read_rows(shard_name, rows), strict=True):
             try:
@@ -331,5 +331,5 @@ def _groups(transforms: ChainedTransform) -> list[list[AnyTransform]]:
 def _no_such_shard(name: str, names: Sequence[str]) -> ConfigError:
     close = get_close_matches(str(name), names, n=1)
     first = next(iter(names), None)
-    hint = f"do you mean {close[0]!r}?" if close else f"it has {len(names)} shards, the first is {first!r}"
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {len(names)} shards, and the first is {first!r}"
     return ConfigError(f"the source has no shard {name!r}: {hint}", shard=name)

@@ -51,7 +51,7 @@ class ChatTemplate:
         self._compiled: Any = None
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> str:
-        """Give the text of a conversation. Options are variables of the template, such as `add_generation_prompt`."""
+        """Return the text of a conversation. Options are variables of the template, such as `add_generation_prompt`."""
         options.pop("tokenize", None)
         if self._compiled is None:
             self._compiled = _compile(self.template)
@@ -107,13 +107,13 @@ class ChatTemplateTransform(Transform):
         return {**kept, self._output_field: text}
 
     def render(self, messages: Sequence[Message], **options: Any) -> str:
-        """Give the text of some messages."""
+        """Return the text of some messages."""
         if self._converts:
             messages = [as_role_message(message) for message in messages]
         return _render(self._tokenizer, messages, tools=self._tools, **{**self._template_kwargs, **options})
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give the template and all else, if the template can be known."""
+        """Return the template and all else, if the template can be known."""
         template = getattr(self._tokenizer, "template", None) or getattr(self._tokenizer, "chat_template", None)
         if not isinstance(template, str):
             return None
@@ -143,7 +143,7 @@ class MaybeApplyChatTemplate(ChatTemplateTransform):
             if is_conversation(sample.get(name)):
                 whole = self.render([*(prompt or ()), *sample[name]] if has_prompt else sample[name])
                 if not whole.startswith(begin):
-                    raise DataError(f"the chat template writes the prompt in another way when {name!r} follows it")
+                    raise DataError(f"the chat template writes the prompt differently when {name!r} follows it")
                 made[name] = whole[len(begin) :]
         return made
 
@@ -175,7 +175,7 @@ class ConvertToChatML(Transform):
         return {**kept, self._output_field: messages}
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields and the roles."""
+        """Return the fields and the roles."""
         return dict(vars(self))
 
 
@@ -207,7 +207,7 @@ class ConvertInputOutputToChatML(Transform):
         return {**kept, self._output_field: messages}
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields and the roles."""
+        """Return the fields and the roles."""
         return dict(vars(self))
 
 
@@ -218,7 +218,9 @@ def as_role_message(message: Mapping[str, Any], roles: Mapping[str, str] = ROLES
     try:
         speaker, content = message["from"], message["value"]
     except KeyError:
-        raise DataError(f"a message has neither role nor from and value: it has {', '.join(message)}") from None
+        raise DataError(
+            f"a message has neither role and content nor from and value: it has {', '.join(message)}"
+        ) from None
     others = {name: value for name, value in message.items() if name not in ("from", "value")}
     return {"role": roles.get(speaker, speaker), "content": content, **others}
 
@@ -239,10 +241,10 @@ def _render(tokenizer: AppliesChatTemplate, messages: Sequence[Message], **optio
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(
-            f"the chat template fails on messages of the roles {roles}: {type(error).__name__}: {error}"
+            f"the chat template failed on messages with the roles {roles}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(text, str):
-        raise DataError(f"the chat template gave a {type(text).__name__} instead of text")
+        raise DataError(f"the chat template returned a {type(text).__name__} instead of text")
     return text
 
 
@@ -255,7 +257,8 @@ def _messages(sample: Sample, field: str) -> Sequence[Mapping[str, Any]]:
 def _check(tokenizer: Any) -> AppliesChatTemplate:
     if not hasattr(tokenizer, "apply_chat_template") or inspect.isclass(tokenizer):
         raise ConfigError(
-            f"{type(tokenizer).__name__} has no apply_chat_template: give one of transformers, or a ChatTemplate"
+            f"{type(tokenizer).__name__} has no apply_chat_template: pass a tokenizer of transformers, or a"
+            " ChatTemplate"
         )
     return tokenizer  # type: ignore[no-any-return]
 

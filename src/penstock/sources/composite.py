@@ -44,7 +44,7 @@ class CompositeShardedSource(ShardedSource):
         return None if None in each else "+".join(map(str, each))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what is known of a shard."""
+        """Return what is known of a shard."""
         source, name = self._find(shard_name)
         info = source.get_shard_info(name)
         if info is None:
@@ -58,7 +58,7 @@ class CompositeShardedSource(ShardedSource):
         return all(source.has_random_rows for source in self._sources)
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give the samples at these rows of a shard."""
+        """Return the samples at these rows of a shard."""
         source, name = self._find(shard_name)
         return source.read_rows(name, rows)
 
@@ -111,7 +111,7 @@ class LimitedShardedSource(ShardedSource):
         return None if inner is None else f"{inner}-first-{self._max_rows}"
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what is known of a shard; its rows are those within the limit, if that can be known without reading."""
+        """Return what is known of a shard; its rows are those within the limit, if they are known."""
         info = self._source.get_shard_info(shard_name)
         if info is None:
             return None

@@ -30,12 +30,12 @@ class SelectFields(Transform):
             raise MissingColumnError(f"the sample has no field {missing}: it has {', '.join(sample)}") from None
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields."""
+        """Return the fields."""
         return {"fields": self._fields}
 
 
 class DropFields(Transform):
-    """Leaves these fields out, where they are there."""
+    """Removes these fields from samples that have them."""
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = frozenset(_names(fields))
@@ -45,12 +45,12 @@ class DropFields(Transform):
         return {name: value for name, value in sample.items() if name not in self._fields}
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields."""
+        """Return the fields."""
         return {"fields": sorted(self._fields)}
 
 
 class RenameFields(Transform):
-    """Renames fields, old name to new; those that are not there are left alone. Two fields of one name are an error."""
+    """Renames fields, old name to new, in samples that have them. Two fields with the same name are an error."""
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
         self._mapping = dict(mapping)
@@ -59,11 +59,13 @@ class RenameFields(Transform):
         """Give a sample with the new names."""
         renamed = {self._mapping.get(name, name): value for name, value in sample.items()}
         if len(renamed) < len(sample):
-            raise ConfigError(f"renaming {self._mapping} gives two fields one name: the sample has {', '.join(sample)}")
+            raise ConfigError(
+                f"renaming {self._mapping} gives two fields the same name: the sample has {', '.join(sample)}"
+            )
         return renamed
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the names."""
+        """Return the names."""
         return {"mapping": self._mapping}
 
 
@@ -82,7 +84,7 @@ class MapField(Transform):
 
 
 class FilterByField(Transform):
-    """Keeps samples that have a field for whose value a function says yes."""
+    """Keeps samples with a field for whose value a function returns True."""
 
     is_filter = True
 
@@ -107,18 +109,20 @@ class FilterNonEmpty(Transform):
         return None if any(_is_empty(sample.get(name)) for name in self._fields) else sample
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the fields."""
+        """Return the fields."""
         return {"fields": self._fields}
 
 
 class ExtractField(Transform):
-    """Brings a value from deep within a sample to the top: `"meta.authors[0].name"`; a default where there is none."""
+    """Copies a nested value, such as `"meta.authors[0].name"`, to a field of its own; a default if there is none."""
 
     def __init__(self, source_path: str, target_field: str, default: Any = None) -> None:
         self._path, self._target, self._default = source_path, target_field, default
         self._steps = [key if key else int(number) for key, number in _STEP.findall(source_path)]
         if not self._steps:
-            raise ConfigError(f"source_path={source_path!r} names no field: write it like 'meta.authors[0].name'")
+            raise ConfigError(
+                f"source_path={source_path!r} does not name a field: write it like 'meta.authors[0].name'"
+            )
 
     def __call__(self, sample: Sample) -> Sample:
         """Give a sample with the value."""
@@ -132,7 +136,7 @@ class ExtractField(Transform):
         return {**sample, self._target: value}
 
     def settings(self) -> Mapping[str, Any]:
-        """Give the path, the field and the default."""
+        """Return the path, the field and the default."""
         return {"path": self._path, "target": self._target, "default": self._default}
 
 
@@ -173,7 +177,7 @@ class CombineFields(Transform):
         return {**kept, self._target: joined}
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give everything but a function."""
+        """Return everything but a function."""
         if self._combiner is not None:
             return None
         return {
@@ -185,7 +189,7 @@ class CombineFields(Transform):
 
 
 class AddField(Transform):
-    """Adds a field: a value, or what a function makes of the sample."""
+    """Adds a field: a value, or what a function returns for the sample."""
 
     def __init__(self, field: str, value_or_callable: Any) -> None:
         self._field, self._value = field, value_or_callable
@@ -195,13 +199,13 @@ class AddField(Transform):
         return {**sample, self._field: self._value(sample) if callable(self._value) else self._value}
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give the field and its value, if it is no function."""
+        """Return the field and its value, if it is no function."""
         return None if callable(self._value) else {"field": self._field, "value": self._value}
 
 
 def _names(fields: Sequence[str]) -> list[str]:
     if isinstance(fields, str):
-        raise ConfigError(f"fields={fields!r} is one name: give a list of names")
+        raise ConfigError(f"fields={fields!r} is a string: pass a list of names")
     return list(fields)
 
 

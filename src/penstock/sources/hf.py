@@ -56,11 +56,11 @@ class HFDatasetShardedSource(ShardedSource):
         return not self.is_streaming
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        """Give the number of rows, if it is known."""
+        """Return the number of rows, if it is known."""
         return ShardInfo(self.shard_number(shard_name), shard_name, self.estimated_length)
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         self.shard_number(shard_name)
         if self._has_columns:
             return _as_samples(self._dataset[list(rows)], len(rows))
@@ -94,13 +94,13 @@ class HFDatasetShardedSource(ShardedSource):
 
 
 def wrap_hf_dataset(dataset: Any, name: str | None = None) -> ShardedSource:
-    """Make a source of a dataset of the Hugging Face library, or of a sequence of samples; a source stays as it is."""
+    """Turn a dataset of the Hugging Face library, or a sequence of samples, into a source; a source stays as it is."""
     if isinstance(dataset, ShardedSource):
         return dataset
     is_dataset = hasattr(dataset, "column_names") or hasattr(dataset, "__getitem__") or hasattr(dataset, "__len__")
     if isinstance(dataset, str | bytes | dict) or not hasattr(dataset, "__iter__") or not is_dataset:
         raise ConfigError(
-            f"a {type(dataset).__name__} is no dataset: give one of the Hugging Face library, or a list of samples"
+            f"cannot read a {type(dataset).__name__}: pass a dataset of the Hugging Face library, or a list of samples"
         )
     return HFDatasetShardedSource(dataset, name)
 

@@ -20,7 +20,7 @@ class IndexedSource(Source):
         lengths = source.shard_lengths()
         if lengths is None or not source.has_random_rows:
             raise ConfigError(
-                f"{type(source).__name__} cannot read its rows in any order: shuffle it through a buffer,"
+                f"{type(source).__name__} cannot read its rows in any order: shuffle it with a buffer,"
                 " shuffle_buffer_size=, or write it as a dataset first"
             )
         super().__init__(lengths)

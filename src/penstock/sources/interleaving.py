@@ -149,7 +149,7 @@ class InterleavedIterator(SampleIterator):
     def _seek(self, position: State) -> None:
         self.close()
         if position["next"] > len(self._pieces):
-            raise ResumeError("the state is of a source with more shards than there are here")
+            raise ResumeError("the state belongs to a source with more shards than this one")
         self._next, self._turn = position["next"], position["turn"]
         self._open = [self._reopen(state) for state in position["open"]]
 

@@ -6,6 +6,7 @@ does the rest: it hands samples out singly or many at a time, and knows the exac
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 _CHUNK = 32  # samples may be large
+# Chunks grow while they take less than this, and shrink when they take longer.
+_QUICK_S, _SLOW_S = 0.02, 0.1
 
 
 class SampleIterator(ABC):
@@ -94,7 +97,9 @@ class SampleIterator(ABC):
         self._chunk, self._given, self._chunk_start, self._failure = (), 0, None, None
         self._seek(position)
         if given and self.skip(given) < given:
-            raise ResumeError(f"the state is {given} samples past {position}, where the samples end: the data changed")
+            raise ResumeError(
+                f"the state is {given} samples past {position}, but the samples end before that: the data has changed"
+            )
 
     def close(self) -> None:  # noqa: B027
         """Close what is open; the iterator is of no use afterwards."""
@@ -216,8 +221,8 @@ class ChainIterator(SampleIterator):
         name = self._names[number] if number < len(self._names) else None
         if number > len(self._names) or position.get("name") != name:
             raise ResumeError(
-                f"the state is at shard {number}, {position.get('name')!r}, which is {name!r} here: the state is of a"
-                " source with other shards"
+                f"the state is at shard {number}, {position.get('name')!r}, which is {name!r} here: the state belongs"
+                " to a source with other shards"
             )
         self._number, self._first_row, self._shard = number, 0, None
         if name is not None and position["inner"]:
@@ -225,11 +230,13 @@ class ChainIterator(SampleIterator):
             self._shard.load_state_dict(position["inner"])
 
 
-def in_chunks(samples: Iterable[Sample], size: int = _CHUNK) -> Iterator[list[Sample]]:
-    """Give samples some at a time; an error comes after the samples before it."""
+def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    """Give samples some at a time, and one by one if they come slowly; an error comes after the samples before it."""
     iterator = iter(samples)
+    size = 1
     while True:
         chunk: list[Sample] = []
+        begin = time.perf_counter()
         try:
             chunk.extend(islice(iterator, size))
         except Exception:
@@ -238,6 +245,11 @@ def in_chunks(samples: Iterable[Sample], size: int = _CHUNK) -> Iterator[list[Sa
             raise
         if not chunk:
             return
+        took_s = time.perf_counter() - begin
+        if took_s < _QUICK_S:
+            size = min(2 * size, _CHUNK)
+        elif took_s > _SLOW_S:
+            size = max(size // 2, 1)
         yield chunk
 
 
@@ -250,5 +262,5 @@ def check_row(name: str, row: int, num_rows: int | None) -> None:
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ResumeError(f"the state has {value!r} where a count belongs: load a state_dict as it was saved")
+        raise ResumeError(f"the state has {value!r} instead of a count: load a state_dict exactly as you saved it")
     return value

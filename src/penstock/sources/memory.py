@@ -18,7 +18,7 @@ _CHUNK = 1024
 class MemoryShardedSource(ShardedSource):
     """A list of samples, cut into shards of the same size. For tests, small datasets, and what you computed yourself.
 
-    Each reading gives shallow copies, so that whoever changes a sample changes only their own.
+    You get shallow copies, so changing a sample does not change the list.
 
     Args:
         samples: The samples, or anything that gives one for each number, such as a range of your own.
@@ -47,7 +47,7 @@ class MemoryShardedSource(ShardedSource):
         return None if self._fingerprint is None else f"memory-{self._fingerprint}-{len(self._names)}"
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        """Give the number of rows of a shard."""
+        """Return the number of rows of a shard."""
         number = self.shard_number(shard_name)
         return ShardInfo(number, shard_name, self._bounds[number + 1] - self._bounds[number])
 
@@ -57,7 +57,7 @@ class MemoryShardedSource(ShardedSource):
         return True
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give the samples at these rows of a shard, in this order."""
+        """Return the samples at these rows of a shard, in this order."""
         first = self._bounds[self.shard_number(shard_name)]
         return [dict(self._samples[first + int(row)]) for row in rows]
 

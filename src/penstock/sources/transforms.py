@@ -40,7 +40,7 @@ class _Composes:
 
 
 class Transform(_Composes, ABC):
-    """Makes another sample of a sample, or None to drop it. The sample that it is given is not to be changed."""
+    """Turns a sample into another one, or into None to drop it. Do not change the sample that you get."""
 
     @abstractmethod
     def __call__(self, sample: Sample) -> Sample | None:
@@ -48,7 +48,7 @@ class Transform(_Composes, ABC):
 
 
 class ExpandTransform(_Composes, ABC):
-    """Makes any number of samples of a sample."""
+    """Turns a sample into any number of samples."""
 
     is_expand = True
 
@@ -58,7 +58,7 @@ class ExpandTransform(_Composes, ABC):
 
 
 class BatchTransform(_Composes, ABC):
-    """Makes samples of some samples in a row, as many as it likes. `batch_size` says how many it is given at once."""
+    """Turns a list of samples into any number of samples. `batch_size` says how many it gets at once."""
 
     is_batched = True
     keeps_number = False  # whether each sample becomes exactly one
@@ -73,7 +73,7 @@ AnyTransform = Transform | ExpandTransform | BatchTransform
 
 
 class MapTransform(Transform):
-    """Applies a function that gives a new sample. A None is an error: use `FilterTransform` to drop samples."""
+    """Applies a function that returns a new sample. None is an error: use `FilterTransform` to drop samples."""
 
     def __init__(self, fn: Callable[[Sample], Sample]) -> None:
         self._fn = check_callable(fn, "fn")
@@ -83,18 +83,19 @@ class MapTransform(Transform):
         made = self._fn(sample)
         if not isinstance(made, Mapping):
             raise TypeError(
-                f"the function gave {made!r:.80} instead of a dict: to drop samples use filter, to make several, expand"
+                f"the function returned {made!r:.80} instead of a dict: use filter to drop samples, or flat_map to"
+                " make several"
             )
         return made  # type: ignore[return-value]
 
 
 class MapBatchTransform(BatchTransform):
-    """Applies a function to lists of samples; it gives the samples that take their place, fewer or more."""
+    """Applies a function to lists of samples; it returns the samples that replace them, fewer or more."""
 
     def __init__(self, fn: Callable[[list[Sample]], Iterable[Sample]], batch_size: int = 1000) -> None:
         self._fn: Callable[[list[Sample]], Iterable[Sample]] = check_callable(fn, "fn")
         if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size} is too small: give 1 or more")
+            raise ConfigError(f"batch_size={batch_size} is too small: pass 1 or more")
         self.batch_size = batch_size
 
     def __call__(self, samples: list[Sample]) -> Iterable[Sample]:
@@ -103,7 +104,7 @@ class MapBatchTransform(BatchTransform):
 
 
 class FlatMapTransform(ExpandTransform):
-    """Applies a function that gives any number of samples for each."""
+    """Applies a function that returns any number of samples for each sample."""
 
     def __init__(self, fn: Callable[[Sample], Iterable[Sample]]) -> None:
         self._fn: Callable[[Sample], Iterable[Sample]] = check_callable(fn, "fn")
@@ -114,7 +115,7 @@ class FlatMapTransform(ExpandTransform):
 
 
 class FilterTransform(Transform):
-    """Keeps the samples for which a function says yes."""
+    """Keeps the samples for which a function returns True."""
 
     is_filter = True
 
@@ -127,7 +128,7 @@ class FilterTransform(Transform):
 
 
 class ChainedTransform(_Composes):
-    """Does one transform after the other; a sample that one of them drops goes no further.
+    """Applies one transform after another; a sample that one of them drops goes no further.
 
     Chains within chains are laid flat. Functions among the transforms count as `MapTransform`.
     """
@@ -153,14 +154,14 @@ class ChainedTransform(_Composes):
     def __call__(self, sample: Sample) -> Any:
         """Give the new sample or None; with a transform that makes several, the list of all of them."""
         if self.is_batched:
-            raise ConfigError("a chain with a batched transform is applied to a source, not to a sample")
+            raise ConfigError("a chain with a batched transform cannot be applied to one sample: apply it to a source")
         made = apply_all(self._transforms, sample)
         if self.is_expand:
             return made
         return made[0] if made else None
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give the fingerprints of all transforms, if they all have one."""
+        """Return the fingerprints of all transforms, if they all have one."""
         fingerprints = [each.fingerprint() for each in self._transforms]
         return None if None in fingerprints else {"transforms": fingerprints}
 
@@ -188,5 +189,5 @@ def as_transform(given: Any) -> AnyTransform:
 def check_callable(function: Any, name: str) -> Any:
     """Refuse what cannot be called."""
     if not callable(function):
-        raise ConfigError(f"{name}={function!r:.100} cannot be called: give a function that takes one value")
+        raise ConfigError(f"{name}={function!r:.100} is not callable: pass a function that takes one value")
     return function

@@ -30,6 +30,7 @@ from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_ur
 from penstock.storage.http_options import read_certificates
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
+from penstock.storage.ranges import RangeSupport
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import ReadsBodies, ResponseBody
 
@@ -176,6 +177,7 @@ class HttpHeaderStore(ReadsBodies):
     settings: StoreSettings
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+    ranges: RangeSupport = field(default_factory=RangeSupport, init=False, repr=False, compare=False)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
@@ -208,6 +210,7 @@ class HttpHeaderStore(ReadsBodies):
             if answer.status != 416:
                 self._check(key, answer)
                 info, begin = _describe(key, answer)
+                self.ranges.are_sent = self.ranges.are_sent and answer.status == 206
                 if begin != (span.begin if answer.status == 206 else 0):
                     raise StoreError(
                         f"{self._shown(key)}: the server sent bytes from {begin} on, not from {span.begin}"

@@ -13,6 +13,7 @@ from penstock.storage.object_client import ClientTuning, anonymous, get_client, 
 from penstock.storage.object_errors import is_range_error, translated_errors
 from penstock.storage.object_read import Receiver, describe
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
+from penstock.storage.ranges import RangeSupport
 from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy
 from penstock.types import Span
 
@@ -67,6 +68,7 @@ class ObjectStore:
     settings: StoreSettings
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     hooks: RetryHooks = field(default_factory=RetryHooks, repr=False, compare=False)
+    ranges: RangeSupport = field(default_factory=RangeSupport, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(open_store, self.settings, retry=self.retry), ()
@@ -174,7 +176,7 @@ class ObjectStore:
     def _receive(
         self, key: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]
     ) -> tuple[int, ObjectInfo]:
-        return self._drive(key, Receiver(key, self.shown(key), span, etag, keep).receive)
+        return self._drive(key, Receiver(key, self.shown(key), span, etag, keep, self.ranges).receive)
 
     def _list(self, prefix: str, *, writes: bool = False) -> Iterator[ObjectInfo]:
         """List in the store's own order, page by page; a list that is cut goes on after its last key."""

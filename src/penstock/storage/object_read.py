@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.storage.ranges import RangeSupport
     from penstock.storage.retry import Attempts
     from penstock.types import Span
 
@@ -31,7 +32,15 @@ class Receiver:
     Whatever comes is handed to `keep`, with its place in the span.
     """
 
-    def __init__(self, key: str, shown: str, span: Span, etag: str | None, keep: Callable[[Buffer, int], None]) -> None:
+    def __init__(
+        self,
+        key: str,
+        shown: str,
+        span: Span,
+        etag: str | None,
+        keep: Callable[[Buffer, int], None],
+        ranges: RangeSupport,
+    ) -> None:
         self._key = key
         self._shown = shown
         self._span = span
@@ -39,7 +48,8 @@ class Receiver:
         self._keep_bytes = keep
         self._filled = 0
         self._was_cut = False
-        self._has_ranges = True
+        self._ranges = ranges
+        self._has_ranges = ranges.are_sent  # of the answer that is being read
 
     def receive(self, client: Any, path: str, attempts: Attempts) -> tuple[int, ObjectInfo]:
         """Ask for what is missing, and count what came; a body that ends early is a `StoreError`."""
@@ -73,10 +83,8 @@ class Receiver:
             try:
                 result = obstore.get(client, path, options=options)
             except NotSupportedError:
-                _log.warning(
-                    "%s: the server does not support ranges, so it sends the whole object for every piece", self._shown
-                )
-                self._has_ranges = False
+                _log.info("%s: the server does not support range requests and sends whole objects", self._shown)
+                self._has_ranges = self._ranges.are_sent = False
             else:
                 return result, result.range[0]
         del options["range"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,13 @@ DEFAULT_GAP_BYTES = 256 << 10
 _MOST_IN_VAIN = 1 / 32
 _MOST_BYTES_IN_VAIN = 512 << 10
 _SMALLEST_GAP_BYTES = 1 << 10
+
+
+@dataclass(slots=True)
+class RangeSupport:
+    """Whether a server sends ranges of its objects; others send whole objects, whatever they are asked for."""
+
+    are_sent: bool = True  # until it is seen that they are not
 
 
 def fitting_gap(spans: Sequence[Span]) -> int:

@@ -82,7 +82,7 @@ class FileFormatContract(ReadingContract):
 
     def test_it_is_never_written(self) -> None:
         """What writers ask for is refused."""
-        with raises(ValueError, "only read"):
+        with raises(ValueError, "can only be read"):
             self._format.infer(self.samples[0])
 
     # --- Tools ----------------------------------------------------------------------------------------------

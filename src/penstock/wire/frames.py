@@ -10,7 +10,7 @@ from penstock import errors
 from penstock.errors import FetcherError, PenstockError
 from penstock.wire.encoding import plain
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_HEADER_BYTES = 256 << 20  # a plan over 10⁶ shards
 MAX_PAYLOAD_BYTES = 4 << 30
 _PREFIX = struct.Struct("!IQ")

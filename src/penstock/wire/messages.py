@@ -58,6 +58,7 @@ class Fetched:
     edition: str = ""  # that an index opened
     away: str | None = None  # why the store cannot be read: then the edition is the one that was opened last
     revision: str | None = None  # the commit that was opened, if the store has such
+    has_ranges: bool = True  # whether the store of an index sends parts of objects
     warnings: tuple[str, ...] = ()
 
 
@@ -127,6 +128,7 @@ class Progress:
     position: int = 0  # how many come before it
     num_wanted: int = 0
     state: str = ""  # queued, running or parked; of ranges, reading; of calls of a store, asked
+    reason: str = ""  # why the store is asked again, if it is and nothing has come since
 
 
 @dataclass(slots=True, eq=False, repr=False)

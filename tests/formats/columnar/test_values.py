@@ -59,14 +59,15 @@ def check(data: bytes, format_name: str, expected: Any, draw: Any) -> None:
     with file.opened() as readers:
         assert sum(map(len, readers)) == expected.num_rows
         starts = np.cumsum([0, *map(len, readers)])
-        samples, columns = SampleCollector(len(order)), ColumnCollector(len(order))
-        for reader, begin, end in zip(readers, starts, starts[1:], strict=False):
-            places = np.flatnonzero((order >= begin) & (order < end))
-            wanted = order[places] - begin
+        places = np.argsort(order)
+        rows_of_shards = order[places] - np.repeat(starts[:-1], np.diff(starts))
+        samples, columns = SampleCollector(rows_of_shards, places), ColumnCollector(rows_of_shards, places)
+        for reader, begin, end in zip(readers, starts.tolist(), starts[1:].tolist(), strict=False):
+            wanted = rows_of_shards[begin:end]
             own = reader.read(wanted)
-            assert is_same(own, [{name: rows[name][row] for name in rows} for row in order[places].tolist()])
-            samples.add(reader, wanted, places)
-            columns.add(reader, wanted, places)
+            assert is_same(own, [{name: rows[name][row] for name in rows} for row in range(begin, end)])
+            samples.add(reader, begin, end)
+            columns.add(reader, begin, end)
         samples.finish()
         columns.finish()
         found, by_column = samples.samples(), columns.columns()

@@ -140,7 +140,7 @@ def test_ragged_rows_are_bad_samples() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"a,b,a\n1,2,3\n", "one name: a"),
+        (b"a,b,a\n1,2,3\n", "the same name: a"),
         (b"\x00\x01\x02\n", "does not begin with a line of column names"),
         (b"a\xff,b\n", "header that cannot be read: .*UTF-8"),
         ("a,b\n".encode("utf-16"), "UTF-16"),
@@ -153,7 +153,7 @@ def test_headers_that_make_no_sense_are_refused(data: bytes, reason: str) -> Non
 
 
 def test_types_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'date'.*known are str, int, float, bool, json"):
+    with pytest.raises(ConfigError, match="'date'.*use one of str, int, float, bool, json"):
         InPlace("csv_file", MemoryFile("a.csv", b"a\n1\n"), {"types": {"a": "date"}})
 
 

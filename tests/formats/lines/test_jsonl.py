@@ -82,7 +82,7 @@ BAD_LINES = {
     b'{"a": "\xff"}': "utf-8",
     b'{"a": 1}, {"a": 2}': "not JSON",
     b'{"a": [1': "not JSON",
-    b'{"a":' * 100_000 + b"1" + b"}" * 100_000: "too many levels",
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000: "nested too deeply",
 }
 
 
@@ -116,9 +116,9 @@ def test_files_that_are_something_else_are_refused_by_name() -> None:
     for data, reason in [
         (b'[{"a": 1}, {"a": 2}]', "one JSON array"),
         (b'[\n{"a": 1},\n{"a": 2}\n]\n', "one JSON array"),
-        (bytes(range(256)) * 100, "no JSON lines: line 1"),
+        (bytes(range(256)) * 100, "not hold JSON lines: line 1"),
         ("{}".encode("utf-16"), "UTF-16"),
-        (b"\n\n1\n2\n", "no JSON lines: line 3"),
+        (b"\n\n1\n2\n", "not hold JSON lines: line 3"),
     ]:
         with pytest.raises(CorruptShardError, match=reason) as caught:
             InPlace("jsonl", MemoryFile("b/wrong.jsonl", data))

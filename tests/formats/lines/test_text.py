@@ -46,9 +46,9 @@ def test_a_line_that_is_not_utf8_names_file_and_line() -> None:
 
 
 def test_binary_files_are_refused() -> None:
-    with pytest.raises(CorruptShardError, match=r"a\.txt holds zero bytes"):
+    with pytest.raises(CorruptShardError, match=r"a\.txt contains null bytes"):
         InPlace("text", MemoryFile("a.txt", bytes(range(256))))
-    with pytest.raises(CorruptShardError, match=r"a\.txt is UTF-16"):
+    with pytest.raises(CorruptShardError, match=r"a\.txt is encoded as UTF-16"):
         InPlace("text", MemoryFile("a.txt", "ab".encode("utf-16")))
 
 

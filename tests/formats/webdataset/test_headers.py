@@ -97,7 +97,7 @@ def header(**fields: bytes) -> bytes:
 def test_sizes_beyond_octal_digits() -> None:
     assert contents(header(name=b"a", size=b"\x80" + (3).to_bytes(11, "big")) + b"abc") == [("a", b"abc")]
     huge = header(name=b"a", size=b"\x80" + (1 << 70).to_bytes(11, "big"))
-    with pytest.raises(CorruptShardError, match=r"a\.tar is no sound tar file at byte 0: it ends before the 11805"):
+    with pytest.raises(CorruptShardError, match=r"a\.tar is not a valid tar file, at byte 0: it ends before the 11805"):
         read(huge)
 
 
@@ -132,15 +132,15 @@ def test_tars_end_where_blocks_of_zeros_begin() -> None:
         (header(typeflag=b"L", size=b"77777777"), "a header of 16777215 bytes"),
         (header(typeflag=b"L", size=b"10") + b"abc", "ends within a header"),
         (header(typeflag=b"L", size=b"3") + b"abc".ljust(512, b"\0"), "ends before the member"),
-        (header(typeflag=b"x", size=b"7") + b"9 a=bc\n".ljust(512, b"\0"), "pax header that makes no sense"),
-        (header(typeflag=b"x", size=b"7") + b"7 abcd\n".ljust(512, b"\0"), "pax header that makes no sense"),
-        (header(typeflag=b"x", size=b"7") + b"0 a=bc\n".ljust(512, b"\0"), "pax header that makes no sense"),
-        (header(typeflag=b"x", size=b"13") + b"11 size=-1\n".ljust(512, b"\0"), "size that is no number"),
-        (header(typeflag=b"S", name=b"a"), "stored with holes"),
+        (header(typeflag=b"x", size=b"7") + b"9 a=bc\n".ljust(512, b"\0"), "pax header that is not valid"),
+        (header(typeflag=b"x", size=b"7") + b"7 abcd\n".ljust(512, b"\0"), "pax header that is not valid"),
+        (header(typeflag=b"x", size=b"7") + b"0 a=bc\n".ljust(512, b"\0"), "pax header that is not valid"),
+        (header(typeflag=b"x", size=b"13") + b"11 size=-1\n".ljust(512, b"\0"), "size that is not a number"),
+        (header(typeflag=b"S", name=b"a"), "sparse file"),
     ],
 )
 def test_damaged_tars_are_refused_by_name(data: bytes, reason: str) -> None:
-    with pytest.raises(CorruptShardError, match=rf"a\.tar is no sound tar file at byte \d+: .*{reason}"):
+    with pytest.raises(CorruptShardError, match=rf"a\.tar is not a valid tar file, at byte \d+: .*{reason}"):
         read(data)
 
 

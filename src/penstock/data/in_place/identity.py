@@ -44,8 +44,8 @@ class DataIdentity:
         ]
         if changed:
             warn_user(
-                f"the files of stream {changed[0]!r} are other versions than when the state was saved, or a copy of"
-                " them: their names, sizes and numbers of rows are the same, so the run goes on with them"
+                f"the files of stream {changed[0]!r} are not the versions that the state was saved with, or are a copy"
+                " of them: their names, sizes and numbers of rows are the same, so penstock continues with them"
             )
 
 

@@ -33,15 +33,13 @@ class LocalFiles:
         (part,) = info.parts
         span = part.span
         if span is None:
-            raise TypeError(f"{info.name} is no part of a file")
+            raise TypeError(f"{info.name} is not part of a file")
         path = self.path / span.basename
         data = map_span(path, span.offset, span.num_bytes)
         try:
             found = LocalStore(self.path).stat(span.basename)  # after it was opened: what is mapped stays as it is
             if found.num_bytes != span.object_bytes or span.version not in (None, tag_of(found)):
-                raise ObjectChangedError(
-                    f"{path} was changed after it was indexed: open the dataset again to index it anew", path=str(path)
-                )
+                raise ObjectChangedError(f"{path} changed after it was indexed: open the dataset again", path=str(path))
             return get_file_format(info.layout.format).open([data], info, options)
         except BaseException:
             release(data)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
-from penstock.errors import ConfigError, ObjectNotFoundError
+from penstock.errors import ConfigError, StoreError
+from penstock.files import translated
+from penstock.formats.base import get_format
+from penstock.formats.files import get_file_format
 from penstock.index.catalog import INDEX_NAME
 from penstock.scan.detect import format_of, known_suffixes
 from penstock.scan.patterns import Source, find_source, has_magic, is_file_name
@@ -18,11 +20,14 @@ from penstock.storage.local import LocalStore
 from penstock.wire.settings import FilesRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from penstock.data.stream import Stream
+    from penstock.index.model import Index
 
 MDS = "mds"
+_SHARDS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,9 @@ def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream |
     if _is_repository(source.root) and source.patterns == ("",):
         request = replace(request, is_repository=True, subset=stream.subset, split=stream.split or None)
     elif stream.subset is not None:
-        raise ConfigError("subset= is for whole repositories of the Hugging Face Hub: name the files by a glob instead")
+        raise ConfigError(
+            "subset= is for whole repositories on the Hugging Face Hub: name the files with a glob instead"
+        )
     return FilesOfStream(source.root, request)
 
 
@@ -72,29 +79,48 @@ def _is_repository(url: str) -> bool:
 def _source(stream: Stream, *, is_said: bool) -> Source | None:
     if stream.patterns is not None:
         if stream.split:
-            raise ConfigError("split= is a folder below remote, and a list of files has none: leave it out")
+            raise ConfigError("split= names a folder below remote, and a list of files has none: leave it out")
         return Source(str(stream.remote or stream.local), stream.patterns)
     if stream.remote is not None and _is_repository(stream.remote):
         return _of_repository(stream, stream.remote)
     url = stream.url or str(stream.folder)
-    if url.endswith(("/", os.sep)) or not _is_here(url):
-        return find_source(url, known_suffixes())
+    if not _is_here(url):
+        is_literal = has_magic(url) and not is_said and _has_index(url, stream.storage_options)
+        return None if is_literal else find_source(url, known_suffixes())
     path = LocalStore.from_url(url).root  # a name that exists is taken as it is, whatever else it might mean
-    if path.is_dir():
-        has_index = (path / INDEX_NAME).exists()
-        return None if has_index and not is_said else Source(url, ("",))
-    if path.is_file():
-        return Source(str(path.parent), (path.name,))
+    with translated(path):
+        if path.is_dir():
+            has_index = (path / INDEX_NAME).exists()
+            return None if has_index and not is_said else Source(url, ("",))
+        if path.is_file():
+            return Source(str(path.parent), (path.name,))
     return find_source(url, known_suffixes()) if has_magic(url) or is_file_name(url, known_suffixes()) else None
 
 
 def _of_repository(stream: Stream, url: str) -> Source | None:
     """Take a repository as a whole, unless its split is a folder with an index."""
-    if stream.split and stream.format is None:
-        with suppress(ObjectNotFoundError):
-            open_proxied(url, stream.storage_options).stat(f"{stream.split.strip('/')}/{INDEX_NAME}")
-            return None
+    if stream.split and stream.format is None and _has_index(str(stream.url), stream.storage_options):
+        return None
     return Source(url, ("",))
+
+
+def _has_index(url: str, storage_options: Mapping[str, Any] | None) -> bool:
+    """Tell whether a folder of a store, of this very name, has an index."""
+    with suppress(StoreError):
+        open_proxied(url, storage_options).stat(INDEX_NAME)
+        return True
+    return False
+
+
+def fetched_share(index: Index, columns: tuple[str, ...] | None) -> float:
+    """Say about how much of its shards is fetched for some columns: as much as of a few of them."""
+    shards = index.shards
+    if columns is None or not shards or not get_format(shards[0].layout.format).raw_version:
+        return 1.0
+    some = [shards[number] for number in range(0, len(shards), -(-len(shards) // _SHARDS_LOOKED_AT))]
+    form = get_file_format(some[0].layout.format)
+    fetched = sum(len(span) for info in some for span in form.spans(info, columns))
+    return min(1.0, fetched / max(1, sum(info.parts[0].stored.num_bytes for info in some)))
 
 
 def _settings(stream: Stream) -> dict[str, Any]:
@@ -103,7 +129,7 @@ def _settings(stream: Stream) -> dict[str, Any]:
 
 def _refuse_settings(stream: Stream) -> None:
     if stream.types is not None:
-        raise ConfigError("types= says what the columns of csv files hold, and this is a dataset with an index")
+        raise ConfigError("types= is for CSV files, and this is a dataset with an index: leave it out")
 
 
 def _is_here(url: str) -> bool:

@@ -78,7 +78,9 @@ class Agreement:
             time.sleep(_ASK_EVERY_S)
             self._check(store)
         if store is not None and not self._is_settled:
-            _log.info("not all ranks have opened the same dataset yet: it is read without knowing what they find")
+            _log.info(
+                "not all ranks have opened this dataset yet, so penstock cannot check that they all see the same files"
+            )
             self._is_settled = True
 
     def _check(self, store: JobStore) -> None:
@@ -88,7 +90,7 @@ class Agreement:
 
     def _differ(self) -> ObjectChangedError:
         return ObjectChangedError(
-            f"the ranks of this job found different data in {', '.join(self._places)}: files were written, or appeared,"
+            f"the ranks of this job found different data in {', '.join(self._places)}: files were added or changed"
             " while the job was starting. Start it again when all are there, or make the index first (penstock index)"
         )
 

@@ -64,7 +64,8 @@ class ArrowFormat(ColumnarFormat):
         first = read(0, min(8, file.num_bytes))
         if first.startswith(_FEATHER_1):
             raise ConfigError(
-                f"{file.name} is a Feather file of version 1, which penstock does not read: write it anew"
+                f"{file.name} is a Feather file of version 1, which penstock does not read: write it again with a"
+                " newer version"
             )
         try:
             if first.startswith(FILE_MAGIC) and file.num_bytes >= 18:
@@ -72,7 +73,7 @@ class ArrowFormat(ColumnarFormat):
             else:
                 kept, messages = _scan_stream(read, file.num_bytes)
         except IpcError as error:
-            raise corrupt(file.name, f"is no Arrow file, or a broken one: {error}") from error
+            raise corrupt(file.name, f"is not an Arrow file, or is damaged: {error}") from error
         columns = _describe(kept, file.name)
         types = [[name, kind.to_json()] for name, kind in columns]
         return ScannedFile(
@@ -193,7 +194,7 @@ def _read_details(info: ShardInfo) -> Int64Array:
     with reading_entry(info):
         pairs: Int64Array = np.frombuffer(info.details, "<i8").reshape(-1, 2)
         if not len(pairs) or (pairs[:, 0] < 0).any() or (pairs[:, 0] > pairs[:, 1]).any():
-            raise ValueError("its messages begin nowhere")
+            raise ValueError("its messages do not begin anywhere")
     return pairs
 
 

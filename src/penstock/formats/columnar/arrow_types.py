@@ -31,7 +31,7 @@ def describe_schema(schema: Any) -> tuple[tuple[str, ColumnType], ...]:
     names = list(schema.names)
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
-        raise ConfigError(f"there are two columns of the name {twice!r}: rename one of them")
+        raise ConfigError(f"two columns are called {twice!r}: rename one of them")
     features = _hub_features(schema.metadata or {})
     return tuple(
         (field.name, _with_feature(describe_type(field.type, field.name), features.get(field.name))) for field in schema

@@ -143,7 +143,7 @@ def parse_footer(data: bytes) -> tuple[FileHead, list[RowGroup]]:
     if not schema:
         raise ThriftError("it has no schema")
     if any(len(group.chunks) != len(widths) for group in row_groups):
-        raise ThriftError("it has row groups with other columns than its schema")
+        raise ThriftError("it has row groups whose columns differ from its schema")
     return FileHead(version, schema, tuple(metadata), created_by), row_groups
 
 
@@ -165,7 +165,7 @@ def _read_schema(reader: CompactReader) -> list[int]:
             else:
                 reader.skip(kind)
         if (place > 0) != bool(open_nodes) or not 0 <= num_children <= count or len(open_nodes) > _DEEPEST_SCHEMA:
-            raise ThriftError("it has a schema that is no tree, or too deep")
+            raise ThriftError("it has a schema that is not a tree, or too deep")
         if open_nodes:
             open_nodes[-1] -= 1
         if num_children:
@@ -175,7 +175,7 @@ def _read_schema(reader: CompactReader) -> list[int]:
         while open_nodes and open_nodes[-1] == 0:
             open_nodes.pop()
     if open_nodes:
-        raise ThriftError("it has a schema that is no tree")
+        raise ThriftError("it has a schema that is not a tree")
     return widths
 
 
@@ -232,7 +232,7 @@ def _read_chunk(reader: CompactReader, width: int) -> tuple[ColumnChunk, bytes]:
     stored = b""
     for number, kind in reader.fields():
         if number == 1 and reader.binary():
-            raise ThriftError("it has columns that lie in other files")
+            raise ThriftError("it has columns that are stored in other files")
         if number == 3:
             chunk, stored = _read_chunk_metadata(reader, width)
         elif number in (8, 9):
@@ -240,7 +240,7 @@ def _read_chunk(reader: CompactReader, width: int) -> tuple[ColumnChunk, bytes]:
         elif number != 1:
             reader.skip(kind)
     if chunk is None:
-        raise ThriftError("it has columns of which it says nothing")
+        raise ThriftError("it has columns that it does not describe")
     return chunk, write_struct([(2, I64, write_integer(0)), (3, STRUCT, stored)])
 
 

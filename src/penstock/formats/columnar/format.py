@@ -72,7 +72,7 @@ def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:
         except PenstockError:
             raise
         except MemoryError as error:
-            raise corrupt(name, f"cannot be decoded within the memory there is: {error}") from error
+            raise corrupt(name, f"cannot be decoded, because memory runs out: {error}") from error
         except Exception as error:  # pyarrow's errors are of many classes
             raise corrupt(name, f"cannot be decoded: {error}") from error
         yield batch

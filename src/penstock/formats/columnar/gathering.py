@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.formats.gather import GatheredColumn, Values
+    from penstock.formats.stored_rows import ReaderRows
     from penstock.types import Int64Array
 
 
@@ -99,10 +100,10 @@ class _ArrayColumn:
         self._name, self._kind, self._values, self._by_sample = name, kind, values, by_sample
         self._is_null: npt.NDArray[np.bool_] | None = None
 
-    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
-        node = reader.column(self._name, rows)
-        self._values[places] = node.array(rows)
-        is_null = node.is_null(rows)
+    def add(self, rows: ReaderRows, places: Int64Array) -> None:
+        node = rows.column(self._name)
+        self._values[places] = node.array(rows.numbers)
+        is_null = node.is_null(rows.numbers)
         if is_null is not None and is_null.any():
             if self._is_null is None:
                 self._is_null = np.zeros(len(self._values), np.bool_)
@@ -140,8 +141,8 @@ class _ValueColumn:
         self._name, self._kind, self._by_sample = name, kind, by_sample
         self._values: list[Any] = []
 
-    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:  # noqa: ARG002
-        self._values += self._read(reader.column(self._name, rows), rows)
+    def add(self, rows: ReaderRows, places: Int64Array) -> None:  # noqa: ARG002
+        self._values += self._read(rows.column(self._name), rows.numbers)
 
     def finish(self, places: Sequence[Int64Array]) -> None:
         self._values = in_order(self._values, places)

@@ -60,7 +60,7 @@ class _Table:
         begin = place + self._number("<I", place)
         count = self._number("<I", begin)
         if begin + 4 + count * _BLOCK.size > len(self._data):
-            raise IpcError("it has a footer that ends too early")
+            raise IpcError("it has a footer that is cut off")
         return list(_BLOCK.iter_unpack(self._data[begin + 4 : begin + 4 + count * _BLOCK.size]))
 
     def _place(self, field: int) -> int | None:
@@ -70,14 +70,14 @@ class _Table:
 
     def _number(self, form: str, place: int) -> int:
         if not 0 <= place <= len(self._data) - struct.calcsize(form):
-            raise IpcError("it has metadata that point outside of themselves")
+            raise IpcError("it has metadata that points outside of itself")
         number: int = struct.unpack_from(form, self._data, place)[0]
         return number
 
 
 def _root(data: bytes) -> _Table:
     if len(data) < 8:
-        raise IpcError("it has metadata that end too early")
+        raise IpcError("it has metadata that is cut off")
     return _Table(data, int.from_bytes(data[:4], "little"))
 
 
@@ -130,7 +130,7 @@ def read_tail(read: Read, end: int) -> bytes:
     """Read the footer of a file, with its length and what ends it."""
     tail = read(end - 10, end)
     if tail[4:] != FILE_MAGIC:
-        raise IpcError("it does not end as an Arrow file does: it was cut")
+        raise IpcError("it does not end like an Arrow file: it was cut off")
     length = int.from_bytes(tail[:4], "little")
     if length > end - 18:
         raise IpcError("it has a footer that is longer than the file")
@@ -145,6 +145,6 @@ def messages_of_file(read: Read, end: int, tail: bytes) -> list[Message]:
         for begin, _, _ in footer.blocks(field):
             message = read_message(read, begin, end) if 8 <= begin < end else None
             if message is None or message.kind != kind:
-                raise IpcError(f"it has a footer that points to byte {begin}, where there is no such message")
+                raise IpcError(f"it has a footer that points to byte {begin}, where no such message begins")
             found.append(message)
     return found

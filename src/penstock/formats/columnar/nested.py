@@ -235,6 +235,6 @@ class DictionaryNode(ArrayNode):
             size = self._child.length
             is_inside = not len(self._indices) or (self._indices.min() >= 0 and self._indices.max() < size)
             if size == ANY_LENGTH or not is_inside:
-                raise self.error("has numbers of values that are not in its dictionary")
+                raise self.error("refers to values that are not in its dictionary")
             self._is_checked = True
         return self._indices[rows]

@@ -209,7 +209,7 @@ class BytesNode(Node):
             if self._encoding is not None:
                 return self._encoding.decode_many(pieces)
         except Exception as error:
-            raise self.error(f"holds what cannot be decoded: {error}") from error
+            raise self.error(f"holds a value that cannot be decoded: {error}") from error
         return pieces
 
     def _open_values(self) -> ValueGatherer:
@@ -224,7 +224,7 @@ def check_offsets(offsets: npt.NDArray[Any], end: int, node: Node) -> npt.NDArra
     """Give the distances between offsets, which must rise from 0 or more to the end of what they point to, or less."""
     sizes = np.diff(offsets)
     if len(offsets) and (offsets[0] < 0 or offsets[-1] > end or sizes.min(initial=0) < 0):
-        raise node.error("has offsets that lie outside of it")
+        raise node.error("has offsets that point outside of it")
     return sizes
 
 

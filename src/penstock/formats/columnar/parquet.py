@@ -107,17 +107,19 @@ def _read_footer(file: StoredObject) -> tuple[bytes, int]:
     """Give the footer and where it begins: mostly by one request, else by two."""
     size = file.num_bytes
     if size < 12:
-        raise corrupt(file.name, f"is no Parquet file: it has only {size} bytes")
+        raise corrupt(file.name, f"is not a Parquet file: it has only {size} bytes")
     begin = max(0, size - _TAIL_BYTES)
     tail = file.read(begin, size)
     if tail[-4:] == _ENCRYPTED_MAGIC:
-        raise corrupt(file.name, "is encrypted, which penstock does not read")
+        raise corrupt(file.name, "is encrypted, and penstock cannot read encrypted files")
     if tail[-4:] != MAGIC:
-        raise corrupt(file.name, "is no Parquet file, or was cut: it does not end as one")
+        raise corrupt(file.name, "is not a Parquet file, or was cut off: it does not end like one")
     length = int.from_bytes(tail[-8:-4], "little")
     footer_begin = size - 8 - length
     if footer_begin < len(MAGIC) or length > _LONGEST_FOOTER:
-        raise corrupt(file.name, f"has a footer of {length} bytes, which is longer than the file, or than is sane")
+        raise corrupt(
+            file.name, f"has a footer of {length} bytes, which is more than the file can hold or penstock accepts"
+        )
     if footer_begin < begin:
         tail = file.read(footer_begin, begin) + tail
         begin = footer_begin
@@ -144,10 +146,10 @@ def _describe_once(head: FileHead) -> tuple[tuple[str, ColumnType], ...]:
 
 def _check_row_group(group: RowGroup, end: int, name: str) -> None:
     if group.num_rows > _MOST_ROWS or group.raw_bytes > 1 << 50:
-        raise corrupt(name, f"has a row group of {group.num_rows} rows, which cannot be")
+        raise corrupt(name, f"has a row group of {group.num_rows} rows, which is impossible")
     begin, group_end = group.bounds
     if begin < len(MAGIC) or group_end > end:
-        raise corrupt(name, "has a row group that does not lie within the file")
+        raise corrupt(name, "has a row group that lies outside of the file")
 
 
 def _join_small(groups: list[RowGroup]) -> Iterator[list[RowGroup]]:

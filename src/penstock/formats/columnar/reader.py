@@ -25,6 +25,7 @@ from penstock.formats.columnar.types import array_dtype, parse_type
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.gather import as_list, in_order
 from penstock.formats.rows import check_rows, join_columns
+from penstock.formats.stored_rows import ReaderRows
 from penstock.spent import decoding
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class ColumnsReader:
                     raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
         places = np.arange(len(rows))
         gathered = kind.begin(name, len(rows), by_sample=by_sample)
-        gathered.add(self, rows, places)
+        gathered.add(ReaderRows(self, rows), places)
         with decoding:
             gathered.finish([places])
             return gathered.take(0, None)
@@ -127,7 +128,9 @@ def _read_description(file: BufferFile) -> tuple[list[tuple[str, ColumnType]], l
             are_pairs = all(isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in columns)
             if are_pairs and all(type(rows) is int and rows >= 0 for rows in chunk_rows):
                 return [(name, parse_type(data, file.name)) for name, data in columns], chunk_rows
-    raise CorruptShardError(f"{file.name} is no file of columns that this release of penstock reads", shard=file.name)
+    raise CorruptShardError(
+        f"{file.name} is not a file of columns that this release of penstock can read", shard=file.name
+    )
 
 
 # --- Columns of a file ----------------------------------------------------------------------------------------

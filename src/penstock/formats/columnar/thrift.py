@@ -68,13 +68,13 @@ class CompactReader:
         head = self.byte()
         count = self.unsigned() if head >> 4 == 15 else head >> 4
         if count > len(self.data) - self.position:  # each takes a byte at least
-            raise ThriftError("it holds a list that is longer than all of it")
+            raise ThriftError("it holds a list that is longer than the footer itself")
         return count, head & 15
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Step over a value."""
         if depth > _DEEPEST:
-            raise ThriftError("it is nested too deep")
+            raise ThriftError("it is nested too deeply")
         if kind in _WHOLE_NUMBERS:
             self.unsigned()
         elif kind == BINARY:
@@ -108,7 +108,7 @@ class CompactReader:
     def _skip_map(self, depth: int) -> None:
         count = self.unsigned()
         if count > len(self.data) - self.position:
-            raise ThriftError("it holds a map that is longer than all of it")
+            raise ThriftError("it holds a map that is longer than the footer itself")
         kinds = self.byte() if count else 0
         for _ in range(count):
             self._skip_item(kinds >> 4, depth + 1)

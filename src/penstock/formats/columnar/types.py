@@ -207,5 +207,6 @@ def _find_zone(name: str) -> dt.tzinfo:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, KeyError) as error:  # an unknown one is a KeyError
         raise ColumnValueError(
-            f"is in the time zone {name!r:.100}, which this machine does not know: if there is one, pip install tzdata"
+            f"is in the time zone {name!r:.100}, which this machine does not know: check the name, or pip install"
+            " tzdata"
         ) from error

@@ -43,14 +43,14 @@ def write_columns(
         chunk_rows.append(batch.num_rows)
         if writer.num_bytes > max_bytes:
             raise CorruptShardError(
-                f"{name} unpacks to more than {format_bytes(max_bytes)}, which its size does not make likely",
+                f"{name} unpacks to more than {format_bytes(max_bytes)}, far more than its size suggests",
                 shard=name,
             )
     else:
         if sum(chunk_rows) == num_rows:
             writer.finish(chunk_rows)
             return
-    raise CorruptShardError(f"{name} does not hold the {num_rows} rows that its footer says", shard=name)
+    raise CorruptShardError(f"{name} does not hold the {num_rows} rows that its footer promises", shard=name)
 
 
 def _joined(batches: Iterable[Any]) -> Iterator[Any]:
@@ -194,7 +194,7 @@ def _image_bytes(array: Any, name: str) -> Any:
     paths = children.get("path")
     if paths is not None and _compute().and_(files.is_null(), paths.is_valid()).true_count:
         raise CorruptShardError(
-            f"{name} has images of which it holds the paths alone: write it with the bytes, as push_to_hub does",
+            f"{name} holds only the paths of its images: write it with their bytes, as push_to_hub does",
             shard=name,
         )
     return files

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from typing_extensions import Buffer
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -148,15 +147,6 @@ class BufferPool:
         if num_bytes > self._max_bytes:
             return memoryview(bytearray(num_bytes))
         return self._grown(num_bytes).getbuffer()[:num_bytes]
-
-    def join(self, pieces: Sequence[Buffer], num_bytes: int) -> memoryview:
-        """Give the same with pieces of so many bytes in it, one after the other."""
-        if num_bytes > self._max_bytes:
-            return memoryview(bytearray().join(pieces))
-        memory = self._grown(num_bytes)
-        memory.seek(0)
-        memory.writelines(pieces)
-        return memory.getbuffer()[:num_bytes]
 
     def _grown(self, num_bytes: int) -> io.BytesIO:
         """Find memory of at least so many bytes that nothing points into."""

@@ -41,7 +41,20 @@ _PIXEL_BYTES = {
 }
 
 _JPEG_BEGIN = b"\xff\xd8\xff"
-_OTHER_FILES = {b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
+_IMAGE_FILES = {
+    _JPEG_BEGIN: "JPEG",
+    b"\x89PNG": "PNG",
+    b"GIF8": "GIF",
+    b"RIFF": "WebP",
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+}
+
+
+def image_file_kind(data: bytes) -> str | None:
+    """Name the kind of an image file by its first bytes; None: it is no image file, or one of another kind."""
+    return next((name for begin, name in _IMAGE_FILES.items() if data.startswith(begin)), None)
 
 
 def _pillow() -> Any:
@@ -171,7 +184,7 @@ class JpegCodec(FileCodec):
         """Look at the first bytes, which are the same in every JPEG file."""
         if data.startswith(_JPEG_BEGIN):
             return data
-        kind = next((name for begin, name in _OTHER_FILES.items() if data.startswith(begin)), None)
+        kind = image_file_kind(data)
         if kind is None:
             raise ColumnValueError(
                 f"expects the bytes of a JPEG file, got {len(data)} bytes that begin with {data[:8]!r}"

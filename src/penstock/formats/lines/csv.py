@@ -81,7 +81,7 @@ def _check_types(types: Any) -> Mapping[str, str]:
         raise ConfigError(f'types must be a dict such as {{"label": "int"}}, got {type(types).__name__}')
     for name, kind in types.items():
         if kind not in TYPES:
-            raise ConfigError(f"column {name!r} cannot have the type {kind!r}: known are {', '.join(TYPES)}")
+            raise ConfigError(f"unknown type {kind!r} for column {name!r}: use one of {', '.join(TYPES)}")
     return types
 
 
@@ -98,7 +98,9 @@ def _read_header(scan: LineScan, separator: str) -> list[str]:
         raise CorruptShardError(f"{scan.name} does not begin with a line of column names", path=scan.name)
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
-        raise CorruptShardError(f"{scan.name} has columns that have one name: {', '.join(twice)}", path=scan.name)
+        raise CorruptShardError(
+            f"{scan.name} has several columns with the same name: {', '.join(twice)}", path=scan.name
+        )
     return names
 
 

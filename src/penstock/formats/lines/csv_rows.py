@@ -30,7 +30,7 @@ def split_rows(rows: Sequence[bytes], separator: str) -> list[list[str]]:
     except csv.Error as error:
         raise BadRow(f"the row is not CSV: {error}") from error
     if len(fields) != len(rows):
-        raise BadRow("the row does not end, or ends before its line does: a quote is missing or too many")
+        raise BadRow("the row does not end with its line: a quote is missing, or there is one too many")
     return fields
 
 

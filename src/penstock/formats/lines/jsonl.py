@@ -59,7 +59,7 @@ def _names_in(head: FileHead, name: str) -> list[str]:
         return []
     if head.rows[0].lstrip().startswith(b"["):
         raise CorruptShardError(
-            f"{name} is one JSON array, or holds arrays: write one object a line, as jq -c '.[]' does", path=name
+            f"{name} is one JSON array, or holds arrays: write one object per line, as jq -c '.[]' does", path=name
         )
     names: dict[str, None] = {}
     problem: BadRow | None = None
@@ -73,7 +73,7 @@ def _names_in(head: FileHead, name: str) -> list[str]:
     if has_any:
         return list(names)
     line = head.places[0].line
-    raise CorruptShardError(f"{name} holds no JSON lines: line {line}: {problem}", path=name, line=line)
+    raise CorruptShardError(f"{name} does not hold JSON lines: line {line}: {problem}", path=name, line=line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def parse_row(row: bytes) -> Sample:
     try:
         sample = json.loads(row.decode())
     except RecursionError as error:
-        raise BadRow("the line is JSON of too many levels") from error
+        raise BadRow("the line is JSON that is nested too deeply") from error
     except ValueError as error:
         raise BadRow(f"the line is not JSON: {error}") from error
     if type(sample) is not dict:

@@ -79,7 +79,7 @@ class OpenSpan:
         self._bounds = find_rows(self._array, self._skip, finder)
         if self.num_rows != info.num_samples:
             raise CorruptShardError(
-                f"{info.name} holds {self.num_rows} rows, but the index says {info.num_samples}: make the index again,"
+                f"{info.name} holds {self.num_rows} rows, but the index says {info.num_samples}: index it again,"
                 " or fetch the file again",
                 shard=info.name,
             )

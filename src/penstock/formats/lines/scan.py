@@ -103,7 +103,7 @@ class LineScan:
     def _without_mark(self, chunk: bytes) -> bytes:
         for mark, encoding in _OTHER_MARKS.items():
             if chunk.startswith(mark):
-                raise CorruptShardError(f"{self.name} is {encoding}: convert it to UTF-8", path=self.name)
+                raise CorruptShardError(f"{self.name} is encoded as {encoding}: convert it to UTF-8", path=self.name)
         if chunk.startswith(_BYTE_ORDER_MARK):
             self._mark_bytes = self.num_bytes = len(_BYTE_ORDER_MARK)
         return chunk[self._mark_bytes :]
@@ -151,8 +151,8 @@ class LineScan:
         bounds = np.concatenate([[self._last_row], begins, [self.num_bytes]])
         if (np.diff(bounds) > MAX_ROW_BYTES).any():
             raise CorruptShardError(
-                f"{self.name} has a line of more than {format_bytes(MAX_ROW_BYTES)}, near line {self._line}: it is no"
-                " file of lines, or must be cut into more of them",
+                f"{self.name} has a line of more than {format_bytes(MAX_ROW_BYTES)}, near line {self._line}: it is not"
+                " a file of lines, or its lines must be shorter",
                 path=self.name,
             )
         if len(begins):
@@ -202,7 +202,7 @@ def load_details(details: bytes, shard: str) -> tuple[int, int]:
             return skip, line
     except (ValueError, TypeError):
         pass
-    raise IndexFieldError(f"{shard} has details in its index that make no sense: make it again with penstock index")
+    raise IndexFieldError(f"the index has wrong details for {shard}: make it again with penstock index")
 
 
 def find_rows(array: npt.NDArray[np.uint8], skip: int, finder: RowFinder) -> npt.NDArray[np.unsignedinteger]:

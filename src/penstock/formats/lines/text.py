@@ -33,7 +33,7 @@ class TextFileFormat(FileFormat):
         """Count the lines."""
         scan, spans = scan_lines(file, LineFinder(skips_blank=False))
         if any(b"\0" in row for row in scan.head().rows):
-            raise CorruptShardError(f"{file.name} holds zero bytes: it is no text, or not UTF-8", path=file.name)
+            raise CorruptShardError(f"{file.name} contains null bytes: it is not text, or not UTF-8", path=file.name)
         shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
         return ScannedFile((Column(COLUMN, "str"),), shards)
 

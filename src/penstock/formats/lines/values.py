@@ -17,7 +17,7 @@ def _to_bool(text: str) -> bool:
     try:
         return _BOOLS[text.strip().lower()]
     except KeyError:
-        raise ValueError(f"{text!r:.100} is none of true, false, 1, 0") from None
+        raise ValueError(f"{text!r:.100} is not one of true, false, 1, 0") from None
 
 
 # "str" is what is in the file. For the others, an empty field is None.

@@ -44,7 +44,9 @@ def member_encoding(column: str, kind: str, image_decoder: ImageDecoder) -> Enco
     if kind in _OWN:
         return _OWN[kind]
     if kind not in {*_KINDS.values(), "bytes"}:
-        raise UnknownEncodingError(f"column {column!r} cannot be {kind!r}: members of a tar are not stored so")
+        raise UnknownEncodingError(
+            f"column {column!r} cannot have the encoding {kind!r}: tar files have no such members"
+        )
     return get_encoding(kind, image_decoder)
 
 
@@ -52,7 +54,7 @@ class _ReadOnlyEncoding(Encoding):
     """What is never written here."""
 
     def encode(self, value: Any) -> bytes:
-        raise ColumnTypeError(f"cannot be stored: {type(value).__name__}")
+        raise ColumnTypeError(f"cannot store a {type(value).__name__}")
 
 
 class _KeyEncoding(_ReadOnlyEncoding):
@@ -81,10 +83,12 @@ class _NpyEncoding(_ReadOnlyEncoding):
         version = np.lib.format.read_magic(stream)
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         if version not in read_header:
-            raise ColumnValueError(f"holds an array of version {version} of .npy, which is not read here")
+            raise ColumnValueError(f"holds an array in version {version} of .npy, which penstock does not read")
         shape, is_fortran, dtype = read_header[version](stream)
         if dtype.hasobject:
-            raise ColumnValueError("holds an array of objects, which would run code when it is read")
+            raise ColumnValueError(
+                "holds an array of Python objects, which penstock does not read, because that could run code"
+            )
         num_items = 1
         for length in shape:  # as Python's integers, which do not overflow
             num_items *= length

@@ -39,7 +39,7 @@ class WebDatasetFormat(FileFormat):
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Walk along the headers, and cut where a sample begins."""
         if not file.num_bytes:
-            raise CorruptShardError(f"{file.name} is empty: not even a tar file without members is", path=file.name)
+            raise CorruptShardError(f"{file.name} is empty, so it is not a tar file", path=file.name)
         tar = StoredTar(file)
         extensions: dict[str, None] = {}
         begins: list[int] = []
@@ -49,8 +49,8 @@ class WebDatasetFormat(FileFormat):
                 extensions.update(dict.fromkeys(sample.members))
                 if len(extensions) > _MOST_COLUMNS:
                     raise CorruptShardError(
-                        f"{file.name} has members of more than {_MOST_COLUMNS} kinds: it is no WebDataset, where the"
-                        " name before the first dot tells the sample and the rest tells the kind",
+                        f"{file.name} has members of more than {_MOST_COLUMNS} kinds: it is not a WebDataset, where the"
+                        " part of a name before the first dot is the sample and the rest is the kind",
                         path=file.name,
                     )
         num_bytes = tar.finish()

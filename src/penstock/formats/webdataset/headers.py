@@ -75,7 +75,7 @@ def walk(tar: TarBytes, where: str) -> Iterator[Member]:
         if not tar.reaches(data + num_bytes):
             raise _broken(where, position, f"it ends before the {num_bytes} bytes of {name[:200]!r} do")
         if kind == ord("S"):
-            raise _broken(where, position, f"{name[:200]!r} is stored with holes, which is not read here")
+            raise _broken(where, position, f"{name[:200]!r} is a sparse file, which penstock does not read")
         position = data + _padded(num_bytes)
         if kind in _REGULAR and not (kind == 0 and name.endswith("/")):
             yield Member(name.rstrip("/"), begin, data, num_bytes)
@@ -87,7 +87,7 @@ def _padded(num_bytes: int) -> int:
 
 
 def _broken(where: str, position: int, reason: str) -> CorruptShardError:
-    return CorruptShardError(f"{where} is no sound tar file at byte {position}: {reason}", path=where)
+    return CorruptShardError(f"{where} is not a valid tar file, at byte {position}: {reason}", path=where)
 
 
 class _Extended:
@@ -117,15 +117,15 @@ class _Extended:
             record = rest[: max(length - len(length_text) - 2, 0)]
             key, is_pair, value = record.partition(b"=")
             if not is_pair or length > len(data) or data[length - 1 : length] != b"\n":
-                raise _broken(where, position, "it has a pax header that makes no sense")
+                raise _broken(where, position, "it has a pax header that is not valid")
             if key == b"path":
                 self.name = value.decode("utf-8", "surrogateescape")
             elif key == b"size":
                 self.num_bytes = int(value) if value.isdigit() and len(value) < 20 else None
                 if self.num_bytes is None:
-                    raise _broken(where, position, "it has a pax header with a size that is no number")
+                    raise _broken(where, position, "it has a pax header with a size that is not a number")
             elif key.startswith(b"GNU.sparse."):
-                raise _broken(where, position, "a member is stored with holes, which is not read here")
+                raise _broken(where, position, "a member is a sparse file, which penstock does not read")
             data = data[length:]
 
 

@@ -55,8 +55,8 @@ class TarTable:
         samples = list(group_members(walk(tar, where), where))
         if len(samples) != info.num_samples:
             raise CorruptShardError(
-                f"{info.name} holds {len(samples)} samples, but the index says {info.num_samples}: make the index"
-                " again, or fetch the file again",
+                f"{info.name} holds {len(samples)} samples, but the index says {info.num_samples}: index the"
+                " file again, or fetch it again",
                 shard=info.name,
             )
         self.keys = [sample.key.encode("utf-8", "surrogateescape") for sample in samples]
@@ -67,7 +67,7 @@ class TarTable:
             for extension, member in sample.members.items():
                 if extension not in self.begins:
                     raise CorruptShardError(
-                        f"{info.name} has a member {member.name[:200]!r} of a kind that its index does not know: make"
+                        f"{info.name} has a member {member.name[:200]!r} of a kind that is not in its index: make"
                         " the index again",
                         shard=info.name,
                     )

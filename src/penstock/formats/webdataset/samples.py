@@ -50,7 +50,7 @@ def group_members(members: Iterable[Member], where: str) -> Iterator[TarSample]:
             sample = TarSample(key, member.begin, {})
         elif extension in sample.members or len(sample.members) >= _MOST_EXTENSIONS:
             raise CorruptShardError(
-                f"{where} has two members {member.name[:200]!r} in one sample, or too many of them", path=where
+                f"{where} has two members {member.name[:200]!r} in one sample, or too many members", path=where
             )
         sample.members[extension] = member
     if sample is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.formats.rows import join_columns
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
@@ -108,11 +109,8 @@ def samples_of(batch: Any, condition: Any = None) -> list[Sample]:
         if not found:
             return []
         [batch] = found
-    names = batch.schema.names
-    columns = [_values(batch.column(number)) for number in range(len(names))]
-    if not columns:
-        return [{} for _ in range(batch.num_rows)]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = [_values(batch.column(number)) for number in range(batch.num_columns)]
+    return join_columns(tuple(batch.schema.names), columns, batch.num_rows)
 
 
 def _values(column: Any) -> list[Any]:

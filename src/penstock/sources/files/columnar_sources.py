@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from penstock.extras import require
@@ -14,7 +14,7 @@ from penstock.sources.iterators import check_row
 from penstock.sources.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.scan.patterns import Given
     from penstock.sources.files.found import FoundFiles
@@ -30,7 +30,7 @@ _ARROW_MAGIC = b"ARROW1"
 class ParquetShardedSource(FileShardedSource):
     """Parquet files, each of them a shard. Lists of numbers come as arrays.
 
-    A row is found by the footer: row groups before it are not read. The length is known from the footers.
+    Opening a shard at a row does not read the row groups before it. The length is known from the footers.
 
     Args:
         data_files: A path or URL, a glob, a folder, or a list of them.
@@ -56,7 +56,7 @@ class ParquetShardedSource(FileShardedSource):
         super().__init__(data_files, storage_options)
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the rows of all files, from their footers, which are read many at a time."""
+        """Return the rows of all files, from their footers, which are read many at a time."""
         if self._filter is not None:
             return None
         missing = [number for number in range(len(self._files)) if number not in self._footers]
@@ -96,22 +96,26 @@ class ParquetShardedSource(FileShardedSource):
         return self._footers[number]
 
     def _batches(self, number: int, row: int) -> Iterator[tuple[list[Sample], int]]:
-        parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
-        footer, file = self._footer(number), self._files[number]
-        wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
+        footer = self._footer(number)
         ends = list(accumulate(footer.row_group(group).num_rows for group in range(footer.num_row_groups)))
-        stored = StoredFile(file.open())
-        with naming(file.url), parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
-            for group, end in enumerate(ends):
-                if end <= row:
+        groups = [group for group, end in enumerate(ends) if end > row]
+        skip = row - ends[groups[0] - 1] if groups and groups[0] else row
+        with naming(self._files[number].url):
+            for batch in read_ahead([partial(self._group, number, group) for group in groups]):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
                     continue
-                skip = max(0, row - (end - footer.row_group(group).num_rows))
-                for batch in reader.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
-                    if skip >= batch.num_rows:
-                        skip -= batch.num_rows
-                        continue
-                    yield self._samples(batch.slice(skip)), batch.num_rows - skip
-                    skip = 0
+                yield self._samples(batch.slice(skip)), batch.num_rows - skip
+                skip = 0
+
+    def _group(self, number: int, group: int) -> Iterator[Any]:
+        """Give the record batches of a row group, whose columns are fetched together."""
+        parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
+        footer = self._footer(number)
+        wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
+        stored = StoredFile(self._files[number].open())
+        with parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
+            yield from reader.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted)
 
     def _filtered(self, footer: Any) -> list[str]:
         """Give the columns that the condition may need and nobody asked for."""
@@ -125,6 +129,31 @@ class ParquetShardedSource(FileShardedSource):
         if self._filter is None or self._columns is None:
             return samples
         return [{name: sample[name] for name in self._columns} for sample in samples]
+
+
+def read_ahead(parts: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
+    """Give the items of several iterators, one after the other, while a thread already begins the next one."""
+    if len(parts) < 2:
+        for part in parts:
+            yield from part()
+        return
+    threads = WorkerThreads(1, "penstock-row-group")
+    try:
+        ahead = threads.submit(_begin, parts[0])
+        for following in (*parts[1:], None):
+            begun = ahead.result()
+            if following is not None:
+                ahead = threads.submit(_begin, following)
+            yield from begun
+    finally:
+        threads.shutdown()
+
+
+def _begin(part: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Begin an iterator, so that what its first item takes is done."""
+    items = part()
+    first = [item for item in (next(items, None),) if item is not None]
+    return chain(first, items)
 
 
 class ArrowShardedSource(FileShardedSource):

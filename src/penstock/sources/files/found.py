@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
-from penstock.errors import ConfigError
+from penstock.codecs.stream import decompress_stream
+from penstock.errors import ConfigError, CorruptShardError
 from penstock.order.keys import fold
 from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _MORE_SUFFIXES = (".json",)
+_HEAD_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,15 @@ class FoundFile:
         """Open it, as it was when it was found; if it has changed since, reading is an error."""
         return ScannedObject(self.store, self.info, self.compression)
 
+    def head(self) -> bytes:
+        """Give the beginning of its content, as far as few stored bytes tell it; that may be nothing."""
+        stored = ScannedObject(self.store, self.info).read(0, min(_HEAD_BYTES, self.info.num_bytes))
+        if self.compression is None:
+            return stored
+        with suppress(CorruptShardError):  # it is cut, after all
+            return next(decompress_stream(iter([stored]), self.compression, self.url), b"")
+        return b""
+
 
 class FoundFiles(tuple[FoundFile, ...]):
     """Files that were found already: sources take them in place of names."""
@@ -54,7 +66,7 @@ def find_files(
     """Find files in the order in which they are named, those of a glob or folder sorted, and each as often as named."""
     each = [os.fspath(one) for one in data_files] if is_list(data_files) else [os.fspath(data_files)]  # type: ignore[arg-type,union-attr]
     if not each or not all(each):
-        raise ConfigError("data_files= names no file: give a path, a URL, a glob, or a list of them")
+        raise ConfigError("data_files= does not name any file: pass a path, a URL, a glob, or a list of these")
     stores: dict[str, Store] = {}
     found: list[FoundFile] = []
     for given in each:

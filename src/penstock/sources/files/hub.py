@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class HuggingFaceShardedSource(ShardedSource):
-    """A dataset of the Hugging Face Hub: each of its files is a shard, read in order from the Hub.
+    """A dataset on the Hugging Face Hub: each of its files is a shard, read in order from the Hub.
 
-    Which files are those of a subset and a split follows from the dataset's own settings, or from their names. All are
-    read in the commit that the revision stands for when the source is made.
+    The dataset's own configuration, or the names of its files, decide which files belong to a subset and a split. All
+    of them are read in the commit that the revision stands for when the source is made.
 
     Args:
         dataset_name: `"user/name"`.
@@ -54,7 +54,7 @@ class HuggingFaceShardedSource(ShardedSource):
         if not streaming or cache_dir is not None:
             raise ConfigError(
                 f"this source reads files from the Hub as it goes and keeps none: leave out streaming=False and"
-                f" cache_dir=, or give StreamingDataset(remote={url!r}, local=...)"
+                f" cache_dir=, or use StreamingDataset(remote={url!r}, local=...)"
             )
         store = open_proxied(url, storage_options)
         infos = find_in_repository(store, subset, split)
@@ -72,11 +72,11 @@ class HuggingFaceShardedSource(ShardedSource):
         return self._files.fingerprint
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the rows of all files, if their format tells."""
+        """Return the rows of all files, if their format tells."""
         return self._files.shard_lengths()
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what the Hub tells of a file."""
+        """Return what the Hub tells of a file."""
         return self._files.get_shard_info(shard_name)
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
@@ -99,4 +99,4 @@ def _source_of(files: FoundFiles, where: str, columns: Sequence[str] | None) -> 
     if kind == "text" and columns is None:
         return TextShardedSource(files)
     names = ", ".join(sorted({file.info.key for file in files})[:3])
-    raise ConfigError(f"{where} has no files of one format that can be read as a source: it has {names}", url=where)
+    raise ConfigError(f"{where} has no files in a format that can be read as a source: it has {names}", url=where)

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import CorruptShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.types import Sample
 
 _WHITE = " \t\r\n"
 
 
-def first_character(content: Iterator[bytes]) -> tuple[str, bytes]:
-    """Give the first character of a document that is not white space, and all that was read to find it."""
+def first_character(content: Iterable[bytes]) -> str:
+    """Give the first character of a document that is not white space."""
     read = b""
     for chunk in content:
         read += chunk
         text = read.decode("utf-8-sig", "replace").lstrip(_WHITE)
         if text:
-            return text[0], read
-    return "", read
+            return text[0]
+    return ""
 
 
 def iterate_values(content: Iterator[bytes], name: str) -> Iterator[Sample]:
@@ -48,7 +48,7 @@ def iterate_values(content: Iterator[bytes], name: str) -> Iterator[Sample]:
             if more():
                 continue
             if is_array and not is_over:
-                raise CorruptShardError(f"{name} ends within its array, after {count} items", path=name)
+                raise CorruptShardError(f"{name} is cut off in its array, after {count} items", path=name)
             return
         if not count and not is_array and text[0] == "[":
             is_array, text = True, text[1:]
@@ -57,7 +57,7 @@ def iterate_values(content: Iterator[bytes], name: str) -> Iterator[Sample]:
             is_over, is_array, text = True, False, text[1:]
             continue
         if is_over:
-            raise CorruptShardError(f"{name} goes on after its array: {text[:40]!r}", path=name)
+            raise CorruptShardError(f"{name} continues after its array: {text[:40]!r}", path=name)
         try:
             value, end = decoder.raw_decode(text)
         except (json.JSONDecodeError, RecursionError) as error:

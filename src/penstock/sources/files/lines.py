@@ -196,8 +196,11 @@ class LineIterator(SampleIterator):
             return
         byte, line = self._place or (0, 0)
         if self._has_header and self._parser is None:
-            head = _Rows(content_from(self._file, 0), self._make_finder(), 0, 0)
+            head = _Rows(iter([self._file.head()]), self._make_finder(), 0, 0)
             block = head.take()
+            if block.num_rows < 2:  # the only row may be cut
+                head = _Rows(content_from(self._file, 0), self._make_finder(), 0, 0)
+                block = head.take()
             self._parser = self._make_parser(block.rows()[0] if block.num_rows else None)
             if not byte:
                 byte, line = block.place(1) if block.num_rows > 1 else head.place

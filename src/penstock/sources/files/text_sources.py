@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class JsonShardedSource(FileShardedSource):
-    """Files of JSON: one object a line, or one array of objects, which is not read whole. Compressed ones, too.
+    """JSON files, compressed or not: one object per line, or one array of objects, which is not read all at once.
 
     Args:
         data_files: A path or URL, a glob, a folder, or a list of them.
         storage_options: Credentials and settings of the store.
-        jsonl: Lines or an array: by default what the first character of a file says. False also reads objects that
+        jsonl: Lines or an array: by default, the first character of a file tells. False also reads objects that
             are written over several lines.
         columns: Keep these keys only.
-        on_error: `"raise"` or `"skip"` for lines that are no JSON objects.
+        on_error: `"raise"` or `"skip"` for lines that are not JSON objects.
     """
 
     format = "jsonl"
@@ -61,7 +61,7 @@ class JsonShardedSource(FileShardedSource):
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
         check_row(file.url, row, None)
-        first, _ = first_character(content_from(file, 0))
+        first = first_character([file.head()]) or first_character(content_from(file, 0))
         if self._jsonl and first != "[":
             parser = JSONParser((), self._columns)
             return LineIterator(
@@ -76,7 +76,7 @@ class JsonShardedSource(FileShardedSource):
 
 
 class CsvShardedSource(FileShardedSource):
-    """Files of CSV with a header line. Quoted fields may hold anything, newlines as they are stored.
+    """CSV files with a header line. Quoted fields may hold anything, including newlines.
 
     Args:
         data_files: A path or URL, a glob, a folder, or a list of them.
@@ -135,7 +135,7 @@ class CsvShardedSource(FileShardedSource):
 
 
 class TextShardedSource(FileShardedSource):
-    """Files of plain text, UTF-8: each line a sample, blank ones too, without what ends it.
+    """Plain text files in UTF-8: each line is a sample, also an empty one, without its line ending.
 
     Args:
         data_files: A path or URL, a glob, a folder, or a list of them.
@@ -220,5 +220,5 @@ def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> 
 
 def _check_policy(on_error: OnError) -> OnError:
     if on_error not in get_args(OnError):
-        raise ConfigError(f"on_error={on_error!r} is unknown: use raise or skip")
+        raise ConfigError(f"on_error={on_error!r} is unknown: use 'raise' or 'skip'")
     return on_error

@@ -37,7 +37,7 @@ class Feed:
                 self._given += 1
                 return sample
             if self._max_epochs is None and not self._given:
-                raise EmptyDatasetError(f"source {self.name!r} of a mix has no samples: leave it out")
+                raise EmptyDatasetError(f"source {self.name!r} of the mix has no samples: leave it out")
             if self._max_epochs is not None and self._epoch + 1 >= self._max_epochs:
                 return None
             self.close()

@@ -28,9 +28,9 @@ _OWED = 10**9  # what is owed to sources when weights follow tokens is kept in t
 
 
 class MixedShardedSource(ShardedSource):
-    """Several sources, mixed by weights: of the first n samples, each gives its share of n, off by less than one.
+    """Several sources, mixed by weights: among the first n samples, each has its share of n, off by less than one.
 
-    That holds for every n and any weights; with `all_exhausted`, counted anew where a source has left. Samples get the
+    That holds for every n and any weights; with `all_exhausted`, counted again once a source has ended. Samples get the
     name of their source as `__source__`. It has one shard, `mixed`, which opens at any row without reading what comes
     before it if all sources know their lengths.
 
@@ -62,7 +62,7 @@ class MixedShardedSource(ShardedSource):
         token_field: str = "input_ids",  # noqa: S107
     ) -> None:
         if not isinstance(sources, Mapping) or not sources:
-            raise ConfigError("sources= of a mix is a dict of at least one source by name")
+            raise ConfigError("sources= must be a dict of names and sources, with at least one")
         if stop_strategy not in get_args(StopStrategy):
             raise ConfigError(f"stop_strategy={stop_strategy!r} is unknown: use {', '.join(get_args(StopStrategy))}")
         check_whole("block_size", block_size, 1)
@@ -73,7 +73,7 @@ class MixedShardedSource(ShardedSource):
         self._epochs = self._read_epochs(epochs)
         if weight_scheduler is not None:
             if weights is not None:
-                raise ConfigError("a mix has weights= or weight_scheduler=, not both")
+                raise ConfigError("pass weights= or weight_scheduler=, not both")
             _check_names(weight_scheduler.names, self._names)
         if weights is not None:
             _check_names(weights, self._names)
@@ -96,7 +96,7 @@ class MixedShardedSource(ShardedSource):
         return f"mixed-{fold(*map(str, each), settings):016x}"
 
     def shard_lengths(self) -> list[int] | None:
-        """Give the number of samples if it can be computed: all sources know theirs, and the mix ends."""
+        """Return the number of samples if it can be computed: all sources know theirs, and the mix ends."""
         feeds = self._feeds()
         totals = [feed.total() for feed in feeds]
         is_known = all(feed.can_seek for feed in feeds)
@@ -295,8 +295,8 @@ def _count_tokens(sample: Sample, field: str) -> int:
         return len(sample[field])
     except (KeyError, TypeError):
         raise MissingColumnError(
-            f"the weights follow tokens, and a sample has no list of them in {field!r}: tokenize before mixing, or let"
-            " the scheduler count samples"
+            f"the weights depend on tokens, but a sample has no list of them in {field!r}: tokenize before mixing, or"
+            " let the scheduler count samples"
         ) from None
 
 
@@ -304,7 +304,7 @@ def _check_names(given: Any, names: Sequence[str], *, are_all_needed: bool = Tru
     unknown, missing = sorted(set(given) - set(names)), sorted(set(names) - set(given))
     if unknown or (missing and are_all_needed):
         raise ConfigError(
-            f"names do not fit the sources {', '.join(names)}:"
+            f"the names do not match the sources {', '.join(names)}:"
             + (f" {', '.join(unknown)} unknown" if unknown else "")
             + (f" {', '.join(missing)} missing" if missing and are_all_needed else "")
         )

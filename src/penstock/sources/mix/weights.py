@@ -33,7 +33,7 @@ class WeightSchedulePoint:
 
 
 class WeightScheduler:
-    """Weights that change in the course of a run.
+    """Weights that change during a run.
 
     Args:
         schedule: Points, in the order of their steps, all with the same names. Before the first and after the last,
@@ -54,17 +54,21 @@ class WeightScheduler:
         try:
             points = [WeightSchedulePoint(**each) if isinstance(each, Mapping) else each for each in schedule]
         except TypeError as error:
-            raise ConfigError(f"a point of a schedule has a step and weights: {error}") from error
+            raise ConfigError(f"a point of a schedule needs a step and weights: {error}") from error
         if not points or any(low.step >= high.step for low, high in pairwise(points)):
-            raise ConfigError(f"a schedule needs points whose steps grow, not {[point.step for point in points]}")
+            raise ConfigError(
+                f"the steps of a schedule must grow from point to point, got {[point.step for point in points]}"
+            )
         if any(set(point.weights) != set(points[0].weights) for point in points):
-            raise ConfigError("all points of a schedule need weights for the same names")
+            raise ConfigError("all points of a schedule must have weights for the same names")
         if interpolation not in get_args(Interpolation):
-            raise ConfigError(f"interpolation={interpolation!r} is unknown: use step, linear or cosine")
+            raise ConfigError(f"interpolation={interpolation!r} is unknown: use 'step', 'linear' or 'cosine'")
         if unit not in get_args(ScheduleUnit):
-            raise ConfigError(f"unit={unit!r} is unknown: use samples, batches or tokens")
+            raise ConfigError(f"unit={unit!r} is unknown: use 'samples', 'batches' or 'tokens'")
         if (unit == "batches") != (batch_size is not None):
-            raise ConfigError("a schedule in batches needs batch_size=, the samples of a batch; others have none")
+            raise ConfigError(
+                "batch_size= is the number of samples in a batch: pass it if unit is 'batches', and only then"
+            )
         check_whole("batch_size", batch_size, 1)
         self.points, self.interpolation, self.unit = points, interpolation, unit
         self._samples_per_step = batch_size or 1
@@ -75,11 +79,11 @@ class WeightScheduler:
         return list(self.points[0].weights)
 
     def get_weights(self, step: int) -> dict[str, float]:
-        """Give the weights at a step, as shares of 1."""
+        """Return the weights at a step, as shares of 1."""
         return dict(zip(self.names, map(float, self.shares(step, self.names)), strict=True))
 
     def shares(self, step: int, names: Sequence[str]) -> tuple[Fraction, ...]:
-        """Give the exact shares at a step, in the order of some names."""
+        """Return the exact shares at a step, in the order of some names."""
         later = next((number for number, point in enumerate(self.points) if point.step > step), len(self.points))
         before = self.points[max(0, later - 1)]
         low = exact_shares([before.weights[name] for name in names])
@@ -95,9 +99,11 @@ class WeightScheduler:
         return tuple(Fraction(each, _FINEST) for each in rounded)
 
     def segments(self, names: Sequence[str], block_size: int) -> list[tuple[int, tuple[Fraction, ...]]]:
-        """Give from which sample on which shares apply; between points they change every `block_size` samples."""
+        """Return from which sample on which shares apply; between points they change every `block_size` samples."""
         if self.unit == "tokens":
-            raise ConfigError("the weights of a schedule in tokens depend on the samples, not on their number alone")
+            raise ConfigError(
+                "the weights of a schedule in tokens depend on the samples themselves, not only on how many there are"
+            )
         cuts = {0, *(point.step * self._samples_per_step for point in self.points)}
         if self.interpolation != "step":
             for low, high in pairwise(point.step * self._samples_per_step for point in self.points):

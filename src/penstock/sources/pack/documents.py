@@ -58,7 +58,7 @@ def prepare_document(
     for name in (*more_fields, "labels") if "labels" in sample else more_fields:
         columns[name] = _as_array(sample, name)
         if len(columns[name]) != num_tokens:
-            raise DataError(f"a document has {num_tokens} tokens and {len(columns[name])} values of {name!r}")
+            raise DataError(f"a document has {num_tokens} tokens but {len(columns[name])} values of {name!r}")
     ends_itself = eos_token_id is None or (num_tokens > 0 and tokens.item(-1) == eos_token_id)
     length = num_tokens if ends_itself else num_tokens + 1
     if not num_tokens or (length > seq_length and long_documents == "drop"):
@@ -82,7 +82,7 @@ def join_documents(
             try:
                 values = document.columns[name]
             except KeyError:
-                raise MissingColumnError(f"some documents have {name!r} and some have not") from None
+                raise MissingColumnError(f"some documents have {name!r} and some do not") from None
             parts.append(values)
             if not document.has_own_end:
                 parts.append(eos if name in (input_field, "labels") else values[-1:])
@@ -103,12 +103,12 @@ def _as_array(sample: Sample, name: str) -> npt.NDArray[Any]:
     try:
         values = given if isinstance(given, np.ndarray) else np.array(given)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name!r} of a document is no list of numbers, but {given!r:.80}") from error
+        raise DataError(f"{name!r} of a document must be a list of numbers, got {given!r:.80}") from error
     if values.ndim != 1 or values.dtype.kind not in "iubf":
-        raise DataError(f"{name!r} of a document is no list of numbers, but {given!r:.80}")
+        raise DataError(f"{name!r} of a document must be a list of numbers, got {given!r:.80}")
     if values.dtype.kind == "f":
         return values
     is_wide = values.dtype.itemsize >= 4
     if is_wide and len(values) and not _LARGEST.min <= int(values.min()) <= int(values.max()) <= _LARGEST.max:
-        raise DataError(f"{name!r} of a document holds numbers that do not fit in 32 bits")
+        raise DataError(f"{name!r} of a document has numbers that do not fit in 32 bits")
     return values.astype(np.int32)

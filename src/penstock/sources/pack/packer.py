@@ -28,7 +28,7 @@ _DOCUMENTS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class PackStats:
-    """What became of all tokens so far: `tokens + eos_added + padding` is what the rows hold."""
+    """Where all tokens so far have gone: `tokens + eos_added + padding` is what the rows hold."""
 
     rows: int = 0
     documents: int = 0

@@ -41,9 +41,9 @@ class PackedShardedSource(ShardedSource):
         include_segment_ids: Give `segment_ids`.
         input_field: Where the tokens are.
         shuffle: Shuffle the rows of each group.
-        shuffle_buffer_factor: Rows of a group, in hundreds; fewer where rows are long.
-        seed: Of the shuffling.
-        long_documents: What becomes of a document that is longer than a row: `"split"` gives it several rows,
+        shuffle_buffer_factor: Size of a group, in hundreds of rows; smaller if rows are long.
+        seed: Seeds the shuffling.
+        long_documents: What to do with a document that is longer than a row: `"split"` gives it several rows,
             `"truncate"` one, `"drop"` none.
         token_columns: Further fields with a value for each token, and the value for padding: `{"loss_mask": 0}`. At an
             added end of document they repeat the last value. `labels` of documents take the place of the tokens.
@@ -79,11 +79,11 @@ class PackedShardedSource(ShardedSource):
         ):
             check_whole(name, value, least)
         if strategy not in get_args(PackStrategy):
-            raise ConfigError(f"strategy={strategy!r} is unknown: use greedy, pool or first_fit")
+            raise ConfigError(f"strategy={strategy!r} is unknown: use 'greedy', 'pool' or 'first_fit'")
         if long_documents not in get_args(LongDocuments):
-            raise ConfigError(f"long_documents={long_documents!r} is unknown: use split, truncate or drop")
+            raise ConfigError(f"long_documents={long_documents!r} is unknown: use 'split', 'truncate' or 'drop'")
         if max_segments is not None and strategy != "first_fit":
-            raise ConfigError("max_segments= is for strategy='first_fit'")
+            raise ConfigError("max_segments= only works with strategy='first_fit'")
         self._source = source
         self._options = PackOptions(
             eos_token_id=eos_token_id,
@@ -125,7 +125,7 @@ class PackedShardedSource(ShardedSource):
         return rows
 
     def stats(self) -> PackStats:
-        """Count what became of the tokens in the iterator that was opened last."""
+        """Return where the tokens went, for the iterator that was opened last."""
         return PackStats() if self._opened is None else self._opened.stats()
 
     def close(self) -> None:

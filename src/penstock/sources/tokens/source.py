@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TokenizeTransform(BatchTransform):
-    """Makes tokens of a text field: `input_ids`, `attention_mask` if wanted, and the fields that are to be kept.
+    """Tokenizes a text field: returns `input_ids`, `attention_mask` if wanted, and the fields to keep.
 
     Args:
         tokenizer: A tokenizer of the tokenizers library or of transformers; by default the one that the configuration
@@ -61,7 +61,7 @@ class TokenizeTransform(BatchTransform):
                 yield {**self._finish(ids, self._encoder), **kept}
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give everything, with the tokenizer by its content."""
+        """Return everything, with the tokenizer by its content."""
         content = tokenizer_hash(self._tokenizer)
         if content is None:
             return None
@@ -82,7 +82,9 @@ class TokenizeTransform(BatchTransform):
         if isinstance(text, str):
             return text
         if field not in sample:
-            raise MissingColumnError(f"there is no {field!r} to tokenize, only {', '.join(sample)}", number=number)
+            raise MissingColumnError(
+                f"the sample has no field {field!r} to tokenize: it has {', '.join(sample)}", number=number
+            )
         hint = ": write messages as text with a chat template first" if isinstance(text, list) else ""
         raise DataError(f"{field!r} is a {type(text).__name__}, not text{hint}", number=number)
 
@@ -100,7 +102,8 @@ class TokenizeTransform(BatchTransform):
             return [ids]
         if room <= self._config.stride:
             raise ConfigError(
-                f"max_length={self._config.max_length} leaves no room beside {num_special} special tokens"
+                f"max_length={self._config.max_length} leaves no room for text beside {num_special} special tokens"
+                " and the stride"
             )
         if when_long == "drop":
             return []

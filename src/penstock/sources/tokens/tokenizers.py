@@ -19,7 +19,7 @@ _FILE = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerConfig:
-    """Which tokenizer, and how it is used.
+    """Which tokenizer to use, and how.
 
     Args:
         name_or_path: A `tokenizer.json`, a folder with one, or a name on the Hugging Face Hub.
@@ -27,9 +27,9 @@ class TokenizerConfig:
         truncation: Cut longer texts; False leaves them as long as they are, unless `overflow` says otherwise.
         padding: Pad all samples to `max_length`. To pad to the longest of a batch, use `PadCollator` in the loader.
         add_special_tokens: Add the tokens that the tokenizer puts around a text.
-        return_attention_mask: Give `attention_mask`, too.
-        trust_remote_code: Run code that comes with a tokenizer of the Hub.
-        overflow: What becomes of longer texts: `"truncate"` keeps the beginning, `"split"` makes several samples,
+        return_attention_mask: Also return `attention_mask`.
+        trust_remote_code: Run code that comes with a tokenizer on the Hub.
+        overflow: What to do with longer texts: `"truncate"` keeps the beginning, `"split"` makes several samples,
             `"drop"` none.
         stride: By how many tokens the samples of a split text overlap.
     """
@@ -51,10 +51,11 @@ class TokenizerConfig:
             raise ConfigError(f"overflow={self.overflow!r} is unknown: use {', '.join(get_args(Overflow))}")
         if self.padding not in (True, False, "max_length"):
             raise ConfigError(
-                f"padding={self.padding!r}: samples are padded to max_length or not at all; PadCollator pads batches"
+                f"padding={self.padding!r} is unknown: use True, which pads to max_length, or False; to pad batches,"
+                " use PadCollator"
             )
         if self.stride and self.overflow != "split":
-            raise ConfigError("stride= is for overflow='split'")
+            raise ConfigError("stride= only works with overflow='split'")
         if self.stride >= self.max_length:
             raise ConfigError(f"stride={self.stride} must be below max_length={self.max_length}")
 
@@ -64,7 +65,7 @@ class TokenizerConfig:
         return self.overflow or ("truncate" if self.truncation else None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all fields."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -75,7 +76,7 @@ class TokenizerManager:
         self._loaded: dict[str, Any] = {}
 
     def get_tokenizer(self, config: TokenizerConfig | str, **options: Any) -> Any:
-        """Give the tokenizer of a configuration; options go to whoever loads it."""
+        """Return the tokenizer of a configuration; options go to whoever loads it."""
         config = TokenizerConfig(config) if isinstance(config, str) else config
         key = json.dumps([config.name_or_path, config.trust_remote_code, options], sort_keys=True, default=repr)
         if key not in self._loaded:
@@ -92,13 +93,13 @@ def load_tokenizer(config: TokenizerConfig, **options: Any) -> Any:
         try:
             return library.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises this very class
-            raise DataError(f"{file} is no tokenizer: {error}") from error
+            raise DataError(f"{file} is not a tokenizer: {error}") from error
     if path.is_absolute() or config.name_or_path.startswith("."):
         raise ConfigError(
-            f"there is no tokenizer at {config.name_or_path}: give a {_FILE}, a folder with one, or a name"
+            f"there is no tokenizer at {config.name_or_path}: pass a {_FILE}, a folder with one, or a name on the Hub"
         )
     try:
-        transformers = require("transformers", extra="text", purpose="a tokenizer by name")
+        transformers = require("transformers", extra="text", purpose="loading a tokenizer by name")
     except MissingExtraError:
         if config.trust_remote_code or options:
             raise
@@ -109,7 +110,7 @@ def load_tokenizer(config: TokenizerConfig, **options: Any) -> Any:
 
 
 def tokenizer_hash(tokenizer: Any) -> str | None:
-    """Name what a tokenizer does by a hash of its content, or give None if it does not show it."""
+    """Return a hash of what a tokenizer does, or None if its content cannot be read."""
     backend = _backend(tokenizer)
     if backend is not None:
         return hashlib.sha256(backend.to_str().encode()).hexdigest()[:32]
@@ -133,7 +134,9 @@ class BatchEncoder:
         elif callable(tokenizer):
             self._call = tokenizer
         else:
-            raise ConfigError(f"{type(tokenizer).__name__} is no tokenizer of tokenizers or transformers")
+            raise ConfigError(
+                f"{type(tokenizer).__name__} is not a tokenizer: pass one of the tokenizers or transformers library"
+            )
         self.pad_id = _pad_id(tokenizer, self._tokenizer)
         self.before, self.after = self._find_special_tokens()
 
@@ -152,7 +155,9 @@ class BatchEncoder:
         for begin in range(len(whole) - len(plain) + 1):
             if whole[begin : begin + len(plain)] == plain:
                 return whole[:begin], whole[begin + len(plain) :]
-        raise ConfigError("the tokenizer encodes a text in another way when it adds special tokens: set that to False")
+        raise ConfigError(
+            "the tokenizer encodes text differently when it adds special tokens: pass add_special_tokens=False"
+        )
 
 
 def _backend(tokenizer: Any) -> Any:

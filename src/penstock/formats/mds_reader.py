@@ -1,0 +1,299 @@
+"""One open MDS shard: rows in order by a table of all their values, a few at random found one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from penstock.codecs.unpack import check_whole, release, rest
+from penstock.errors import CorruptShardError
+from penstock.formats.column_errors import decode_error
+from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.encodings.table import get_encoding
+from penstock.formats.gather import ValueGatherer, as_list, place_of, view_items
+from penstock.formats.rows import check_ascending, check_rows, join_columns, table_bytes, view_offsets
+from penstock.formats.stored_rows import RowField, RowFields, RowOrigins, ShardMemory, StoredRows
+from penstock.spent import decoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.gather import Pieces
+    from penstock.formats.stored_rows import FoundRows
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Columns, Int64Array, Sample
+
+T = TypeVar("T")
+
+# Finding all values of a shard takes about as long as finding those of so large a part of its rows one batch at a time.
+_PART_WORTH_ALL = 1 / 16
+
+
+class MDSReader:
+    """One open MDS shard."""
+
+    def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
+        self._data = data
+        self.name = info.name
+        self._num_samples = info.num_samples
+        begin = table_bytes(info.num_samples)
+        self._offsets: npt.NDArray[np.uint32] | None = view_offsets(
+            data, info.num_samples, begin=begin, end=len(data), shard=info.name
+        )
+        self.layout = _layout_of(info.layout, options)
+        self._memory: ShardMemory | None = None
+        self._columns: _AllValues | None = None  # where the values of all rows are, once that pays
+        self._num_found = 0  # rows that were read without it
+        self._next_row = 0
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        numbers = self._check(rows)
+        stored = self._gather(numbers)
+        with decoding:
+            values = [self._values(name, encoding, each, numbers) for name, encoding, each in stored]
+            return join_columns(self.layout.wanted, values, len(numbers))
+
+    def read_columns(self, rows: Rows) -> Columns:
+        """Give the same by column: an array where all values allow it, else a list."""
+        numbers = self._check(rows)
+        stored = self._gather(numbers)
+        with decoding:
+            return {name: self._column(name, encoding, each, numbers) for name, encoding, each in stored}
+
+    def find_all(self) -> None:
+        """Find the values of all rows now; raise if those of any do not lie where they should."""
+        if self._offsets is not None and self._num_samples:
+            self._columns = _find_all(self._data, self._offsets, self.layout, self.name)
+
+    def find(self, rows: Int64Array) -> FoundRows:
+        """Find the values of some rows, all of them in range."""
+        if self._columns is None and self._is_worth_all(rows):
+            self.find_all()
+        if self._columns is None:
+            return StoredRows(self.layout, [self.memory()], [len(rows)], rows)
+        return _TabledRows(self._columns, rows, self.memory())
+
+    def memory(self) -> ShardMemory:
+        """Give the bytes of the shard, to find rows of several shards at once (`StoredRows`)."""
+        check_whole(self._data, self.name)
+        if self._memory is None:
+            data = self._data
+            held, place = memoryview(data), place_of(data)
+            self._memory = ShardMemory(self.name, data, held, place, len(data), self._num_samples)
+        return self._memory
+
+    def rest(self) -> None:
+        """Take the shard's pages out of memory."""
+        self._columns, self._num_found, self._next_row = None, 0, 0
+        rest(self._data)
+
+    def close(self) -> None:
+        """Unmap the shard."""
+        # These point into the mapping, which closes only when nobody does.
+        self._columns, self._offsets, self._memory = None, None, None
+        self._num_samples = 0
+        release(self._data)
+
+    def _check(self, rows: Rows) -> Int64Array:
+        return check_rows(rows, self._num_samples, self.name)
+
+    def _gather(self, rows: Int64Array) -> list[tuple[str, Encoding, Any]]:
+        """Give the stored values of each column that is wanted: an array if they are of fixed size, else pieces."""
+        if not self._num_samples:
+            return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings]
+        found = self.find(rows)
+        return [(name, encoding, _stored(found, name, encoding)) for name, encoding in self.layout.encodings]
+
+    def _is_worth_all(self, rows: Int64Array) -> bool:
+        """Tell whether to find all values now: if rows are read in order, or many were read already."""
+        if not len(rows):
+            return False
+        is_in_order = int(rows[0]) == self._next_row and int(rows[-1]) == self._next_row + len(rows) - 1
+        self._next_row = int(rows[-1]) + 1
+        self._num_found += len(rows)
+        return is_in_order or self._num_found >= _PART_WORTH_ALL * self._num_samples
+
+    def _values(self, name: str, encoding: Encoding, stored: Any, rows: Int64Array) -> list[Any]:
+        if isinstance(encoding, FixedEncoding):
+            return encoding.to_values(stored)
+        return self._decode(name, stored, rows, encoding.decode_many)
+
+    def _column(self, name: str, encoding: Encoding, stored: Any, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
+        if isinstance(encoding, FixedEncoding):
+            return cast("npt.NDArray[Any]", stored)
+        return self._decode(name, stored, rows, encoding.to_column)
+
+    def _decode(self, name: str, stored: Pieces, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]) -> T:
+        pieces = as_list(stored)
+        try:
+            return decode(pieces)
+        except Exception as error:
+            raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
+
+
+def _stored(found: FoundRows, name: str, encoding: Encoding) -> Any:
+    if isinstance(encoding, FixedEncoding):
+        return encoding.to_array(found.fixed(name, encoding.num_bytes))
+    return found.pieces(name)
+
+
+def _no_values(encoding: Encoding) -> Any:
+    return encoding.to_array(np.empty(0, f"V{encoding.num_bytes}")) if isinstance(encoding, FixedEncoding) else []
+
+
+_last_layout: RowFields | None = None
+
+
+def _layout_of(layout: ShardLayout, options: ReadOptions) -> RowFields:
+    """Say how samples are laid out; shards that are laid out alike get one object, which is quick to compare."""
+    global _last_layout
+    fields = tuple(
+        RowField(column.name, get_encoding(column.encoding, options.image_decoder), column.num_bytes)
+        for column in layout.columns
+    )
+    names = tuple(field.name for field in fields if options.columns is None or field.name in options.columns)
+    found, last = RowFields(fields, names), _last_layout
+    if found == last:
+        return last
+    _last_layout = found
+    return found
+
+
+# --- All values of a shard ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedColumn:
+    """Value i is the `num_bytes` bytes from `bases[i] + offset`."""
+
+    bases: npt.NDArray[np.uint32]
+    offset: int
+    items: npt.NDArray[Any]  # item k: the `num_bytes` bytes that begin at byte k of the shard, wherever that is
+
+    def begins(self, rows: Int64Array) -> Int64Array:
+        begins = self.bases[rows].astype(np.int64)
+        begins += self.offset
+        return begins
+
+
+@dataclass(frozen=True, slots=True)
+class _VariableColumn:
+    """Value i is the bytes from `bases[i] + offset` to `ends[i] - distance`."""
+
+    bases: npt.NDArray[np.uint32]
+    offset: int
+    ends: npt.NDArray[np.uint32]
+    distance: int
+    values: ValueGatherer
+
+    def gather(self, rows: Int64Array) -> Pieces:
+        begins, ends = self.bases[rows].astype(np.int64), self.ends[rows].astype(np.int64)
+        begins += self.offset
+        ends -= self.distance
+        return self.values.gather(begins, ends)
+
+
+class _AllValues(NamedTuple):
+    """Where the values of all rows are, of each column."""
+
+    fixed: dict[str, _FixedColumn]
+    variable: dict[str, _VariableColumn]
+
+
+class _TabledRows:
+    """Some rows of a shard of which the values of all rows are known."""
+
+    __slots__ = ("_columns", "_rows", "_shard")
+
+    def __init__(self, columns: _AllValues, rows: Int64Array, shard: ShardMemory) -> None:
+        self._columns, self._rows, self._shard = columns, rows, shard
+
+    def origins(self) -> RowOrigins:
+        return RowOrigins([self._shard.name], [len(self._rows)], self._rows, None)
+
+    def begins(self, name: str) -> Int64Array:
+        return self._columns.fixed[name].begins(self._rows) + self._shard.place
+
+    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:  # noqa: ARG002
+        column = self._columns.fixed[name]
+        stored: npt.NDArray[Any] = column.items[column.begins(self._rows)]
+        return stored
+
+    def pieces(self, name: str) -> Pieces:
+        return self._columns.variable[name].gather(self._rows)
+
+
+def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFields, name: str) -> _AllValues:
+    """Find all values of all columns at once; a sample whose sizes do not add up makes the shard corrupt.
+
+    A value begins at a constant distance from the end of the last variable value before it, or from the start of the
+    sample: one array per variable column says it all. For the last one that is the table of the shard itself.
+    """
+    check_ascending(offsets, name)
+    starts, stops = offsets[:-1], offsets[1:]
+    num_sizes = layout.num_sizes
+    sizes = _read_sizes(data, starts, stops, num_sizes, name)
+    columns = _AllValues({}, {})
+    bases, offset, ends = starts, 4 * num_sizes, starts.astype(np.int64) + 4 * num_sizes
+    next_sizes = iter(sizes.T)
+    num_left, after_last = _after_last_variable(layout)
+    for field in layout.fields:
+        encoding = field.encoding
+        if isinstance(encoding, FixedEncoding):
+            ends += encoding.num_bytes
+            items = view_items(data, "V", encoding.num_bytes)
+            columns.fixed[field.name] = _FixedColumn(bases, offset, items)
+            offset += encoding.num_bytes
+        else:
+            shortest = longest = field.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
+            if field.num_bytes is None:
+                own_sizes = next(next_sizes)
+                shortest, longest = int(own_sizes.min()), int(own_sizes.max())
+            ends += own_sizes if field.num_bytes is None else field.num_bytes
+            num_left -= 1
+            # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
+            found_ends, distance = (ends.astype(np.uint32), 0) if num_left else (stops, after_last)
+            values = ValueGatherer(data, shortest, longest)
+            columns.variable[field.name] = _VariableColumn(bases, offset, found_ends, distance, values)
+            bases, offset = found_ends, -distance
+    bad = np.flatnonzero(ends != stops)
+    if len(bad):
+        row = int(bad[0])
+        raise CorruptShardError(
+            f"{name}, row {row}: its values end at byte {ends[row]}, but the sample ends at {stops[row]}",
+            shard=name,
+            row=row,
+        )
+    return columns
+
+
+def _after_last_variable(layout: RowFields) -> tuple[int, int]:
+    """Count the columns that are not of NumPy's fixed sizes, and the bytes of each sample after the last of them."""
+    num_bytes = 0
+    for field in layout.fields:
+        num_bytes = num_bytes + (field.num_bytes or 0) if field.is_fixed else 0
+    return sum(not field.is_fixed for field in layout.fields), num_bytes
+
+
+def _read_sizes(
+    data: ShardBytes, starts: npt.NDArray[np.uint32], stops: npt.NDArray[np.uint32], num_sizes: int, name: str
+) -> npt.NDArray[np.uint32]:
+    """Give the size words of each sample, a row a sample and a column a variable column."""
+    num_bytes = 4 * num_sizes
+    if not num_sizes:
+        return np.zeros((len(starts), num_sizes), np.uint32)
+    if (stops - starts < num_bytes).any():
+        row = int(np.argmax(stops - starts < num_bytes))
+        raise CorruptShardError(f"{name}, row {row}: too short to hold the sizes of its values", shard=name, row=row)
+    words: npt.NDArray[np.uint32] = view_items(data, "V", num_bytes)[starts.astype(np.intp)].view("<u4")
+    return words.reshape(len(starts), num_sizes)

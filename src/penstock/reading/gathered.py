@@ -1,0 +1,308 @@
+"""Stored values of many shards, gathered at their places and decoded when all of a batch are there."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+
+import numpy as np
+
+from penstock.formats.column_errors import decode_error
+from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.gather import ColumnKind, as_list, copy_values, in_order
+from penstock.formats.rows import join_columns
+from penstock.formats.stored_rows import ReaderRows, RowFields, StoredRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    import numpy.typing as npt
+
+    from penstock.errors import PenstockError
+    from penstock.formats.base import ShardReader
+    from penstock.formats.encodings.base import Encoding
+    from penstock.formats.gather import GatheredColumn, Pieces, Values
+    from penstock.formats.stored_rows import FoundRows, GathersValues, RowOrigins, ShardMemory
+    from penstock.types import Columns, Int64Array, Sample
+
+    View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
+
+# Values this large are copied once, in the order of the batch, when it is asked for.
+_LARGE_VALUE_BYTES = 2048
+# Samples that are still in the processor's cache are collated, and freed, in half the time.
+SAMPLES_AT_ONCE = 2048
+
+
+class StoresRows(Protocol):
+    """A shard reader that lets values be found in its memory, those of several shards at once."""
+
+    layout: RowFields
+
+    def __len__(self) -> int:
+        """Give the number of rows; a shard that is closed has none."""
+        ...
+
+    def memory(self) -> ShardMemory:
+        """Give the bytes of the shard."""
+        ...
+
+    def find(self, rows: Int64Array) -> FoundRows:
+        """Find the values of rows of this shard."""
+        ...
+
+
+def stores_rows(reader: ShardReader) -> TypeGuard[StoresRows]:
+    """Tell whether a reader lets values be found in its memory."""
+    return hasattr(reader, "memory")
+
+
+def gathers_values(reader: ShardReader) -> TypeGuard[GathersValues]:
+    """Tell whether a reader gives stored values column by column."""
+    return hasattr(reader, "gather")
+
+
+def columns_of(reader: ShardReader) -> RowFields | Mapping[str, Encoding | ColumnKind] | None:
+    """Give what is equal for shards whose columns are gathered together; None: the reader takes no part in that."""
+    if stores_rows(reader):
+        return reader.layout
+    return reader.encodings if gathers_values(reader) else None
+
+
+class ColumnGathering:
+    """All columns of so many rows, of shards that store them alike; `by_sample`, each a list of values for samples."""
+
+    def __init__(
+        self, columns: RowFields | Mapping[str, Encoding | ColumnKind], num_rows: int, *, by_sample: bool
+    ) -> None:
+        self._like, self._num_rows = columns, num_rows
+        encodings = columns.encodings if isinstance(columns, RowFields) else columns.items()
+        self._columns = {
+            name: _begin_column(name, encoding, num_rows, by_sample=by_sample) for name, encoding in encodings
+        }
+        self._places: list[Int64Array] = []
+        # What was added and is not looked at yet: the shards, and the rows of each with their places.
+        self._waiting: list[tuple[StoresRows, ShardMemory, Int64Array, Int64Array]] = []
+
+    def takes(self, reader: ShardReader) -> bool:
+        """Tell whether a shard stores its columns like those before."""
+        like = columns_of(reader)
+        return like is self._like or like == self._like
+
+    def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard. It may be closed then: what is still looked at stays mapped."""
+        if stores_rows(reader):
+            self._waiting.append((reader, reader.memory(), rows, places))
+            return
+        order, places = self._in_order(places)
+        self._add(ReaderRows(reader, rows[order]), places)
+
+    def gather(self) -> None:
+        """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it.
+
+        All shards are looked at together; one that is alone knows best how to find its rows.
+        """
+        if not self._waiting:
+            return
+        readers, shards, row_groups, place_groups = zip(*self._waiting, strict=True)
+        self._waiting = []
+        rows, all_places = np.concatenate(row_groups), np.concatenate(place_groups)
+        order, places = self._in_order(all_places)
+        if len(readers) == 1 and len(readers[0]):  # it is still open
+            self._add(readers[0].find(rows[order]), places)
+        elif isinstance(self._like, RowFields):
+            self._add(StoredRows(self._like, shards, list(map(len, row_groups)), rows, order), places)
+
+    def _in_order(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Give the order in which places rise, and the places in it: so values are moved once, when they are copied."""
+        if len(places) < self._num_rows:
+            order = np.argsort(places)
+            return order, places[order]
+        order, in_order = np.empty(len(places), np.int64), np.arange(len(places))
+        order[places] = in_order
+        return order, in_order
+
+    def _add(self, found: FoundRows | ReaderRows, places: Int64Array) -> None:
+        for column in self._columns.values():
+            column.add(found, places)
+        self._places.append(places)
+
+    def finish(self) -> None:
+        """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
+        self.gather()
+        for column in self._columns.values():
+            column.finish(self._places)
+
+    def columns(self, begin: int = 0, end: int | None = None) -> Columns:
+        """Give the columns of all rows from one to another, once all are there."""
+        return {name: column.take(begin, end) for name, column in self._columns.items()}
+
+    def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
+        """Give the samples of all rows from one to another, which are decoded now."""
+        end = self._num_rows if end is None else end
+        samples: list[Sample] = []
+        for first in range(begin, end, SAMPLES_AT_ONCE):
+            last = min(first + SAMPLES_AT_ONCE, end)
+            columns = self.columns(first, last)
+            samples += join_columns(tuple(columns), list(columns.values()), last - first)
+        return samples
+
+    def columns_so_far(self) -> tuple[Int64Array, Columns]:
+        """Give the columns of the rows that were added, and their places."""
+        self.gather()
+        places = np.concatenate(self._places)
+        return places, {name: column.so_far(places) for name, column in self._columns.items()}
+
+    def samples_so_far(self) -> tuple[Int64Array, list[Sample]]:
+        """Give the samples that were added, and their places."""
+        places, columns = self.columns_so_far()
+        return places, join_columns(tuple(columns), list(columns.values()), len(places))
+
+
+def _begin_column(name: str, encoding: Encoding | ColumnKind, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+    """Begin a column in the way that suits its values."""
+    if isinstance(encoding, ColumnKind):
+        return encoding.begin(name, num_rows, by_sample=by_sample)
+    if not isinstance(encoding, FixedEncoding):
+        if by_sample:  # whoever reads samples asks for few at a time
+            return _VariableColumn(name, encoding.decode_many)
+        return (_VariableColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
+    view = partial(_to_values, encoding) if by_sample else encoding.to_array
+    kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
+    return kind(name, view, encoding.num_bytes, num_rows)
+
+
+def _to_values(encoding: FixedEncoding, stored: npt.NDArray[Any]) -> list[Any]:
+    return encoding.to_values(encoding.to_array(stored))
+
+
+class _FilledColumn:
+    """Small values of fixed size go straight to their places."""
+
+    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
+        self._name, self._view, self._num_bytes = name, view, num_bytes
+        self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
+
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
+        self._stored[places] = rows.fixed(self._name, self._num_bytes)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Any bytes are a value."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._view(self._stored[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._view(self._stored[places])
+
+
+class _LocatedColumn:
+    """Of large values of fixed size it is noted where they lie: they are copied when their batch is asked for."""
+
+    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
+        self._name, self._view, self._num_bytes = name, view, num_bytes
+        self._held: list[FoundRows] = []  # keeps the bytes mapped that the places are in
+        self._begins = np.zeros(num_rows, np.int64)
+
+    def add(self, rows: FoundRows, places: Int64Array) -> None:
+        self._begins[places] = rows.begins(self._name)
+        self._held.append(rows)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Any bytes are a value."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._copy(self._begins[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._copy(self._begins[places])
+
+    def _copy(self, begins: Int64Array) -> Values:
+        return self._view(copy_values(begins, self._num_bytes))
+
+
+class _Group(NamedTuple):
+    """Stored values of some shards, in the order of their places."""
+
+    pieces: Pieces
+    origins: RowOrigins
+
+
+class _VariableColumn:
+    """Values of any length are kept as they are stored, and decoded when they are asked for."""
+
+    def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
+        self._name, self._decode = name, decode
+        self._groups: list[_Group] = []
+        self._pieces: Pieces = []
+        self._places: Sequence[Int64Array] = ()
+
+    def add(self, rows: FoundRows, places: Int64Array) -> None:  # noqa: ARG002
+        self._groups.append(_Group(rows.pieces(self._name), rows.origins()))
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        self._places = places
+        self._pieces = _in_one([group.pieces for group in self._groups], places)
+
+    def take(self, begin: int, end: int | None) -> Values:
+        pieces = as_list(self._pieces[begin:end])
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            origins = in_order(self._all_origins(), self._places)[begin:end]
+            blamed = self._blame(pieces, origins)
+            if blamed is None:
+                raise
+            raise blamed from error
+
+    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
+        pieces = self._all_pieces()
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            blamed = self._blame(pieces, self._all_origins())
+            if blamed is None:
+                raise
+            raise blamed from error
+
+    def _all_pieces(self) -> list[bytes]:
+        return list(chain.from_iterable(as_list(group.pieces) for group in self._groups))
+
+    def _all_origins(self) -> list[tuple[RowOrigins, int]]:
+        return [(group.origins, place) for group in self._groups for place in range(len(group.pieces))]
+
+    def _blame(self, pieces: list[bytes], origins: list[tuple[RowOrigins, int]]) -> PenstockError | None:
+        """Find the shard and the row whose value cannot be decoded."""
+        for piece, (rows, place) in zip(pieces, origins, strict=True):
+            try:
+                self._decode([piece])
+            except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+                shard, row = rows.find(place)
+                return decode_error(self._decode, [piece], [row], shard, self._name, culprit)
+        return None
+
+
+class _DecodedColumn(_VariableColumn):
+    """Values that are decoded all at once, to be cut into batches afterwards."""
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        super().finish(places)
+        self._values: Values = super().take(0, None)
+        self._groups, self._pieces = [], []
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._values[begin:end]
+
+
+def _in_one(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> Pieces:
+    """Put stored values of several groups at their places."""
+    if len(groups) == 1:
+        return groups[0]
+    arrays = [pieces for pieces in groups if not isinstance(pieces, list)]
+    if not arrays or len(arrays) < len(groups):
+        return in_order([piece for pieces in groups for piece in as_list(pieces)], places)
+    out = np.zeros(sum(map(len, arrays)), f"S{max(array.itemsize for array in arrays)}")
+    for array, at in zip(arrays, places, strict=True):
+        out[at] = array
+    return out
