@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from penstock import StreamingLeRobotDataset
+from penstock.errors import SampleIndexError
 from tests.episodes.golden import LENGTHS, NUM_FRAMES, ROOT, codes_of, expected
 
 WINDOWS = ["none", "action_chunk", "history_and_chunk", "video_future", "wide"]
@@ -76,3 +77,7 @@ def test_what_the_dataset_says_of_itself() -> None:
         for episode in (0, 8):
             assert (ROOT / meta.get_data_file_path(episode)).is_file()
             assert (ROOT / meta.get_video_file_path(episode, meta.video_keys[0])).is_file()
+        assert [episode["length"] for episode in meta.episodes] == LENGTHS
+        assert meta.episodes[-1]["dataset_to_index"] == NUM_FRAMES
+        with pytest.raises(SampleIndexError, match="episode 9 does not exist"):
+            meta.episodes[9]

@@ -140,8 +140,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], 
 @pytest.mark.parametrize("name", ["buffer_size", "rng"])
 def test_arguments_of_the_old_design_are_deprecated(tmp_path: Path, name: str) -> None:
     write_dataset(tmp_path / "set", Layout(has_video=False))
+    old: dict[str, Any] = {name: 5}
     with pytest.warns(DeprecationWarning, match=f"{name}= has no effect"):
-        StreamingLeRobotDataset(root=tmp_path / "set", **{name: 5}).close()
+        StreamingLeRobotDataset(root=tmp_path / "set", **old).close()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
@@ -45,10 +46,12 @@ def open_rows(root: Path, **arguments: Any) -> StreamingLeRobotDataset:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("num_workers", [0, 2, 3])
-def test_a_stock_loader_gives_every_frame_once_and_another_order_each_epoch(rows: Path, num_workers: int) -> None:
+@pytest.mark.parametrize(("num_workers", "is_persistent"), [(0, False), (2, False), (2, True), (3, False)])
+def test_a_stock_loader_gives_every_frame_once_and_another_order_each_epoch(
+    rows: Path, num_workers: int, is_persistent: bool
+) -> None:
     with open_rows(rows) as dataset:
-        loader = DataLoader(dataset, batch_size=4, num_workers=num_workers)
+        loader = DataLoader(dataset, batch_size=4, num_workers=num_workers, persistent_workers=is_persistent)
         epochs = [batched(loader) for _ in range(2)]
         alone = numbers(open_rows(rows))
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(NUM_ROWS))
@@ -87,6 +90,16 @@ def test_ranks_share_one_order(rows: Path, world_size: int, epoch_end: Any) -> N
     assert joined[:common] == whole[:common]
     if epoch_end != "drop":
         assert set(joined) == set(range(NUM_ROWS))
+
+
+def test_windows_stay_whole_on_any_number_of_ranks(rows: Path) -> None:
+    with open_rows(rows, shuffle=False) as dataset:
+        ends = np.cumsum(dataset.meta.episodes.lengths)
+    for rank in range(3):
+        with open_rows(rows, rank=rank, world_size=3, delta_timestamps={"action": [0.0, 0.1, 0.2]}) as dataset:
+            for sample in dataset:
+                index, last = int(sample["index"]), int(ends[int(sample["episode_index"])]) - 1
+                assert sample["action"][:, 0].tolist() == [min(index + offset, last) for offset in range(3)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -145,7 +158,7 @@ def test_windows_and_videos_are_right_in_workers() -> None:
         root=ROOT, delta_timestamps=DELTAS, episode_pool_size=4, batch_size=16, return_uint8=True
     ) as dataset:
         seen = []
-        for batch in DataLoader(dataset, batch_size=16, num_workers=2):
+        for batch in DataLoader(dataset, batch_size=16, num_workers=2, timeout=60):
             for number, pictures, is_pad in zip(batch["index"], batch[TOP], batch[f"{TOP}_is_pad"], strict=True):
                 index = int(number)
                 seen.append(index)
@@ -184,3 +197,15 @@ def test_spawned_workers_decode(tmp_path: Path) -> None:
         batches = list(loader)
     assert sorted(number for batch in batches for number in batch["index"].tolist()) == list(range(23))
     assert batches[0][CAMERA].shape == (4, 3, 64, 64)
+
+
+def test_workers_are_forked_after_videos_were_decoded(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", Layout())
+    with StreamingLeRobotDataset(root=tmp_path / "set", batch_size=4) as dataset:
+        assert int(dataset[0]["index"]) == 0
+        for _ in range(2):
+            assert sorted(batched(DataLoader(dataset, batch_size=4, num_workers=2, timeout=60))) == list(range(23))
+    with StreamingLeRobotDataset(root=ROOT, batch_size=32) as dataset:  # whose decoder has threads of its own
+        assert int(dataset[0]["index"]) == 0
+        loader = DataLoader(dataset, batch_size=32, num_workers=2, timeout=60)
+        assert sorted(batched(loader)) == list(range(NUM_FRAMES))

@@ -62,7 +62,13 @@ class StreamingLeRobotDataset(StreamingDataset):
         on_error: What happens if a frame cannot be read: `raise` an error, or `skip`: another one takes its place.
         cache_limit: How much disk the cache of this node may use for rows and videos that are fetched, such as "100gb".
         storage_options: Credentials and settings of the store, under the names that fsspec uses.
+        prefetch_videos: Have the videos of the next episodes fetched before they are wanted.
         video_backend: Only `pyav`, which is the default.
+        video_decode_device: Only `cpu`.
+        streaming: Has no effect, like the next three: penstock always streams, and checks what changed by itself.
+        force_cache_sync: Has no effect.
+        max_num_shards: Has no effect.
+        video_prefetch_workers: Has no effect: the fetcher of the node decides.
         buffer_size: Has no effect, and is deprecated: set `episode_pool_size`.
         rng: Has no effect, and is deprecated: set `seed`.
     """
@@ -94,7 +100,13 @@ class StreamingLeRobotDataset(StreamingDataset):
         on_error: Literal["raise", "skip"] = "raise",
         cache_limit: int | float | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        prefetch_videos: bool = True,
         video_backend: str | None = None,
+        video_decode_device: str = "cpu",
+        streaming: bool = True,
+        force_cache_sync: bool = False,
+        max_num_shards: int | None = None,
+        video_prefetch_workers: int | None = None,
         buffer_size: int | None = None,
         rng: Any = None,
     ) -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.frame_cache import FrameCache
-from penstock.episodes.video import VideoFile, frame_bytes, group_by_keyframe, to_rgb
+from penstock.episodes.video import RgbConverter, VideoFile, frame_bytes, group_by_keyframe
 from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError
+from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from penstock.counters import Row
 
 COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "decode_ns")
+
+_of_parents: list[Videos] = []  # in a forked child, and never closed there
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,13 @@ class Videos:
         self._max_open, self._row = max_open, row
         self._open: OrderedDict[str, VideoFile] = OrderedDict()
         self._kept = FrameCache(frame_cache_bytes)
+        self._rgb = RgbConverter()
         self._lock = threading.Lock()
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Leave open what a parent has open: to close a decoder is to wait for its threads, which a child lacks."""
+        _of_parents.append(self)
 
     def read(
         self,
@@ -92,7 +101,7 @@ class Videos:
         lost = [number for number in wanted.tolist() if number not in found]
         if lost:
             raise CorruptShardError(f"{path} ends, or is damaged, before frame {lost[0]}", file=path, frame=lost[0])
-        pictures = [to_rgb(found[number]) for number in wanted.tolist()]
+        pictures = [self._rgb.convert(found[number]) for number in wanted.tolist()]
         if len({picture.shape for picture in pictures}) > 1:
             raise CorruptShardError(f"{path} has frames of different sizes", file=path)
         return np.stack(pictures)

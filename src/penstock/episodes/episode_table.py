@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.info import fill_path
-from penstock.errors import BadIndexError
+from penstock.errors import BadIndexError, SampleIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class EpisodeTable:
 
     def __getitem__(self, episode: int) -> dict[str, Any]:
         if not -len(self) <= episode < len(self):
-            raise IndexError(f"episode {episode} does not exist: the dataset has {len(self)}")
+            raise SampleIndexError(f"episode {episode} does not exist: the dataset has {len(self)}", episode=episode)
         begin, length = int(self.from_indices[episode]), int(self.lengths[episode])
         row: dict[str, Any] = {
             "episode_index": int(self.numbers[episode]),

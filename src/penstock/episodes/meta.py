@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.episodes.episode_table import EpisodeTable, check_numbers, table_of_episodes, table_of_files
 from penstock.episodes.info import INFO_NAME, parse_info, parse_json
+from penstock.episodes.stats import join_stats
 from penstock.errors import BadIndexError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.storage.base import shown_url
@@ -106,6 +107,8 @@ def load_metadata(store: Store, url: str) -> LeRobotMetadata:
     is_v3 = info.version[0] >= 3
     tasks = _read_tasks(store, shown) if is_v3 else _read_task_lines(store, shown)
     stats = _read_optional(store, "meta/stats.json", shown)
+    if stats is None and not is_v3:
+        stats = _read_stats_lines(store, shown)
     episodes = _read_episodes(store, info, shown) if is_v3 else _read_episode_lines(store, info, shown)
     if not len(episodes):
         raise BadIndexError(f"{shown} has no episodes", path=shown)
@@ -192,6 +195,19 @@ def _read_episode_lines(store: Store, info: DatasetInfo, shown: str) -> EpisodeT
     rows.sort(key=lambda row: row.get("episode_index", 0))
     columns = {name: [row.get(name) for row in rows] for name in ("episode_index", "length")}
     return table_of_episodes({**columns, "tasks": [row.get("tasks") or [] for row in rows]}, info, f"{shown}/{key}")
+
+
+def _read_stats_lines(store: Store, shown: str) -> dict[str, Any] | None:
+    """Join the statistics of all episodes, which v2.1 keeps for each of them."""
+    key = "meta/episodes_stats.jsonl"
+    try:
+        rows = _read_lines(store, key, shown)
+    except ObjectNotFoundError:
+        return None
+    try:
+        return join_stats([row["stats"] for row in rows])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadIndexError(f"{shown}/{key} has statistics that cannot be joined: {error!r}", file=key) from error
 
 
 def _read_task_lines(store: Store, shown: str) -> dict[int, str]:

@@ -19,13 +19,12 @@ from penstock.episodes.windows import parse_windows
 from penstock.errors import BadIndexError, ConfigError
 from penstock.index.paths import resolve_inside
 from penstock.processes import PerProcess
+from penstock.spent import reading_inside
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.counters import Counters
     from penstock.episodes.settings import EpisodeSettings
     from penstock.types import Int64Array
@@ -100,13 +99,15 @@ def _open_files(
             )
         return rows
 
+    folder = _folder_of(settings.data_place)
     rows = read([feature.key for feature in meta.row_features if not feature.is_image])
     return EpisodeFiles(
         rows=rows,
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
         videos=videos,
-        video_path=_video_path(settings, rows),
+        video_path=partial(_fetched_path, rows) if folder is None else partial(_path_in, folder),
+        fetch_video=partial(_fetch_ahead, rows) if folder is None and settings.prefetch_videos else None,
     )
 
 
@@ -117,14 +118,12 @@ def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
     return stream
 
 
-def _video_path(settings: EpisodeSettings, rows: StreamingDataset) -> Callable[[str], str]:
-    """Give what finds the path of a video file by its name: where it is, or in the cache of this node."""
-    scheme = url_scheme(settings.data_place)
+def _folder_of(place: str) -> Path | None:
+    """Give the folder of this machine that a place is; None: it is in a store."""
+    scheme = url_scheme(place)
     if scheme is None:
-        return partial(_path_in, Path(settings.data_place).expanduser())
-    if scheme == "file":
-        return partial(_path_in, LocalStore.from_url(settings.data_place).root)
-    return partial(_fetched_path, rows)
+        return Path(place).expanduser()
+    return LocalStore.from_url(place).root if scheme == "file" else None
 
 
 def _path_in(folder: Path, name: str) -> str:
@@ -132,7 +131,12 @@ def _path_in(folder: Path, name: str) -> str:
 
 
 def _fetched_path(rows: StreamingDataset, name: str) -> str:
-    return str(rows.fetch(name))
+    with reading_inside():
+        return str(rows.fetch(name))
+
+
+def _fetch_ahead(rows: StreamingDataset, name: str) -> None:
+    rows.fetch(name, ahead=True)
 
 
 def _open_videos(settings: EpisodeSettings, num_cameras: int, counters: Counters) -> PerProcess[Videos]:

@@ -39,7 +39,9 @@ class EpisodeSettings:
     frame_cache_bytes: int | float | str
     cache_limit: int | float | str | None
     storage_options: Mapping[str, Any] | None
+    prefetch_videos: bool
     video_backend: str | None
+    video_decode_device: str
     buffer_size: int | None
     rng: Any
 
@@ -55,6 +57,8 @@ class EpisodeSettings:
             raise ConfigError("revision= belongs to a dataset of the Hub: leave it out with root=")
         if self.video_backend not in (None, "pyav"):
             raise ConfigError(f"unknown video_backend {self.video_backend!r}: use 'pyav', or leave it out")
+        if self.video_decode_device != "cpu":
+            raise ConfigError(f"video_decode_device={self.video_decode_device!r} is not possible yet: use 'cpu'")
         check_whole("episode_pool_size", self.episode_pool_size, 1)
         check_whole("video_decoder_cache_size", self.video_decoder_cache_size, 1)
         check_whole("drop_n_first_frames", self.drop_n_first_frames, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
 _PORTION_BYTES = 64 << 20
+_VIDEOS_AHEAD = 8
+_REMEMBERED = 256  # of what was asked for: in another epoch it may be gone
 _NOW = np.zeros(1, np.int64)
 
 
@@ -54,6 +57,7 @@ class EpisodeFiles:
     images: Mapping[str, StreamingDataset]
     videos: PerProcess[Videos]
     video_path: Callable[[str], str]  # gives the path on this machine of a file that the dataset names
+    fetch_video: Callable[[str], None] | None = None  # has one fetched that is not here; None: all are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,6 +77,7 @@ class EpisodeSource(Source):
     ) -> None:
         super().__init__(chosen.counts)
         self.meta, self.chosen, self.files, self.options = meta, chosen, files, options
+        self._asked_for: deque[str] = deque(maxlen=_REMEMBERED)
 
     def open(self, shard: int) -> OpenShard:
         """Open an episode; its rows and videos are opened when its frames are read."""
@@ -93,6 +98,22 @@ class EpisodeSource(Source):
     def portion_bytes(self) -> int:
         """Enough samples that those of one group of pictures are decoded together."""
         return _PORTION_BYTES
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether videos are elsewhere, so that it helps to know which ones come next."""
+        return self.files.fetch_video is not None
+
+    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:  # noqa: ARG002
+        """Have the videos of the next episodes fetched, a few at a time, those wanted soonest first."""
+        if self.files.fetch_video is None:
+            return
+        videos = self.meta.episodes.videos.values()
+        names = (spans.path(int(self.chosen.episodes[shard])) for shard in shards for spans in videos)
+        wanted = dict.fromkeys(name for name in names if name not in self._asked_for)
+        for name in list(wanted)[:_VIDEOS_AHEAD]:
+            self._asked_for.append(name)
+            self.files.fetch_video(name)
 
     def describe_shard(self, shard: int) -> str:
         """Name an episode, and where it is."""

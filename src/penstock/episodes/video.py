@@ -117,7 +117,14 @@ def frame_bytes(frame: Any) -> int:
     return sum(plane.buffer_size for plane in frame.planes)
 
 
-def to_rgb(frame: Any) -> npt.NDArray[np.uint8]:
-    """Turn a decoded frame into RGB: height, width, 3."""
-    pixels: npt.NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
-    return pixels
+class RgbConverter:
+    """Turns decoded frames into RGB, one thread at a time. Frames that did it themselves would start threads each."""
+
+    def __init__(self) -> None:
+        reformatter = require("av.video.reformatter", extra="video", purpose=_PURPOSE)
+        self._reformatter = reformatter.VideoReformatter()
+
+    def convert(self, frame: Any) -> npt.NDArray[np.uint8]:
+        """Give a frame as height, width, 3."""
+        pixels: npt.NDArray[np.uint8] = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+        return pixels
