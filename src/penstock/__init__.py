@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         TokenizeStageConfig,
     )
     from penstock.pipeline.create_source import create_source
+    from penstock.pipeline.saving.save import save_dataset, save_iterator
+    from penstock.pipeline.saving.writer import WriteStats, create_writer
     from penstock.reading.source import FunctionReader, OpenShard, Source
     from penstock.sources.base import ShardedSource, ShardInfo, TransformedShardedSource
     from penstock.sources.chat import (
@@ -165,17 +167,21 @@ _HOMES = {
     "TransformedShardedSource": "penstock.sources.base",
     "WeightSchedulePoint": "penstock.sources.mix.weights",
     "WeightScheduler": "penstock.sources.mix.weights",
+    "WriteStats": "penstock.pipeline.saving.writer",
     "XSVWriter": "penstock.write.writers",
     "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
     "create_source": "penstock.pipeline.create_source",
+    "create_writer": "penstock.pipeline.saving.writer",
     "encodings": "penstock.formats.encodings.table",
     "expand_data_files": "penstock.sources.files.found",
     "join_cu_seqlens": "penstock.sources.pack.rows",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
     "prune_cache": "penstock.cache.cleanup",
+    "save_dataset": "penstock.pipeline.saving.save",
+    "save_iterator": "penstock.pipeline.saving.save",
     "tokenizer_hash": "penstock.sources.tokens.tokenizers",
     "warm_cache": "penstock.data.warm",
     "wrap_hf_dataset": "penstock.sources.hf",
@@ -259,18 +265,22 @@ __all__ = [
     "TransformedShardedSource",
     "WeightSchedulePoint",
     "WeightScheduler",
+    "WriteStats",
     "XSVWriter",
     "__version__",
     "batch_iterator",
     "clear_cache",
     "collate_batch",
     "create_source",
+    "create_writer",
     "encodings",
     "expand_data_files",
     "join_cu_seqlens",
     "list_cache",
     "merge_index",
     "prune_cache",
+    "save_dataset",
+    "save_iterator",
     "tokenizer_hash",
     "warm_cache",
     "wrap_hf_dataset",

@@ -125,6 +125,11 @@ class ShardedSource(ABC):
         """A hash that changes with the samples and their order, or None if that cannot be known."""
         return None
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether iterating never ends, because data are read again and again."""
+        return False
+
     def iter_shards(
         self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
     ) -> SampleIterator:
@@ -270,6 +275,11 @@ class TransformedShardedSource(ShardedSource):
         transform = ChainedTransform(self._transforms).fingerprint()
         inner = self._source.fingerprint
         return None if inner is None or transform is None else f"{inner}-{transform}"
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the source never ends."""
+        return self._source.is_endless
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Give what is known of the stored shard; how many rows it has is known if transforms keep the number."""
