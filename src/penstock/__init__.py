@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TokenizeStageConfig,
     )
     from penstock.pipeline.create_source import create_source
+    from penstock.pipeline.pipeline import Pipeline, create_pipeline
     from penstock.pipeline.saving.save import save_dataset, save_iterator
     from penstock.pipeline.saving.writer import WriteStats, create_writer
     from penstock.reading.source import FunctionReader, OpenShard, Source
@@ -141,6 +142,7 @@ _HOMES = {
     "PadCollator": "penstock.loaders.collate",
     "ParquetShardedSource": "penstock.sources.files.columnar_sources",
     "PenstockError": "penstock.errors",
+    "Pipeline": "penstock.pipeline.pipeline",
     "PipelineConfig": "penstock.pipeline.config",
     "PoolPacker": "penstock.sources.pack.packers",
     "RayConfig": "penstock.pipeline.config",
@@ -172,6 +174,7 @@ _HOMES = {
     "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
+    "create_pipeline": "penstock.pipeline.pipeline",
     "create_source": "penstock.pipeline.create_source",
     "create_writer": "penstock.pipeline.saving.writer",
     "encodings": "penstock.formats.encodings.table",
@@ -239,6 +242,7 @@ __all__ = [
     "PadCollator",
     "ParquetShardedSource",
     "PenstockError",
+    "Pipeline",
     "PipelineConfig",
     "PoolPacker",
     "RayConfig",
@@ -271,6 +275,7 @@ __all__ = [
     "batch_iterator",
     "clear_cache",
     "collate_batch",
+    "create_pipeline",
     "create_source",
     "create_writer",
     "encodings",

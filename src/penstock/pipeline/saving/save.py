@@ -31,6 +31,7 @@ def save_dataset(
     schema: Any = None,
     columns: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    waits_for_others: bool = False,
 ) -> WriteStats:
     """Write all samples of a source to files, and say what was written.
 
@@ -60,6 +61,7 @@ def save_dataset(
         columns=columns,
         fingerprint=source.fingerprint,
         storage_options=storage_options,
+        waits_for_others=waits_for_others,
     ) as writer:
         if not writer.has_all:
             _write_source(writer, source)

@@ -17,6 +17,7 @@ from penstock.cache.proxied import ProxiedStore, open_proxied
 from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputExistsError
 from penstock.files import flush_folder, read_file, translated
 from penstock.index.catalog import INDEX_NAME
+from penstock.interrupts import WaitingFor
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.write.publish import write_file
@@ -97,21 +98,35 @@ class Target(ABC):
 class LocalTarget(Target):
     """A folder. The dataset is made in a hidden folder beside it, and renamed when it is whole."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, waits: bool = False) -> None:
         self._final = folder.expanduser().absolute()
         self.shown = str(folder)
         self.folder = self._final.with_name(f".{self._final.name}.saving")
-        with translated(self.folder):
+        with translated(self.folder), WaitingFor(f"another process that is saving to {self.shown}"):
             self._final.parent.mkdir(parents=True, exist_ok=True)
+            lock = None
+            while lock is None:  # whoever had it may have renamed the folder meanwhile
+                lock = self._try_lock(waits=waits)
+            self._lock: BinaryIO = lock
+
+    def _try_lock(self, *, waits: bool) -> BinaryIO | None:
+        path = self.folder / _LOCK_NAME
+        try:
             self.folder.mkdir(exist_ok=True)
-            self._lock: BinaryIO = (self.folder / _LOCK_NAME).open("wb")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._lock.close()
-                raise OutputExistsError(
-                    f"another process is saving to {self.shown} just now", path=self.shown
-                ) from None
+            lock = path.open("wb")
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                return lock
+        except BlockingIOError:
+            lock.close()
+            raise OutputExistsError(f"another process is saving to {self.shown} just now", path=self.shown) from None
+        except FileNotFoundError:
+            pass
+        lock.close()
+        return None
 
     def names(self) -> list[str]:
         """List what is in the folder."""
@@ -253,11 +268,13 @@ class StoreTarget(Target):
         self.keep([name])
 
 
-def open_target(output_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Target:
-    """Understand a path or a URL."""
+def open_target(
+    output_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, *, waits: bool = False
+) -> Target:
+    """Understand a path or a URL. A folder that another process is saving to is an error, or waited for."""
     text = os.fspath(output_path)
     if url_scheme(text) in (None, "file"):
-        return LocalTarget(LocalStore.from_url(text).root)
+        return LocalTarget(LocalStore.from_url(text).root, waits=waits)
     return StoreTarget(text, storage_options)
 
 

@@ -296,6 +296,7 @@ def create_writer(
     columns: Mapping[str, str] | None = None,
     fingerprint: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    waits_for_others: bool = False,
 ) -> DatasetWriter:
     """Make a writer of rows to a folder or a store; the dataset appears when it is finished.
 
@@ -312,6 +313,8 @@ def create_writer(
         columns: The encodings of columns, for MDS; by default they are chosen by the first row.
         fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
         storage_options: Credentials and settings of the store.
+        waits_for_others: Wait for another process that is saving to the same folder, instead of failing. With
+            `resume`, what it has finished is then left as it is.
     """
     if format not in get_args(FormatName):
         raise ConfigError(f"format={format!r} is unknown: use one of {', '.join(get_args(FormatName))}")
@@ -325,11 +328,7 @@ def create_writer(
     if columns is not None and format != "mds":
         raise ConfigError("columns= is for MDS")
     sizes = ShardSizes(max_bytes, num_shards, num_rows)
-    form: SaveFormat
-    if format == "mds":
-        form = MDSFormat(compression, max_bytes, columns)
-    else:
-        form = LinesFormat(compression) if format == "jsonl" else ColumnarFormat(format, compression, schema)
+    form = _make_format(format, compression, max_bytes, schema, columns)
     key = {
         "format": format,
         "compression": compression,
@@ -338,5 +337,13 @@ def create_writer(
         "num_rows": num_rows if num_shards else None,
         "fingerprint": fingerprint,
     }
-    target = open_target(output_path, storage_options)
+    target = open_target(output_path, storage_options, waits=waits_for_others)
     return DatasetWriter(target, form, sizes, key, overwrite=overwrite, resume=resume)
+
+
+def _make_format(
+    name: FormatName, compression: str | None, max_bytes: int, schema: Any, columns: Mapping[str, str] | None
+) -> SaveFormat:
+    if name == "mds":
+        return MDSFormat(compression, max_bytes, columns)
+    return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, schema)
