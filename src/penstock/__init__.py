@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from penstock.pipeline.create_source import create_source
     from penstock.pipeline.pipeline import Pipeline, create_pipeline
+    from penstock.pipeline.pretokenize import pretokenize, tokenize_and_save
     from penstock.pipeline.saving.save import save_dataset, save_iterator
     from penstock.pipeline.saving.writer import WriteStats, create_writer
     from penstock.reading.source import FunctionReader, OpenShard, Source
@@ -182,9 +183,11 @@ _HOMES = {
     "join_cu_seqlens": "penstock.sources.pack.rows",
     "list_cache": "penstock.cache.contents",
     "merge_index": "penstock.write.merge_index",
+    "pretokenize": "penstock.pipeline.pretokenize",
     "prune_cache": "penstock.cache.cleanup",
     "save_dataset": "penstock.pipeline.saving.save",
     "save_iterator": "penstock.pipeline.saving.save",
+    "tokenize_and_save": "penstock.pipeline.pretokenize",
     "tokenizer_hash": "penstock.sources.tokens.tokenizers",
     "warm_cache": "penstock.data.warm",
     "wrap_hf_dataset": "penstock.sources.hf",
@@ -283,9 +286,11 @@ __all__ = [
     "join_cu_seqlens",
     "list_cache",
     "merge_index",
+    "pretokenize",
     "prune_cache",
     "save_dataset",
     "save_iterator",
+    "tokenize_and_save",
     "tokenizer_hash",
     "warm_cache",
     "wrap_hf_dataset",
