@@ -22,6 +22,9 @@ from penstock import (
     ParquetShardedSource,
     Pipeline,
     PipelineConfig,
+    Stream,
+    StreamingDataLoader,
+    StreamingDataset,
     TokenizerConfig,
     create_pipeline,
 )
@@ -297,6 +300,15 @@ def test_cached_samples_are_the_same_and_made_once(data: Path, monkeypatch: pyte
         file.write('\n{"id": "new", "text": "w1"}')
     assert sum(1 for _ in cached(data).build()) == 401
     assert len(folders(data)) == 7
+
+
+def test_cached_samples_are_shuffled_as_a_whole(data: Path) -> None:
+    source = cached(data).build()
+    dataset = StreamingDataset(streams=[Stream(source=source)], shuffle=True, batch_size=8)  # type: ignore[arg-type]
+    lengths = Counter(len(sample["input_ids"]) for sample in dataset)
+    assert lengths == Counter(len(sample["input_ids"]) for sample in source)
+    loader = StreamingDataLoader(dataset, batch_size=8, num_workers=2, collate_fn=len)
+    assert sum(loader) == 400
 
 
 def test_caching_as_settings_say(data: Path) -> None:

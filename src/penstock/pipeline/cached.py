@@ -38,9 +38,9 @@ def cache_source(source: ShardedSource, config: CacheStageConfig, folder: str | 
     fingerprint = source.fingerprint
     if fingerprint is None:
         raise ConfigError(
-            "the source has no fingerprint, so nobody could tell whether cached samples are still right: functions that"
-            " are lambdas or local, and data in memory, have none. Cache in memory, cache_type='memory', or write"
-            " the samples with save_dataset"
+            "the source has no fingerprint, so nobody could tell whether cached samples are still right: functions such"
+            " as format_callback have none. Cache in memory, cache_type='memory', use transforms with settings(), or"
+            " write the samples with save_dataset"
         )
     root = folder or config.cache_dir
     if url_scheme(root) not in (None, "file"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
+from penstock.sources.indexed import IndexedSource
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, check_row, in_chunks
 from penstock.sources.transforming import TransformedIterator, describe_row
 from penstock.sources.transforms import (
@@ -28,6 +29,7 @@ from penstock.sources.transforms import (
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from penstock.reading.source import Source
     from penstock.sources.chat import AppliesChatTemplate
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnyTransform
@@ -160,6 +162,19 @@ class ShardedSource(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Close what is open."""
+
+    def as_stream_source(self) -> Source:
+        """Give this source as one of a `StreamingDataset`: `Stream(source=...)` calls it.
+
+        It has to know its lengths, read rows in any order and have a fingerprint, so that states fit the data.
+        """
+        if self.fingerprint is None:
+            raise ConfigError(
+                f"{type(self).__name__} has no fingerprint, so a state could be resumed with other data unnoticed: give"
+                " data in memory a fingerprint=, and in the place of functions use transforms that define settings(),"
+                " or stream what save_dataset(..., format='mds') writes"
+            )
+        return IndexedSource(self)
 
     # --- Transforms -----------------------------------------------------------------------------------------
 
