@@ -200,6 +200,35 @@ def test_what_is_not_followed_is_refused(data: Path, values: dict[str, Any]) -> 
         Pipeline.from_config(settings(data, **values))
 
 
+def test_settings_of_a_stage_are_checked_where_they_are_given(data: Path) -> None:
+    pipeline = Pipeline.from_config(settings(data)).source()
+    with pytest.raises(ConfigError, match="cache.hash_fn='path' is not supported"):
+        pipeline.cache({"hash_fn": "path"})
+    with pytest.raises(ConfigError, match="mix has weights for other"):
+        pipeline.mix({"weights": {"web": 0.5, "other": 0.5}})
+    with pytest.raises(ConfigError, match="save.push_to_hub=True is not supported"):
+        pipeline.save({"enabled": True, "push_to_hub": True, "hub_repo_id": "a/b"})
+    with pytest.raises(ConfigError, match="the settings are a int: give a LoadStageConfig"):
+        pipeline.load(8)  # type: ignore[arg-type]
+    assert pipeline.get_stages() == ["source"]
+
+
+FOR_JAX = """
+import sys, jax
+from penstock import Pipeline
+pipeline = Pipeline.from_config(sys.argv[1]).source().tokenize().pack().load()
+print(isinstance(next(iter(pipeline))["input_ids"], jax.Array))
+"""
+
+
+def test_batches_for_jax(data: Path) -> None:
+    load = {"batch_size": 4, "prefetch_to_device": True}
+    config = PipelineConfig.from_dict(settings(data, pack={"enabled": True, "seq_length": 64}, load=load))
+    config.save_file(data / "pipeline.json")
+    command = [sys.executable, "-c", FOR_JAX, str(data / "pipeline.json")]  # jax and forks do not go together
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "True"
+
+
 def test_data_that_do_not_stream_are_read_once(data: Path) -> None:
     pipeline = Pipeline.from_config(settings(data, streaming=False)).source().load()
     pipeline.build()

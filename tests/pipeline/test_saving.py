@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock import (
     ArrowShardedSource,
@@ -37,6 +39,11 @@ from penstock.errors import (
     ResumeError,
     WriterClosedError,
 )
+from penstock.pipeline.saving.blocks import ShardSizes
+from penstock.storage.base import open_store, resolve_store
+
+if TYPE_CHECKING:
+    from tests.servers.s3 import S3Server
 
 FORMATS = ["parquet", "arrow", "jsonl", "mds"]
 
@@ -223,6 +230,72 @@ def test_a_store(tmp_path: Path) -> None:
         save_dataset(source(), url, "jsonl")
     save_dataset(source(10), url, "jsonl", overwrite=True)
     assert list(JsonShardedSource(f"{url}/*.jsonl")) == rows(10)
+
+
+@pytest.mark.parametrize("form", ["parquet", "mds"])
+def test_a_bucket(moto: S3Server, form: Any) -> None:
+    moto.make_bucket("saving")
+    url, options = f"s3://saving/{form}", moto.options
+
+    def broken() -> Any:
+        yield from rows()[:700]
+        raise ZeroDivisionError
+
+    def names() -> list[str]:
+        return [info.key for info in open_store(resolve_store(url, options)).list()]
+
+    def save(samples: Any, **how: Any) -> Any:
+        return save_iterator(samples, url, form, max_shard_size="2kb", storage_options=options, **how)
+
+    with pytest.raises(ZeroDivisionError):
+        save(broken())
+    assert "_unfinished.json" in names()
+    assert not {"_manifest.json", "index.json"} & set(names())  # what says that a dataset is whole
+    with pytest.raises(OutputExistsError, match="was not finished"):
+        save(rows())
+    stats = save(rows(), resume=True)
+    assert "_manifest.json" in names()
+    assert "_unfinished.json" not in names()
+    if form == "mds":
+        again = list(StreamingDataset(remote=url, shuffle=False, storage_options=options))
+    else:
+        again = list(ParquetShardedSource(f"{url}/*.parquet", storage_options=options))
+    assert again == rows()
+    assert stats.output_paths[0].startswith(url)
+    assert save(rows(), resume=True) == stats
+    assert save(rows(10), overwrite=True).num_examples == 10
+    assert len(names()) == (3 if form == "mds" else 2)
+
+
+@given(
+    num_rows=st.integers(1, 400),
+    num_shards=st.integers(1, 20),
+    sizes=st.lists(st.integers(1, 10**8), min_size=1, max_size=20),
+)
+def test_an_exact_number_of_shards_of_equally_many_rows(num_rows: int, num_shards: int, sizes: list[int]) -> None:
+    if num_rows < num_shards:
+        with pytest.raises(ConfigError):
+            ShardSizes(1, num_shards, num_rows)
+        return
+    plan = ShardSizes(1, num_shards, num_rows)
+    written = []
+    for shard in range(num_shards):
+        filled = 0
+        while block := plan.next_block(shard, filled, 0, sizes[(shard + filled) % len(sizes)]):
+            filled += block
+        written.append(filled)
+    assert sum(written) == num_rows
+    assert max(written) - min(written) <= 1
+
+
+@given(max_bytes=st.integers(1, 10**9), per_row=st.integers(1, 10**9))
+def test_a_shard_of_equal_rows_is_nearly_full_and_never_more(max_bytes: int, per_row: int) -> None:
+    plan = ShardSizes(max_bytes)
+    filled = 0
+    while filled < 10**6 and (block := plan.next_block(0, filled, filled * per_row, per_row)):
+        filled += block
+    assert filled == 1 or filled * per_row <= max_bytes
+    assert filled >= 10**6 or (filled + 1) * per_row > 0.85 * max_bytes
 
 
 # --- Killed ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -121,6 +122,7 @@ class Pipeline:
             raise StageOrderError(f"{stage}() is there already, and each stage comes once: {right}")
         if wanted[-1] != stage or (stage != "source" and "source" not in self._stages):
             raise StageOrderError(f"{stage}() is in the wrong place: write {right}")
+        check_supported(replace(self.config, **{stage: config}))  # which also checks that it fits the datasets
         if getattr(config, "enabled", True) is False:
             kind = type(config).__name__
             warn_user(f"{stage}() does nothing, because its settings are off: pass {kind}(enabled=True, …)")

@@ -132,8 +132,6 @@ def pack_source(source: ShardedSource, config: PackStageConfig, seed: int | None
 
 def save_sources(sources: Sources, config: PipelineConfig, stage: SaveStageConfig) -> dict[str, WriteStats]:
     """Write each source to a folder of its name, or to where its dataset says."""
-    if stage.push_to_hub:
-        raise ConfigError("save.push_to_hub=True is not supported, upload output_dir yourself: leave it out")
     own = dict(zip(config.names, config.datasets, strict=True))
     saved: dict[str, WriteStats] = {}
     for name, source in sources.items():
