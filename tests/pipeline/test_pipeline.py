@@ -192,6 +192,8 @@ def test_stages_that_are_off_say_so(data: Path) -> None:
         {"cache": {"disk_cache_expiry": 1}},
         {"ray": {"enabled": True}},
         {"observability": {"progress_type": "json"}},
+        {"observability": {"log_level": "DEBUG"}},
+        {"observability": {"metrics_enabled": False}},
         {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}},
     ],
 )

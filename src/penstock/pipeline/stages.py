@@ -44,6 +44,8 @@ def check_supported(config: PipelineConfig) -> None:
         ("cache.hash_fn", config.cache, CacheStageConfig(), "fingerprints tell what is cached"),
         ("ray.enabled", config.ray, RayConfig(), "work is spread over threads of this process"),
         ("observability.progress_type", config.observability, ObservabilityConfig(), "no progress is shown"),
+        ("observability.metrics_enabled", config.observability, ObservabilityConfig(), "stats() always counts"),
+        ("observability.log_level", config.observability, ObservabilityConfig(), "set the level of the log 'penstock'"),
         ("observability.log_interval", config.observability, ObservabilityConfig(), "no progress is shown"),
         ("save.push_to_hub", config.save, replace(config.save, push_to_hub=False), "upload output_dir yourself"),
     ]
