@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _COPY_BYTES = 1 << 20
 
 
-class SaveFormat(ABC):
+class ShardFileFormat(ABC):
     """One format: begins shards, and keeps what all of them have in common, such as columns."""
 
     def __init__(self, compression: str | None) -> None:
@@ -90,7 +90,7 @@ _COMPRESSIONS: dict[str, tuple[str | None, ...]] = {
 }
 
 
-class ColumnarFormat(SaveFormat):
+class ColumnarFormat(ShardFileFormat):
     """Parquet or Arrow files, all with the columns of the first rows."""
 
     def __init__(self, name: str, compression: str | None, schema: Any = None) -> None:
@@ -193,7 +193,7 @@ class _ColumnarFile(ShardFile):
 # --- JSON lines ---------------------------------------------------------------------------------------------
 
 
-class LinesFormat(SaveFormat):
+class LinesFormat(ShardFileFormat):
     """JSON lines; each block of a compressed file is a member of its own."""
 
     def __init__(self, compression: str | None) -> None:

@@ -12,7 +12,7 @@ from penstock.formats.body import ChunkPool
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
-from penstock.pipeline.saving.files import SaveFormat, ShardFile
+from penstock.pipeline.saving.files import ShardFile, ShardFileFormat
 from penstock.write.destination import Destination
 from penstock.write.publish import PendingShard, write_file
 from penstock.write.rotate import check_size_limit, shard_name
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.types import Sample
 
 
-class MDSFormat(SaveFormat):
+class MDSFormat(ShardFileFormat):
     """MDS shards with the columns of the first row, and their index."""
 
     def __init__(self, compression: str | None, max_bytes: int, columns: Mapping[str, str] | None = None) -> None:

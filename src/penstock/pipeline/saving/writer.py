@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
 from penstock.pipeline.saving.blocks import PROBE_ROWS, ShardSizes
-from penstock.pipeline.saving.files import ColumnarFormat, LinesFormat, SaveFormat, ShardFile, describe_file
+from penstock.pipeline.saving.files import ColumnarFormat, LinesFormat, ShardFile, ShardFileFormat, describe_file
 from penstock.pipeline.saving.mds import MDSFormat
 from penstock.pipeline.saving.targets import LEDGER_NAME, MANIFEST_NAME, Target, open_target
 from penstock.units import check_whole, parse_bytes
@@ -40,7 +40,7 @@ class DatasetWriter:
     def __init__(
         self,
         target: Target,
-        form: SaveFormat,
+        form: ShardFileFormat,
         sizes: ShardSizes,
         key: Mapping[str, Any],
         *,
@@ -343,7 +343,7 @@ def create_writer(
 
 def _make_format(
     name: FormatName, compression: str | None, max_bytes: int, schema: Any, columns: Mapping[str, str] | None
-) -> SaveFormat:
+) -> ShardFileFormat:
     if name == "mds":
         return MDSFormat(compression, max_bytes, columns)
     return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, schema)
