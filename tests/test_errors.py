@@ -34,6 +34,7 @@ def test_an_error_survives_its_journeys(kind: type[PenstockError]) -> None:
         ("UnknownEncodingError", (ValueError, TypeError, KeyError, AssertionError)),
         ("EncodingConfigError", (ValueError, AttributeError, AssertionError)),
         ("OutputExistsError", (FileExistsError,)),
+        ("StageOrderError", (RuntimeError, ValueError)),
         ("SampleIndexError", (IndexError,)),
         ("BadIndexError", (ValueError,)),
         ("IndexFieldError", (ValueError, TypeError)),

@@ -68,6 +68,10 @@ class NoProcessGroupError(ConfigError, RuntimeError):
     """Ranks need a process group to talk to each other, and there is none yet."""
 
 
+class StageOrderError(ConfigError, RuntimeError):
+    """A stage of a pipeline is in the wrong place; the message says the right one."""
+
+
 class OutputExistsError(ConfigError, FileExistsError):
     """The place to write to already holds something."""
 

@@ -56,12 +56,15 @@ class OpenedStreams:
     lengths: tuple[Int64Array, ...]  # the samples of each shard, by stream
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
     files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
+    contents: tuple[str, ...]  # what tells the samples of each stream from others, if it has a source of its own
 
     def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
         """Say of each stream what the order sees of it."""
         return [
-            StreamShards(name=name, lengths=lengths, weight=stream.weight, **_counted(files))
-            for name, lengths, stream, files in zip(names, self.lengths, streams, self.files, strict=True)
+            StreamShards(name=name, lengths=lengths, weight=stream.weight, **(_counted(files) or {"content": content}))
+            for name, lengths, stream, files, content in zip(
+                names, self.lengths, streams, self.files, self.contents, strict=True
+            )
         ]
 
     def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
@@ -134,14 +137,20 @@ def open_streams(
         where = shown_url(streams[0].url or str(streams[0].folder))
         raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
     lengths = tuple(part.lengths for part in ranges)
-    return OpenedStreams(source=whole, lengths=lengths, table=table, files=tuple(files))
+    contents = tuple("" if source is None else source.content for source in own)
+    return OpenedStreams(source=whole, lengths=lengths, table=table, files=tuple(files), contents=contents)
 
 
 def _own_source(stream: Stream) -> Source | None:
     given = stream.source
     if given is None:
         return None
-    return sources.get(given)(stream) if isinstance(given, str) else given
+    made = sources.get(given)(stream) if isinstance(given, str) else given
+    if isinstance(made, Source):
+        return made
+    if hasattr(made, "as_stream_source"):
+        return made.as_stream_source()
+    raise ConfigError(f"source= of a stream is a {type(made).__name__}: give a ShardedSource, a Source or a name")
 
 
 def _open_stored(

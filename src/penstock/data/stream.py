@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
-    from penstock.reading.source import Source
+    from penstock.reading.source import MakesSource, Source
     from penstock.reading.transforms import SampleTransform
     from penstock.scan.patterns import Given
 
@@ -63,8 +63,8 @@ class Stream:
         storage_options: Credentials and settings of the store, under the names that fsspec uses.
         sample_transform: Your function, called on each sample of this stream as it is read; it returns what takes its
             place. It runs in the workers of the loader.
-        source: Where samples come from, if not from shards: a `Source` of your own, or the name of one that a package
-            registered, which is then called with this stream.
+        source: Where samples come from, if not from shards: a `ShardedSource` that reads its rows in any order, a
+            `Source` of your own, or the name of one that a package registered, which is called with this stream.
         samples: The old name of `choose`.
     """
 
@@ -87,7 +87,7 @@ class Stream:
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         sample_transform: SampleTransform | None = None,
-        source: Source | str | None = None,
+        source: Source | MakesSource | str | None = None,
         samples: int | float | str | None = None,
     ) -> None:
         self.patterns: tuple[str, ...] | None = None  # of a list, what to look for below the folder that holds all

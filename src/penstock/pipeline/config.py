@@ -188,6 +188,7 @@ class SaveStageConfig:
     compression: str | None = None
     max_shard_size: str | int = "500MB"
     overwrite: bool = False
+    resume: bool = False
     push_to_hub: bool = False
     hub_repo_id: str | None = None
     hub_private: bool = False

@@ -37,6 +37,14 @@ class Closable(Protocol):
         """Let go of it."""
 
 
+class MakesSource(Protocol):
+    """What can be given to a `Stream` as a source, because it makes one of itself: a `ShardedSource`."""
+
+    def as_stream_source(self) -> Source:
+        """Give the source; an error says why there is none."""
+        ...
+
+
 class OpenShard(NamedTuple):
     """A reader of a shard and, if it has files, a lease that keeps them in place while the reader is open."""
 
@@ -98,6 +106,11 @@ class Source(ABC):
 
     def share_limit(self, holder: ShareListener) -> None:  # noqa: B027
         """Tell this holder from now on how much it may keep open, if other processes need space."""
+
+    @property
+    def content(self) -> str:
+        """A word that changes with the samples, if there is one: a state of other samples is then refused."""
+        return ""
 
     def describe_shard(self, shard: int) -> str:
         """Describe where a shard is, for error messages."""

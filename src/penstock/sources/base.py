@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
+from penstock.sources.indexed import IndexedSource
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, check_row, in_chunks
 from penstock.sources.transforming import TransformedIterator, describe_row
 from penstock.sources.transforms import (
@@ -28,6 +29,7 @@ from penstock.sources.transforms import (
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from penstock.reading.source import Source
     from penstock.sources.chat import AppliesChatTemplate
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnyTransform
@@ -125,6 +127,11 @@ class ShardedSource(ABC):
         """A hash that changes with the samples and their order, or None if that cannot be known."""
         return None
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether iterating never ends, because data are read again and again."""
+        return False
+
     def iter_shards(
         self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
     ) -> SampleIterator:
@@ -155,6 +162,19 @@ class ShardedSource(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Close what is open."""
+
+    def as_stream_source(self) -> Source:
+        """Give this source as one of a `StreamingDataset`: `Stream(source=...)` calls it.
+
+        It has to know its lengths, read rows in any order and have a fingerprint, so that states fit the data.
+        """
+        if self.fingerprint is None:
+            raise ConfigError(
+                f"{type(self).__name__} has no fingerprint, so a state could be resumed with other data unnoticed: give"
+                " data in memory a fingerprint=, and in the place of functions use transforms that define settings(),"
+                " or stream what save_dataset(..., format='mds') writes"
+            )
+        return IndexedSource(self)
 
     # --- Transforms -----------------------------------------------------------------------------------------
 
@@ -270,6 +290,11 @@ class TransformedShardedSource(ShardedSource):
         transform = ChainedTransform(self._transforms).fingerprint()
         inner = self._source.fingerprint
         return None if inner is None or transform is None else f"{inner}-{transform}"
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the source never ends."""
+        return self._source.is_endless
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Return what is known of the stored shard; how many rows it has is known if transforms keep the number."""

@@ -38,6 +38,11 @@ class CompositeShardedSource(ShardedSource):
         return self._names
 
     @property
+    def is_endless(self) -> bool:
+        """Whether one of them never ends."""
+        return any(source.is_endless for source in self._sources)
+
+    @property
     def fingerprint(self) -> str | None:
         """The fingerprints of all sources, if they all have one."""
         each = [source.fingerprint for source in self._sources]

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import ConfigError
 from penstock.reading.source import FunctionReader, OpenShard, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.formats.base import Rows
-    from penstock.sources.base import ShardedSource
     from penstock.types import Sample
+
+
+class RowsByNumber(Protocol):
+    """What is asked of a `ShardedSource` here."""
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards."""
+        ...
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether `read_rows` can be called."""
+        ...
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash that changes with the samples, if it can be known."""
+        ...
+
+    def shard_lengths(self) -> list[int] | None:
+        """Give the number of samples of each shard, if they are all known."""
+        ...
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Give the samples at these rows of a shard."""
+        ...
 
 
 class IndexedSource(Source):
     """The shards of a source that knows its lengths and reads any rows; give it to a `Stream` as `source=`."""
 
-    def __init__(self, source: ShardedSource) -> None:
+    def __init__(self, source: RowsByNumber) -> None:
         lengths = source.shard_lengths()
         if lengths is None or not source.has_random_rows:
             raise ConfigError(
-                f"{type(source).__name__} cannot read its rows in any order: shuffle it with a buffer,"
-                " shuffle_buffer_size=, or write it as a dataset first"
+                f"{type(source).__name__} cannot read its rows in any order: shuffle it through a buffer of"
+                " AsyncDataLoader, shuffle_buffer_size=, or stream its files with remote=, or what"
+                " save_dataset(..., format='mds') writes"
             )
         super().__init__(lengths)
         self._source, self._names = source, list(source.shard_names)
@@ -31,6 +60,11 @@ class IndexedSource(Source):
         length = int(self.spans.starts[shard + 1] - self.spans.starts[shard])
         return OpenShard(_Reader(self._source, self._names[shard], length))
 
+    @property
+    def content(self) -> str:
+        """The fingerprint, if there is one."""
+        return self._source.fingerprint or ""
+
     def describe_shard(self, shard: int) -> str:
         """Give the name of the shard."""
         return self._names[shard]
@@ -39,7 +73,7 @@ class IndexedSource(Source):
 class _Reader(FunctionReader):
     """Rows of one shard, many at a time."""
 
-    def __init__(self, source: ShardedSource, name: str, num_rows: int) -> None:
+    def __init__(self, source: RowsByNumber, name: str, num_rows: int) -> None:
         super().__init__(num_rows, lambda row: source.read_rows(name, [row])[0])
         self._source, self._name = source, name
 

@@ -95,6 +95,11 @@ class MixedShardedSource(ShardedSource):
         settings = repr((self._names, self._segments, points, self._seed, self._stop, self._epochs, self._block_size))
         return f"mixed-{fold(*map(str, each), settings):016x}"
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether a source with a weight is read again and again."""
+        return any(self._epochs[name] is None or source.is_endless for name, source in self._sources.items())
+
     def shard_lengths(self) -> list[int] | None:
         """Return the number of samples if it can be computed: all sources know theirs, and the mix ends."""
         feeds = self._feeds()

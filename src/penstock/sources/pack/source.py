@@ -115,6 +115,11 @@ class PackedShardedSource(ShardedSource):
         inner = self._source.fingerprint
         return None if inner is None else f"{inner}-packed-{fold(repr(self._options)):016x}"
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether the source never ends."""
+        return self._source.is_endless
+
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> PackedIterator:
         """Open the rows at one of them; to get there, all rows before it are packed. A state needs none of them."""
         self.shard_number(shard_name)

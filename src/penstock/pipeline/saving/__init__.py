@@ -1,0 +1,1 @@
+"""Samples of a source → files of a common format, with a manifest."""

@@ -1,0 +1,108 @@
+"""Rows → MDS shards, which a `StreamingDataset` reads."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.codecs.compress import parse_compression
+from penstock.errors import BadSampleError, ConfigError, ExtraColumnError
+from penstock.formats.base import get_format
+from penstock.formats.body import ChunkPool
+from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.index.model import Index, ShardLayout
+from penstock.index.mosaic_json import dump_index
+from penstock.pipeline.saving.files import ShardFile, ShardFileFormat
+from penstock.write.destination import Destination
+from penstock.write.publish import PendingShard, write_file
+from penstock.write.rotate import check_size_limit, shard_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.types import Sample
+
+
+class MDSFormat(ShardFileFormat):
+    """MDS shards with the columns of the first row, and their index."""
+
+    def __init__(self, compression: str | None, max_bytes: int, columns: Mapping[str, str] | None = None) -> None:
+        super().__init__(None if compression == "none" else compression)
+        if self.compression is not None:
+            parse_compression(self.compression)
+        self._columns = None if columns is None else dict(columns)
+        self._takes_extra = columns is not None
+        self._format = get_format("mds")
+        self._max_bytes = check_size_limit(max_bytes)
+        self._pool = ChunkPool(self._max_bytes)
+
+    def begin(self, rows: Sequence[Sample]) -> None:
+        """Choose encodings by the first row."""
+        if self._columns is None and rows:
+            self._columns = self._format.infer(rows[0])
+
+    def state(self) -> dict[str, Any]:
+        """Give the columns."""
+        return {"columns": self._columns, "takes_extra": self._takes_extra}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over columns."""
+        self._columns, self._takes_extra = state["columns"], state["takes_extra"]
+
+    def open(self, folder: Path, number: int) -> ShardFile:
+        """Begin a shard."""
+        if not self._columns:
+            raise ConfigError("there is no row, so columns are unknown: pass columns=")
+        layout = ShardLayout(
+            format="mds",
+            columns=self._format.columns(self._columns),
+            compression=self.compression,
+            hashes=(),
+            size_limit=self._max_bytes,
+            settings={},
+        )
+        return _MDSFile(folder, number, layout, self._pool, takes_extra=self._takes_extra)
+
+    def finish(self, folder: Path, shards: Sequence[dict[str, Any]]) -> list[str]:
+        """Write the index."""
+        parts = [parse_index(json.dumps(shard["index"]).encode(), "the ledger") for shard in shards]
+        index = Index([info for part in parts for info in part.shards])
+        write_file(folder / INDEX_NAME, [dump_index(index)], flush=True)
+        return [INDEX_NAME]
+
+
+class _MDSFile(ShardFile):
+    def __init__(self, folder: Path, number: int, layout: ShardLayout, pool: ChunkPool, *, takes_extra: bool) -> None:
+        self._folder, self._number, self._layout = folder, number, layout
+        self._names = {column.name for column in layout.columns}
+        self._takes_extra = takes_extra
+        self._builder = get_format("mds").builder(layout, pool)
+        self.num_bytes = 0
+
+    def add(self, rows: Sequence[Sample], first: int) -> None:
+        for number, row in enumerate(rows):
+            try:
+                if not self._takes_extra and not self._names.issuperset(row):
+                    extra = next(name for name in row if name not in self._names)
+                    raise ExtraColumnError(
+                        f"column {extra!r} is not in the first row: pass columns= with those that you want",
+                        column=extra,
+                    )
+                self._builder.append(self._builder.encode(row))
+            except BadSampleError as error:
+                raise type(error)(f"row {first + number}: {error.message}", **error.facts) from error
+        self.num_bytes = self._builder.num_bytes
+
+    def finish(self) -> tuple[list[str], dict[str, Any]]:
+        pending = PendingShard(
+            builder=self._builder,
+            layout=self._layout,
+            names=(shard_name(self._number, "mds"),),
+            destination=Destination(local=self._folder),
+        )
+        info = pending.store()
+        return [part.stored.basename for part in info.parts], {"index": json.loads(dump_index(Index([info])))}
+
+    def close(self) -> None:
+        self._builder.release()

@@ -1,0 +1,349 @@
+"""`create_writer`: rows in, a published dataset of a common format out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
+from penstock.pipeline.saving.blocks import PROBE_ROWS, ShardSizes
+from penstock.pipeline.saving.files import ColumnarFormat, LinesFormat, ShardFile, ShardFileFormat, describe_file
+from penstock.pipeline.saving.mds import MDSFormat
+from penstock.pipeline.saving.targets import LEDGER_NAME, MANIFEST_NAME, Target, open_target
+from penstock.units import check_whole, parse_bytes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from penstock.types import Sample
+
+FormatName = Literal["parquet", "arrow", "jsonl", "mds"]
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStats:
+    """What was written: rows, shards, the bytes of all files as they are stored, and where the shards are."""
+
+    num_examples: int
+    num_shards: int
+    total_bytes: int
+    output_paths: list[str]
+
+
+class DatasetWriter:
+    """Writes rows to shards and, at the end, a manifest. Made by `create_writer`; use it in a `with` block."""
+
+    def __init__(
+        self,
+        target: Target,
+        form: ShardFileFormat,
+        sizes: ShardSizes,
+        key: Mapping[str, Any],
+        *,
+        overwrite: bool,
+        resume: bool,
+    ) -> None:
+        self._target, self._form, self._sizes, self._key = target, form, sizes, dict(key)
+        self._waiting: list[Sample] = []
+        self._shards: list[dict[str, Any]] = []
+        self._shard: ShardFile | None = None
+        self._rows_of_shard = self._num_rows = 0
+        self._bytes_per_row: float | None = None
+        self._finished: WriteStats | None = None
+        self._is_closed = self._has_all = False
+        try:
+            self._open(overwrite=overwrite, resume=resume)
+        except BaseException:
+            self._close()
+            raise
+
+    # --- Beginning --------------------------------------------------------------------------------------------
+
+    def _open(self, *, overwrite: bool, resume: bool) -> None:
+        if overwrite and resume:
+            raise ConfigError("overwrite=True begins anew and resume=True goes on: choose one of them")
+        target = self._target
+        if overwrite:
+            target.clear(replaces=True)
+            return
+        manifest, ledger = target.read(MANIFEST_NAME), target.read(LEDGER_NAME)
+        if resume and manifest is not None:
+            self._check_key(manifest)
+            self._finished = self._stats(manifest["num_rows"], manifest["shards"])
+        elif resume and ledger is not None:
+            self._check_key(ledger)
+            self._go_on(ledger)
+        elif ledger is not None:
+            raise OutputExistsError(
+                f"a save to {target.shown} was not finished: resume=True goes on with it, overwrite=True begins anew",
+                path=target.shown,
+            )
+        elif names := target.names():
+            raise OutputExistsError(
+                f"{target.shown} is not empty, there is {names[0]!r}: pass overwrite=True to replace a saved dataset,"
+                " or choose another folder",
+                path=target.shown,
+            )
+        else:
+            target.clear(replaces=False)
+
+    def _check_key(self, found: Mapping[str, Any]) -> None:
+        before = found.get("key")
+        if not isinstance(before, dict) or found.get("version") != MANIFEST_VERSION:
+            raise ResumeError(f"{self._target.shown} was saved by another version: save it anew with overwrite=True")
+        other = sorted(name for name in {*before, *self._key} if before.get(name) != self._key.get(name))
+        if other:
+            raise ResumeError(
+                f"what lies at {self._target.shown} was saved with another {', '.join(other)}: save it anew with"
+                " overwrite=True, or elsewhere"
+            )
+
+    def _go_on(self, ledger: Mapping[str, Any]) -> None:
+        for shard in ledger["shards"]:
+            if not all(self._target.has(file["name"], file["bytes"]) for file in shard["files"]):
+                break  # what comes after a lost shard is written again
+            self._shards.append(shard)
+        self._has_all = bool(ledger["has_all"]) and len(self._shards) == len(ledger["shards"])
+        self._num_rows = sum(shard["rows"] for shard in self._shards)
+        if self._shards:
+            self._bytes_per_row = self._shards[-1]["bytes_per_row"]
+            self._form.load_state(ledger["columns"])
+
+    @property
+    def finished(self) -> WriteStats | None:
+        """What was written, if all is written."""
+        return self._finished
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all rows are written, and only the end is left to do."""
+        return self._has_all or self._finished is not None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are in finished shards and the one that is being written; of a resumed save, from there on."""
+        return self._num_rows
+
+    @property
+    def position(self) -> Any:
+        """What `write_block` was told of the position after the last finished shard; None at the beginning."""
+        return self._shards[-1]["position"] if self._shards else None
+
+    # --- Writing ----------------------------------------------------------------------------------------------
+
+    def write(self, sample: Sample) -> None:
+        """Add a row. Do not change it afterwards: it is written together with others."""
+        self._check_open()
+        self._waiting.append(sample)
+        if self._bytes_per_row is None:
+            if len(self._waiting) < PROBE_ROWS:
+                return
+            self.begin(self._waiting)
+        self._write_waiting()
+
+    def begin(self, rows: Sequence[Sample]) -> None:
+        """Learn columns and the size of a row from first rows, without writing them."""
+        if self._bytes_per_row is None and rows:
+            self._form.begin(rows)
+            probe = self._form.open(self._target.folder, 0)
+            try:
+                probe.add(rows, 0)
+                size = max(probe.num_bytes, 1)
+            finally:
+                probe.close()
+            self._bytes_per_row = size / len(rows)
+
+    @property
+    def num_wanted(self) -> int:
+        """How many rows are best given to `write_block` next."""
+        stored = 0 if self._shard is None else self._shard.num_bytes
+        return self._sizes.next_block(len(self._shards), self._rows_of_shard, stored, self._bytes_per_row or 1)
+
+    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any] | None = None) -> None:
+        """Write rows, at most `num_wanted`; `position` describes where the source stands after them."""
+        self._check_open()
+        if self._shard is None:
+            if len(self._shards) == self._sizes.num_shards:
+                raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
+            self._shard = self._form.open(self._target.folder, len(self._shards))
+        self._shard.add(rows, self._num_rows)
+        self._rows_of_shard += len(rows)
+        self._num_rows += len(rows)
+        if self._sizes.next_block(len(self._shards), self._rows_of_shard, self._shard.num_bytes, self._per_row()) == 0:
+            self._end_shard(None if position is None else position())
+
+    def _per_row(self) -> float:
+        if self._shard is not None and self._rows_of_shard >= PROBE_ROWS:
+            self._bytes_per_row = max(self._shard.num_bytes, 1) / self._rows_of_shard
+        return self._bytes_per_row or 1
+
+    def _write_waiting(self) -> None:
+        while self._waiting and len(self._waiting) >= (wanted := self.num_wanted):
+            rows, self._waiting = self._waiting[:wanted], self._waiting[wanted:]
+            self.write_block(rows)
+
+    def _end_shard(self, position: Any) -> None:
+        if self._shard is None:
+            return
+        names, extra = self._shard.finish()
+        files = [describe_file(self._target.folder, name) for name in names]
+        self._target.keep(names)
+        self._shards.append(
+            {
+                "files": files,
+                "rows": self._rows_of_shard,
+                "bytes_per_row": self._bytes_per_row,
+                "position": position,
+                **extra,
+            }
+        )
+        self._shard, self._rows_of_shard = None, 0
+        self._target.write_ledger(
+            {
+                "version": MANIFEST_VERSION,
+                "key": self._key,
+                "columns": self._form.state(),
+                "shards": self._shards,
+                "has_all": self._has_all,
+            }
+        )
+
+    # --- The end ----------------------------------------------------------------------------------------------
+
+    def finish(self) -> WriteStats:
+        """Write what is left and publish the dataset; only now can it be read."""
+        if self._finished is not None:
+            self._close()
+            return self._finished
+        self._check_open()
+        self.begin(self._waiting)
+        self._write_waiting()
+        if self._waiting:
+            self.write_block(self._waiting)
+        self._has_all = True
+        self._end_shard(None)
+        if self._sizes.num_shards is not None and len(self._shards) != self._sizes.num_shards:
+            raise ConfigError(
+                f"only {self._num_rows} rows came, not num_rows={self._sizes.num_rows}, so there are"
+                f" {len(self._shards)} shards instead of {self._sizes.num_shards}"
+            )
+        if not self._shards:
+            raise EmptyDatasetError(f"there is no row to save to {self._target.shown}")
+        beside = self._form.finish(self._target.folder, self._shards)
+        described = [describe_file(self._target.folder, name) for name in beside]
+        self._target.keep(beside)
+        manifest = {
+            "version": MANIFEST_VERSION,
+            "key": self._key,
+            "num_rows": self._num_rows,
+            "shards": [{"files": shard["files"], "rows": shard["rows"]} for shard in self._shards],
+            "files": [file for shard in self._shards for file in shard["files"]] + described,
+        }
+        self._target.publish(manifest)
+        self._finished = self._stats(self._num_rows, manifest["shards"])
+        self._close()
+        return self._finished
+
+    def _stats(self, num_rows: int, shards: Any) -> WriteStats:
+        files = [file for shard in shards for file in shard["files"]]
+        return WriteStats(
+            num_examples=num_rows,
+            num_shards=len(shards),
+            total_bytes=sum(file["bytes"] for file in files),
+            output_paths=[self._target.path_of(file["name"]) for file in files],
+        )
+
+    def abort(self) -> None:
+        """Stop without publishing; finished shards are kept for `resume=True`."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.abort()
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._finished is not None:
+            raise WriterClosedError("this writer has finished: make a new one, with overwrite=True to begin anew")
+
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            if self._shard is not None:
+                self._shard.close()
+            self._target.close()
+
+
+def create_writer(
+    output_path: str | os.PathLike[str],
+    format: FormatName = "parquet",  # noqa: A002  what users call it
+    max_shard_size: int | str = "500MB",
+    num_shards: int | None = None,
+    compression: str | None = None,
+    overwrite: bool = False,
+    *,
+    resume: bool = False,
+    num_rows: int | None = None,
+    schema: Any = None,
+    columns: Mapping[str, str] | None = None,
+    fingerprint: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    waits_for_others: bool = False,
+) -> DatasetWriter:
+    """Make a writer of rows to a folder or a store; the dataset appears when it is finished.
+
+    Args:
+        output_path: A folder or a URL. What is there already is refused unless `overwrite` or `resume` says otherwise.
+        format: `"parquet"`, `"arrow"`, `"jsonl"` or `"mds"`.
+        max_shard_size: About how many bytes a shard takes, as it is stored; of MDS, before compression.
+        num_shards: Write exactly so many shards, of equally many rows, whatever their size. Needs `num_rows`.
+        compression: By default Parquet's is snappy, and other formats have none.
+        overwrite: Replace the dataset that was saved there. In a folder, it stays until the new one is whole.
+        resume: Go on with a save that did not finish; one that did is left as it is.
+        num_rows: How many rows will come.
+        schema: A pyarrow schema, for Parquet and Arrow; by default columns are those of the first 256 rows.
+        columns: The encodings of columns, for MDS; by default they are chosen by the first row.
+        fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
+        storage_options: Credentials and settings of the store.
+        waits_for_others: Wait for another process that is saving to the same folder, instead of failing. With
+            `resume`, what it has finished is then left as it is.
+    """
+    if format not in get_args(FormatName):
+        raise ConfigError(f"format={format!r} is unknown: use one of {', '.join(get_args(FormatName))}")
+    check_whole("num_shards", num_shards, 1)
+    check_whole("num_rows", num_rows, 0)
+    max_bytes = parse_bytes(max_shard_size)
+    if max_bytes < 1:
+        raise ConfigError(f"max_shard_size={max_shard_size!r} leaves no room for a row")
+    if schema is not None and format not in ("parquet", "arrow"):
+        raise ConfigError("schema= is for Parquet and Arrow")
+    if columns is not None and format != "mds":
+        raise ConfigError("columns= is for MDS")
+    sizes = ShardSizes(max_bytes, num_shards, num_rows)
+    form = _make_format(format, compression, max_bytes, schema, columns)
+    key = {
+        "format": format,
+        "compression": compression,
+        "max_shard_size": None if num_shards else max_bytes,
+        "num_shards": num_shards,
+        "num_rows": num_rows if num_shards else None,
+        "fingerprint": fingerprint,
+    }
+    target = open_target(output_path, storage_options, waits=waits_for_others)
+    return DatasetWriter(target, form, sizes, key, overwrite=overwrite, resume=resume)
+
+
+def _make_format(
+    name: FormatName, compression: str | None, max_bytes: int, schema: Any, columns: Mapping[str, str] | None
+) -> ShardFileFormat:
+    if name == "mds":
+        return MDSFormat(compression, max_bytes, columns)
+    return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, schema)
