@@ -397,6 +397,7 @@ def test_a_stall_is_a_stall_and_not_the_end() -> None:
 INTERRUPTED = """
 import os, signal, threading, time
 from penstock import AsyncDataLoader, ShardedSource
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 
 class Stalls(ShardedSource):
     shard_names = ("a",)
