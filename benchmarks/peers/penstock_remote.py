@@ -103,7 +103,7 @@ def write_tokens(out: str, count: int, endpoint: str | None = None) -> Result:
     # Some rows again and again: what is written is not what is measured, and 2 GB need not be in memory.
     rows = make_tokens(4096)
     samples = [{"tokens": row} for row in rows]
-    place = out if endpoint is None else f"s3://{BUCKET}/{out}"
+    place = out if endpoint is None else f"s3://{BUCKET}/{out}-{os.getpid()}"  # runs may repeat: each has its own place
     extra: dict[str, Any] = {} if endpoint is None else {"storage_options": options_of(endpoint)}
 
     def work() -> int:
