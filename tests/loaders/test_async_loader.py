@@ -424,7 +424,8 @@ def test_an_interrupt_says_what_was_waited_for_and_the_process_ends() -> None:
 
 
 def test_torch_tensors() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     source = MemoryShardedSource([{"x": x, "text": "t", "y": np.zeros(3, np.float32)} for x in range(8)])
     batch = next(iter(AsyncDataLoader(source, 4, output="torch")))
     assert batch["x"].tolist() == [0, 1, 2, 3]
