@@ -103,8 +103,8 @@ class Lister:
             last = name.rpartition("/")[2]
             if last == INDEX_NAME or ".mds" in last:
                 raise ObjectNotFoundError(
-                    f"there is no {INDEX_NAME} in {self._where(pattern)}, but there is {name}: open the folder that has"
-                    f" the {INDEX_NAME} of these shards, or make one of several with `penstock merge`",
+                    f"{self._where(pattern)}{INDEX_NAME}: No such file or directory, but there is {name}. Open the"
+                    f" folder that has the {INDEX_NAME} of these shards, or make one of several with `penstock merge`",
                     key=pattern,
                 )
 
