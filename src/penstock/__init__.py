@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.episodes.dataset import StreamingLeRobotDataset
+    from penstock.episodes.writing.convert import convert_to_lerobot
+    from penstock.episodes.writing.writer import LeRobotWriter
     from penstock.errors import PenstockError, TransformError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
@@ -123,6 +125,7 @@ _HOMES = {
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
+    "LeRobotWriter": "penstock.episodes.writing.writer",
     "LimitedShardedSource": "penstock.sources.composite",
     "LoadStageConfig": "penstock.pipeline.config",
     "LocalDataset": "penstock.data.local",
@@ -177,6 +180,7 @@ _HOMES = {
     "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
+    "convert_to_lerobot": "penstock.episodes.writing.convert",
     "create_pipeline": "penstock.pipeline.pipeline",
     "create_source": "penstock.pipeline.create_source",
     "create_writer": "penstock.pipeline.saving.writer",
@@ -226,6 +230,7 @@ __all__ = [
     "HuggingFaceShardedSource",
     "JSONWriter",
     "JsonShardedSource",
+    "LeRobotWriter",
     "LimitedShardedSource",
     "LoadStageConfig",
     "LocalDataset",
@@ -281,6 +286,7 @@ __all__ = [
     "batch_iterator",
     "clear_cache",
     "collate_batch",
+    "convert_to_lerobot",
     "create_pipeline",
     "create_source",
     "create_writer",
