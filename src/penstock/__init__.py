@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.episodes.dataset import StreamingLeRobotDataset
+    from penstock.episodes.mixing.dataset import StreamingLeRobotMix
+    from penstock.episodes.mixing.stream import LeRobotStream
     from penstock.episodes.writing.convert import convert_to_lerobot
     from penstock.episodes.writing.writer import LeRobotWriter
     from penstock.errors import PenstockError, TransformError
@@ -125,6 +127,7 @@ _HOMES = {
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
+    "LeRobotStream": "penstock.episodes.mixing.stream",
     "LeRobotWriter": "penstock.episodes.writing.writer",
     "LimitedShardedSource": "penstock.sources.composite",
     "LoadStageConfig": "penstock.pipeline.config",
@@ -163,6 +166,7 @@ _HOMES = {
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "StreamingLeRobotDataset": "penstock.episodes.dataset",
+    "StreamingLeRobotMix": "penstock.episodes.mixing.dataset",
     "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeStageConfig": "penstock.pipeline.config",
@@ -230,6 +234,7 @@ __all__ = [
     "HuggingFaceShardedSource",
     "JSONWriter",
     "JsonShardedSource",
+    "LeRobotStream",
     "LeRobotWriter",
     "LimitedShardedSource",
     "LoadStageConfig",
@@ -268,6 +273,7 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "StreamingLeRobotDataset",
+    "StreamingLeRobotMix",
     "TSVWriter",
     "TextShardedSource",
     "TokenizeStageConfig",

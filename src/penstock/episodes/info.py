@@ -58,6 +58,11 @@ class Feature:
         return self.is_video or self.is_image
 
     @property
+    def row_bytes(self) -> int:
+        """About how many bytes one frame of it takes in the rows: nothing if it is a video."""
+        return 0 if self.is_video else self.frame_bytes // (4 if self.is_image else 1)
+
+    @property
     def frame_bytes(self) -> int:
         """About how much memory one frame of it takes, as numbers of one to eight bytes."""
         size = 1
