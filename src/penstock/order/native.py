@@ -305,6 +305,8 @@ def check_schedule(schedule: MixSchedule, streams: Sequence[StreamShards]) -> No
 
 def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, num_streams: int) -> int:
     """Fix how many shards of a stream each lane keeps open."""
+    if stream.window is not None:
+        return stream.window
     if options.shuffle_block_size is not None:
         return window_of_block(stream.lengths, options.shuffle_block_size)
     return default_window(stream.lengths, num_lanes, num_streams, stream.sizes)
