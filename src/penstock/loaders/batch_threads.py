@@ -10,28 +10,28 @@ from penstock.sources.worker_threads import WorkerThreads
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from penstock.types import Sample
+    from penstock.sources.columns import Rows
 
-    # Lists of samples, each with something that belongs to it.
-    Rows = Iterator[tuple[list[Sample], Any]]
+    # The rows of batches, each with something that belongs to it.
+    RowsOfBatches = Iterator[tuple[Rows, Any]]
 
 
 def make_batches(
-    open_rows: Callable[[WorkerThreads | None], Rows],
-    make: Callable[[list[Sample]], Any],
+    open_rows: Callable[[WorkerThreads | None], RowsOfBatches],
+    make: Callable[[Rows], Any],
     *,
     num_threads: int,
     num_ahead: int,
 ) -> Generator[tuple[Any, Any]]:
-    """Make a batch of each list of samples, ahead of whoever takes them; with 0 threads, when they are taken.
+    """Make a batch of some rows at a time, ahead of whoever takes them; with 0 threads, when they are taken.
 
     Whoever stops taking, by closing the iterator or losing it, ends the threads.
     """
     if num_threads == 0:
         rows = open_rows(None)
         try:
-            for samples, label in rows:
-                yield make(samples), label
+            for some, label in rows:
+                yield make(some), label
         finally:
             _close(rows)
         return
@@ -40,8 +40,8 @@ def make_batches(
     def submit_all() -> Iterator[tuple[Any, Any]]:
         rows = open_rows(workers)
         try:
-            for samples, label in rows:
-                yield workers.submit(make, samples), label
+            for some, label in rows:
+                yield workers.submit(make, some), label
         finally:
             _close(rows)
 

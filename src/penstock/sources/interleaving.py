@@ -11,16 +11,18 @@ import numpy as np
 
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, fold
+from penstock.sources.columns import cut_rows, pick_rows
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor, Future
 
-    from penstock.types import Sample
+    from penstock.sources.columns import Rows
 
 
 _GROUPS_AT_ONCE = 64
+_ROWS_AT_LEAST = 256  # fewer are not worth a thread's while
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +60,18 @@ class _Open:
     def __init__(self, number: int, samples: SampleIterator, left: int | None) -> None:
         self.number, self.samples, self.left = number, samples, left
         # What is being read ahead, and where it begins.
-        self.ahead: Future[list[Sample]] | None = None
+        self.ahead: Future[Rows] | None = None
         self.ahead_start: State | None = None
 
-    def start_reading(self, executor: Executor, count: int) -> None:
+    def start_reading(self, executor: Executor, count: int | None) -> None:
         self.ahead_start = self.samples.state_dict()
-        self.ahead = executor.submit(self.samples.take, self._wanted(count))
+        self.ahead = executor.submit(self._read, count)
 
-    def take(self, count: int) -> list[Sample]:
-        taken = self.samples.take(self._wanted(count)) if self.ahead is None else self.ahead.result()
+    def take(self, count: int | None) -> Rows:
+        taken = self._read(count) if self.ahead is None else self.ahead.result()
         self.ahead = self.ahead_start = None
         if self.left is not None:
+            taken = cut_rows(taken, 0, self.left)
             self.left -= len(taken)
         return taken
 
@@ -76,8 +79,10 @@ class _Open:
         samples = self.samples.state_dict() if self.ahead_start is None else self.ahead_start
         return {"piece": self.number, "left": self.left, "samples": samples}
 
-    def _wanted(self, count: int) -> int:
-        return count if self.left is None else min(count, self.left)
+    def _read(self, count: int | None) -> Rows:
+        if count is None:
+            return self.samples.read_rows(_ROWS_AT_LEAST)
+        return self.samples.take_rows(count if self.left is None else min(count, self.left))
 
 
 class InterleavedIterator(SampleIterator):
@@ -87,7 +92,7 @@ class InterleavedIterator(SampleIterator):
         pieces: What to read.
         open_at: Opens a shard at a row.
         num_open: How many are read side by side.
-        rows_in_turn: Rows of each before it is the next one's turn.
+        rows_in_turn: Rows of each before it is the next one's turn; None where only one is open: any number.
         executor: Where rows are read ahead, for each open piece; the order does not depend on it.
     """
 
@@ -97,7 +102,7 @@ class InterleavedIterator(SampleIterator):
         open_at: Callable[[str, int], SampleIterator],
         *,
         num_open: int,
-        rows_in_turn: int,
+        rows_in_turn: int | None,
         executor: Executor | None = None,
     ) -> None:
         super().__init__()
@@ -114,17 +119,17 @@ class InterleavedIterator(SampleIterator):
                 continue  # a thread is in it, and lets go of it when it has its rows
             each.samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         while True:
             while len(self._open) < self._num_open and self._next < len(self._pieces):
                 self._open.append(self._open_piece(self._next))
                 self._next += 1
             if not self._open:
-                return ()
+                return []
             self._turn %= len(self._open)
             current = self._open[self._turn]
             taken = current.take(self._rows_in_turn)
-            if taken:
+            if len(taken):
                 if self._executor is not None:
                     current.start_reading(self._executor, self._rows_in_turn)
                 self._turn += 1
@@ -174,17 +179,16 @@ class SplitIterator(SampleIterator):
         """Close the input."""
         self._samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
-        samples = self._samples.take(_GROUPS_AT_ONCE * self._num_ranks)
-        num_groups, num_left = divmod(len(samples), self._num_ranks)
+    def _read_chunk(self) -> Rows:
+        rows = self._samples.take_rows(_GROUPS_AT_ONCE * self._num_ranks)
+        num_groups, num_left = divmod(len(rows), self._num_ranks)
         groups = np.arange(self._group, self._group + num_groups + 1, dtype=np.uint64)
-        places = ((draw(self._key, groups) + np.uint64(self._rank)) % np.uint64(self._num_ranks)).tolist()
-        mine = [samples[group * self._num_ranks + places[group]] for group in range(num_groups)]
+        within = ((draw(self._key, groups) + np.uint64(self._rank)) % np.uint64(self._num_ranks)).astype(np.int64)
+        mine = np.arange(num_groups) * self._num_ranks + within[:-1]
         if num_left and self._pads:
-            last = samples[-num_left:]
-            mine.append(last[places[num_groups] % num_left])
+            mine = np.append(mine, len(rows) - num_left + within[-1] % num_left)
         self._group += num_groups
-        return mine
+        return pick_rows(rows, mine)
 
     def _position(self) -> State:
         return {"group": self._group, "samples": self._samples.state_dict()}

@@ -12,7 +12,7 @@ from penstock.formats.lines.reader import BadRow
 from penstock.sources.iterators import SampleIterator, State, check_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from penstock.formats.lines.find import RowFinder
     from penstock.formats.lines.reader import RowParser
@@ -165,12 +165,12 @@ class LineIterator(SampleIterator):
         """Close the file."""
         self._rows = None
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> list[Sample]:
         self._begin()
         while True:
             block = self._next_rows()
             if not block.num_rows:
-                return ()
+                return []
             self._row += block.num_rows
             samples = self._parse(block)
             if samples:
