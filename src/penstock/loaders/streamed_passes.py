@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
-from penstock.sources.interleaving import InterleavedIterator, Piece, SplitIterator, divide
+from penstock.sources.interleaving import InterleavedIterator, SplitIterator
+from penstock.sources.pieces import Piece, PieceReading, divide
 from penstock.sources.shuffling import NUM_SLICES, ShuffledIterator
 
 if TYPE_CHECKING:
@@ -144,13 +145,16 @@ class StreamedPasses:
         pieces = [Piece(name) for name in names]
         if lengths is not None:
             pieces = divide(names, lengths, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads)
-        samples: SampleIterator = InterleavedIterator(
-            pieces,
+        rows_in_turn = self._rows_in_turn()
+        # Rows whose bytes are counted one by one had better be samples.
+        reading = PieceReading(
             self._source.open_shard_at_row,
-            num_open=settings.interleave if settings.is_shuffled else 1,
-            rows_in_turn=self._rows_in_turn(),
-            executor=executor,
+            rows_in_turn or _ROWS_IN_TURN,
+            executor,
+            makes_samples=settings.buffer_bytes is not None,
         )
+        num_open = settings.interleave if settings.is_shuffled else 1
+        samples: SampleIterator = InterleavedIterator(pieces, reading, num_open=num_open, rows_in_turn=rows_in_turn)
         if settings.num_ranks > 1 and lengths is None:
             samples = SplitIterator(
                 samples, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed

@@ -69,9 +69,9 @@ class SampleIterator(ABC):
         """Give the next samples as `take` does, as columns if they are."""
         return self._join_rows(count, count)
 
-    def read_rows(self, at_least: int = 1) -> Rows:
+    def read_rows(self, at_least: int = 1, at_most: int = sys.maxsize) -> Rows:
         """Give so many samples, and those that are at hand after them; fewer only as `take` does."""
-        return self._join_rows(at_least, sys.maxsize)
+        return self._join_rows(at_least, at_most)
 
     def _join_rows(self, at_least: int, at_most: int) -> Rows:
         parts: list[Rows] = []
