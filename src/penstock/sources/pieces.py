@@ -61,7 +61,7 @@ class PieceReading:
 
 
 class PieceIterator(SampleIterator):
-    """The rows of a piece. The position is where rows that were read together began, and how many of them were given."""
+    """The rows of a piece. A position is where some that were read together begin, and how many of these were given."""
 
     def __init__(self, piece: Piece, reading: PieceReading, *, is_at_beginning: bool = True) -> None:
         super().__init__()
