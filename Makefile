@@ -53,7 +53,7 @@ bench: $(READY) peers
 	$(BIN)/python benchmarks/order_mosaic.py --samples 1e7 1e8 --compare
 	$(BIN)/python benchmarks/order_quality.py --table
 
-peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready
+peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready .peers/easydel/.ready
 
 .peers/mosaic-0.5.0/.ready: scripts/get_mosaic_tests
 	PYTHON=$(PYTHON) scripts/get_mosaic_tests

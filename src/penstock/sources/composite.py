@@ -12,6 +12,7 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -166,8 +167,8 @@ class _LimitedIterator(SampleIterator):
     def close(self) -> None:
         self._samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
-        chunk = self._samples.take(min(self._left, 256))
+    def _read_chunk(self) -> Rows:
+        chunk = self._samples.take_rows(min(self._left, 256))
         self._left -= len(chunk)
         return chunk
 
