@@ -11,7 +11,7 @@ from penstock.data.in_place.identity import DataIdentity
 from penstock.data.passes import NO_WORKER, SharedPasses
 from penstock.data.ranks.agreement import Agreement
 from penstock.data.seat import find_seat, is_worker, worker_of
-from penstock.errors import ResumeError
+from penstock.errors import ConfigError, ResumeError
 from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, choose_order, make_plan
@@ -136,6 +136,16 @@ class RunState:
             (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------
+
+    def sit(self, rank: int, world_size: int) -> None:
+        """Take a seat that a loader knows of, such as that of a process of JAX, unless the user named another one."""
+        said = self._seat.rank, self._seat.world_size
+        if said != (None, None) and said != (rank, world_size):
+            raise ConfigError(
+                f"the dataset is rank {said[0]} of {said[1]}, but its loader is rank {rank} of {world_size}: pass rank="
+                " and world_size= to one of them only"
+            )
+        self._seat = replace(self._seat, rank=rank, world_size=world_size)
 
     def seat(self) -> Seat:
         """Find this rank in its job, as it is now; a worker that was spawned is told by its parent."""
