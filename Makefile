@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := 2.13.0
 
-.PHONY: demo test servers lint types format interop integrations soak bench peers clean
+.PHONY: demo test servers lint types format interop integrations engines soak bench peers clean
 
 # In an environment of its own, with the package and nothing more.
 demo: .demo/.ready
@@ -37,6 +37,10 @@ interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/compose
 # Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations.
 integrations: .peers/integrations/.ready
 	.peers/integrations/bin/python -m pytest -m integrations tests/integrations
+
+# Spreads work over a real Ray on this machine, in .peers/engines.
+engines: .peers/engines/.ready
+	PYTHONPATH=src .peers/engines/bin/python -m pytest -m engines tests/engines
 
 # Slow or large tests: a 4 GiB shard, long fuzzing.
 soak: $(READY)
