@@ -111,8 +111,9 @@ class Policy(torch.nn.Module):
 def loss_of(policy: torch.nn.Module, batch: dict[str, Any]) -> torch.Tensor:
     """Compare actions, but for those beyond the end of the episode."""
     wanted, counts = batch[ACTION].float(), ~batch[f"{ACTION}_is_pad"]
-    errors: torch.Tensor = (policy(batch) - wanted.view(*wanted.shape[:2], -1)).square().mean(dim=-1)
-    return (errors * counts).sum() / counts.sum().clamp(min=1)
+    errors = (policy(batch) - wanted.view(*wanted.shape[:2], -1)).square().mean(dim=-1)
+    loss: torch.Tensor = (errors * counts).sum() / counts.sum().clamp(min=1)
+    return loss
 
 
 def train(args: argparse.Namespace, accelerator: Accelerator) -> None:
