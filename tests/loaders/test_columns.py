@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import ArrowShardedSource, AsyncDataLoader, PadCollator, ParquetShardedSource, ShardedSource
-from penstock.loaders.collate import collate_batch
-from penstock.sources.columns import ColumnarRows
+from penstock.loaders.collate import collate_batch, collate_rows
+from penstock.sources.columns import ColumnarRows, join_rows, pick_rows, to_samples
+from penstock.sources.files.arrow_columns import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,6 +152,42 @@ def test_columns_and_samples_are_the_same(
             resumed.load_state_dict(expected[place][1])
             after = [batch for batch, _ in batches_and_states(resumed)]
             assert after[: len(expected) - place - 1] == [batch for batch, _ in expected[place + 1 :]]
+
+
+KINDS: dict[str, pa.Array] = {
+    "int8": pa.array([1, -2, 3, 4, 5, 6, 7], pa.int8()),
+    "uint64": pa.array([1, 2, 2**64 - 1, 4, 5, 6, 7], pa.uint64()),
+    "float32": pa.array([0.1, -0.0, float("nan"), 3, 4, 5, 6], pa.float32()),
+    "bool": pa.array([True, False] * 3 + [True]),
+    "text": pa.array(["", "a", "ß" * 9, "\0", "x", "y", "z"]),
+    "bytes": pa.array([b"", b"a\0", b"\xff", b"b", b"c", b"d", b"e"]),
+    "gaps": pa.array([1, None, 3, 4, None, 6, 7]),
+    "no text": pa.array(["a", None, "c", "d", "e", None, "g"]),
+    "ragged": pa.array([[1], [], [2, 3], [4], [5], [6], [7]], pa.list_(pa.uint8())),
+    "equal": pa.array([[n, n] for n in range(7)], pa.large_list(pa.float32())),
+    "fixed": pa.array([[n, n] for n in range(7)], pa.list_(pa.int16(), 2)),
+    "empty": pa.array([[]] * 7, pa.list_(pa.int64())),
+    "gaps in lists": pa.array([[1], None, [2, None], [4], [5], [6], [7]], pa.list_(pa.int32())),
+}
+
+
+@pytest.mark.parametrize("column", KINDS.values(), ids=KINDS.keys())
+def test_any_part_of_any_column(column: pa.Array) -> None:
+    plain = pa.record_batch({"x": column})
+    # A column that only samples can hold makes samples of all others.
+    beside = pa.record_batch({"x": column, "struct": pa.array([{"a": 1}] * 7)})
+    for begin in range(7):
+        for end in range(begin + 1, 8):
+            rows = rows_of(plain.slice(begin, end - begin))
+            samples = [{"x": each["x"]} for each in to_samples(rows_of(beside.slice(begin, end - begin)))]
+            assert exact(to_samples(rows)) == exact(samples)
+            values = [each["x"].tolist() if isinstance(each["x"], np.ndarray) else each["x"] for each in samples]
+            assert repr(values) == repr(column[begin:end].to_pylist())
+            assert exact(collate_rows(rows)) == exact(collate_batch(samples))
+            order = np.random.default_rng(begin).permutation(end - begin)
+            picked = pick_rows(join_rows([rows, rows]), order + 1)
+            doubled = [*samples, *samples]
+            assert exact(collate_rows(picked)) == exact(collate_batch([doubled[place + 1] for place in order]))
 
 
 def lists(count: int) -> pa.Table:
