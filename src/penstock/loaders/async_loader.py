@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.data.seat import find_seat
-from penstock.data.stats import LoopStats
 from penstock.errors import ConfigError
-from penstock.interrupts import WaitingFor, cut_short
 from penstock.loaders.collate import collate_batch, takes_rows
+from penstock.loaders.loop_clock import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.sources.base import ShardedSource
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
     from penstock.data.dataset import StreamingDataset
+    from penstock.data.stats import LoopStats
     from penstock.loaders.indexed_passes import IndexedPasses
     from penstock.sources.columns import Rows
     from penstock.types import Sample
@@ -115,34 +114,15 @@ class AsyncDataLoader:
         self._num_threads = prefetch_workers if prefetch_enabled else 0
         self._num_ahead = prefetch_buffer_size
         self._is_exhausted = False
-        self._num_batches = 0
-        self._starting_s = self._waiting_s = self._training_s = 0.0
+        self._clock = LoopClock()
 
     def __iter__(self) -> Generator[Any]:
         """Begin the next pass, or go on where a loaded state says."""
         self._is_exhausted = False
-        gave: float | None = None
         batches = self._passes.batches(self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
         try:
-            while True:
-                asked = time.perf_counter()
-                self._training_s += 0.0 if gave is None else asked - gave
-                try:
-                    with WaitingFor("the next batch"):
-                        batch = next(batches, _END)
-                except KeyboardInterrupt as interrupt:
-                    raise cut_short(interrupt) from None
-                now = time.perf_counter()
-                if gave is None:
-                    self._starting_s += now - asked
-                else:
-                    self._waiting_s += now - asked
-                if batch is _END:
-                    self._is_exhausted = True
-                    return
-                self._num_batches += 1
-                gave = time.perf_counter()
-                yield batch
+            yield from self._clock.time(batches)
+            self._is_exhausted = True
         finally:
             batches.close()
 
@@ -182,14 +162,7 @@ class AsyncDataLoader:
 
     def stats(self) -> LoopStats:
         """Return the number of batches, and the seconds that your training loop waited for them."""
-        passed_s = self._waiting_s + self._training_s
-        return LoopStats(
-            batches=self._num_batches,
-            seconds_starting=self._starting_s,
-            seconds_waiting=self._waiting_s,
-            seconds_training=self._training_s,
-            waiting_share=self._waiting_s / passed_s if passed_s else None,
-        )
+        return self._clock.stats()
 
 
 def _check(
