@@ -12,6 +12,7 @@ from penstock.loaders.loop_clock import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.sources.base import ShardedSource
+from penstock.sources.worker_threads import WorkerThreads
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
@@ -128,12 +129,22 @@ class AsyncDataLoader:
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Begin the next pass, without keeping the event loop waiting."""
-        batches = iter(self)
+        loop, batches = asyncio.get_running_loop(), iter(self)
+        # Not one of the event loop's own threads: a loop waits for these when it ends, however long a batch takes.
+        thread = WorkerThreads(1, "penstock-async")
+        is_taking = False
         try:
-            while (batch := await asyncio.to_thread(next, batches, _END)) is not _END:
+            while True:
+                is_taking = True
+                batch = await loop.run_in_executor(thread, next, batches, _END)
+                is_taking = False
+                if batch is _END:
+                    return
                 yield batch
         finally:
-            await asyncio.to_thread(batches.close)
+            if not is_taking:  # else the thread has the iterator, and drops it when it has a batch
+                await loop.run_in_executor(thread, batches.close)
+            thread.shutdown()
 
     def __len__(self) -> int:
         """Count the batches of an epoch on this rank; an error if the source does not know its length."""
