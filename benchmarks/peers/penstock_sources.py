@@ -70,7 +70,7 @@ def mix(path: str, weights: dict[str, float], count: int, seconds: float) -> Res
     return timed_passes(read, seconds)
 
 
-def pack(strategy: str, documents: int, seconds: float) -> Result:
+def pack(strategy: Any, documents: int, seconds: float) -> Result:
     lengths, samples = make_documents(documents)
     packed = PackedShardedSource(MemoryShardedSource(samples), SEQ_LENGTH, 1, strategy=strategy)
 
