@@ -113,6 +113,12 @@ class SampleIterator(ABC):
             self._chunk = to_samples(self._chunk)
         return self._chunk
 
+    @property
+    def num_at_hand(self) -> int:
+        """How many samples can be given without reading any."""
+        self._count_given()
+        return len(self._chunk) - self._given
+
     def skip(self, count: int) -> int:
         """Pass over so many samples; gives how many there were, fewer only where the samples end."""
         self._count_given()
