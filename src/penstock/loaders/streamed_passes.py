@@ -88,7 +88,9 @@ class StreamedPasses:
         return share // settings.batch_size if settings.drop_last else -(-share // settings.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass."""
+        """Set the epoch of the next pass. A state that waits to be resumed in just this epoch stays."""
+        if epoch == self._epoch and not self._begins_next:
+            return
         self._epoch, self._position, self._begins_next = epoch, None, False
 
     def state_dict(self) -> dict[str, Any]:
