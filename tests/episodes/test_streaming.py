@@ -147,7 +147,7 @@ def test_the_two_numbers_of_lerobot_resume_every_rank(rows: Path, world_size: in
 
 def test_a_state_that_is_none_is_refused(rows: Path) -> None:
     with open_rows(rows) as dataset:
-        with pytest.raises(ResumeError, match="whole numbers"):
+        with pytest.raises(ResumeError, match="whole number"):
             dataset.load_state_dict({"batches_consumed": "3", "batch_size": 4})
 
 

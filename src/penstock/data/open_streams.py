@@ -61,7 +61,13 @@ class OpenedStreams:
     def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
         """Say of each stream what the order sees of it."""
         return [
-            StreamShards(name=name, lengths=lengths, weight=stream.weight, **(_counted(files) or {"content": content}))
+            StreamShards(
+                name=name,
+                lengths=lengths,
+                weight=stream.weight,
+                window=stream.window,
+                **(_counted(files) or {"content": content}),
+            )
             for name, lengths, stream, files, content in zip(
                 names, self.lengths, streams, self.files, self.contents, strict=True
             )

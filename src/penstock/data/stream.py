@@ -94,6 +94,7 @@ class Stream:
         samples: int | float | str | None = None,
     ) -> None:
         self.patterns: tuple[str, ...] | None = None  # of a list, what to look for below the folder that holds all
+        self.window: int | None = None  # how many shards are shuffled together, if whoever made the source knows
         self.remote = self._place(remote, is_data=True)
         self.local = self._place(local, is_data=remote is None)
         if not self.remote and not self.local and source is None:

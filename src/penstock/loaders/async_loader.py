@@ -10,7 +10,7 @@ from penstock.data.seat import find_seat
 from penstock.data.stats import LoopStats
 from penstock.errors import ConfigError
 from penstock.interrupts import WaitingFor, cut_short
-from penstock.loaders.collate import collate_batch
+from penstock.loaders.collate import collate_batch, takes_rows
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.sources.base import ShardedSource
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.data.dataset import StreamingDataset
     from penstock.loaders.indexed_passes import IndexedPasses
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 Uneven = Literal["drop", "pad"]
@@ -85,8 +86,8 @@ class AsyncDataLoader:
     ) -> None:
         _check(batch_size, prefetch_workers, prefetch_buffer_size, shuffle_buffer_size, interleave, uneven, output)
         place = find_placement("jax" if sharding_map is not None else output, sharding_map, pin_memory=pin_memory)
-        make = collate_fn or collate_batch
-        self._make: Callable[[list[Sample]], Any] = make if place is None else lambda rows: place.put(make(rows))
+        make = takes_rows(collate_fn or collate_batch)
+        self._make: Callable[[Rows], Any] = make if place is None else lambda rows: place.put(make(rows))
         found = None if place is None else place.rank
         if rank is None and world_size is None and found is not None and found[1] > 1:
             rank, world_size = found

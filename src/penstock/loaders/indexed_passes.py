@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from penstock.order.plan import EpochEnd
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -27,7 +28,7 @@ class IndexedPasses:
         self._dataset, self._drop_last = dataset, drop_last
         self._delivered = DeliveredBatches(dataset, drops_last=drop_last)
 
-    def batches(self, make: Callable[[list[Sample]], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+    def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
         """Give the batches of the next pass."""
         with self._dataset.readers.announced(0) as begun:
             samples = iter(self._dataset)
@@ -54,7 +55,7 @@ class IndexedPasses:
         self._dataset.load_state_dict(state)
         self._delivered.forget()
 
-    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[list[Sample], None]]:
+    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[Rows, None]]:
         batch_size = self._dataset.batch_size or 1
         while rows := list(islice(samples, batch_size)):
             if len(rows) == batch_size or not self._drop_last:

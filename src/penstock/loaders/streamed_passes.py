@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
-from penstock.sources.interleaving import InterleavedIterator, Piece, SplitIterator, divide
+from penstock.sources.interleaving import InterleavedIterator, SplitIterator
+from penstock.sources.pieces import Piece, PieceReading, divide
 from penstock.sources.shuffling import NUM_SLICES, ShuffledIterator
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from penstock.sources.base import ShardedSource
+    from penstock.sources.columns import Rows
     from penstock.sources.iterators import SampleIterator, State
-    from penstock.types import Sample
 
 _KIND = "penstock-stream"
 _VERSION = 1
@@ -59,7 +60,7 @@ class StreamedPasses:
         self._position: State | None = None  # None: the beginning
         self._begins_next = False  # whether the next pass is another epoch
 
-    def batches(self, make: Callable[[list[Sample]], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+    def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
         """Give the batches of the next pass."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
@@ -123,13 +124,13 @@ class StreamedPasses:
 
     # --- Samples --------------------------------------------------------------------------------------------
 
-    def _rows(self, executor: Executor | None) -> Iterator[tuple[list[Sample], State]]:
+    def _rows(self, executor: Executor | None) -> Iterator[tuple[Rows, State]]:
         samples = self._open(self._epoch, executor)
         if self._position is not None:
             samples.load_state_dict(self._position)
         settings = self._settings
         try:
-            while rows := samples.take(settings.batch_size):
+            while len(rows := samples.take_rows(settings.batch_size)):
                 if len(rows) == settings.batch_size or not settings.drop_last:
                     yield rows, samples.state_dict()
         finally:
@@ -146,13 +147,16 @@ class StreamedPasses:
         pieces = [Piece(name) for name in names]
         if lengths is not None:
             pieces = divide(names, lengths, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads)
-        samples: SampleIterator = InterleavedIterator(
-            pieces,
+        rows_in_turn = self._rows_in_turn()
+        # Rows whose bytes are counted one by one had better be samples.
+        reading = PieceReading(
             self._source.open_shard_at_row,
-            num_open=settings.interleave if settings.is_shuffled else 1,
-            rows_in_turn=self._rows_in_turn(),
-            executor=executor,
+            rows_in_turn or _ROWS_IN_TURN,
+            executor,
+            makes_samples=settings.buffer_bytes is not None,
         )
+        num_open = settings.interleave if settings.is_shuffled else 1
+        samples: SampleIterator = InterleavedIterator(pieces, reading, num_open=num_open, rows_in_turn=rows_in_turn)
         if settings.num_ranks > 1 and lengths is None:
             samples = SplitIterator(
                 samples, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed
@@ -164,9 +168,9 @@ class StreamedPasses:
         rows = settings.buffer_rows or _NO_LIMIT_ROWS
         return ShuffledIterator(samples, num_rows=rows, num_bytes=settings.buffer_bytes, key=key)
 
-    def _rows_in_turn(self) -> int:
+    def _rows_in_turn(self) -> int | None:
         settings = self._settings
         if settings.buffer_rows is None:
-            return 1 if settings.is_shuffled else _ROWS_IN_TURN
+            return 1 if settings.is_shuffled else None
         # Few enough that what is mixed together comes from all open shards.
         return max(1, min(_ROWS_IN_TURN, settings.buffer_rows // (NUM_SLICES * settings.interleave)))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.sources.base import GivesSource
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -167,8 +168,8 @@ class _LimitedIterator(SampleIterator):
     def close(self) -> None:
         self._samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
-        chunk = self._samples.take(min(self._left, 256))
+    def _read_chunk(self) -> Rows:
+        chunk = self._samples.take_rows(min(self._left, 256))
         self._left -= len(chunk)
         return chunk
 

@@ -6,10 +6,12 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
+
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.lines.csv import CSVParser
 from penstock.formats.lines.csv_rows import IrregularRowFinder, split_rows
-from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.find import RETURN, LineFinder
 from penstock.formats.lines.jsonl import JSONParser
 from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from penstock.formats.lines.reader import RowParser
     from penstock.scan.patterns import Given
     from penstock.sources.files.found import FoundFile, FoundFiles
+    from penstock.sources.files.lines import RowBlock
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Columns, Sample
+
+_OPENING, _CLOSING = b"{}"
 
 
 class JsonShardedSource(FileShardedSource):
@@ -202,16 +207,30 @@ class _NamedText:
         return {self._name: parsed[begin:end]}
 
 
-def _parse_lines(data: bytes, num_rows: int) -> list[Sample] | None:
-    """Parse lines of JSON together; None if the quick parser is not there, or does not find an object for each row."""
+def _parse_lines(block: RowBlock) -> list[Sample] | None:
+    """Parse lines of JSON together; None if the quick parser is not there, or does not find one object in each row."""
     decoder = _decoder()
-    if decoder is None:
+    if decoder is None or not _are_objects(block):
         return None
     try:
-        samples: list[Any] = decoder.decode_lines(data)
+        samples: list[Any] = decoder.decode_lines(block.data)
     except (ValueError, RecursionError):
         return None
-    return samples if len(samples) == num_rows and set(map(type, samples)) <= {dict} else None
+    return samples if len(samples) == block.num_rows else None
+
+
+def _are_objects(block: RowBlock) -> bool:
+    """Tell whether all rows begin and end as an object does.
+
+    Between `}` and `{` without a comma an object ends and another begins, so no object lies over two rows: the parser,
+    which takes a newline for any white space, finds as many as there are rows only if there is one in each.
+    """
+    codes = np.frombuffer(block.data, np.uint8)
+    begins = block.bounds - block.bounds[0]
+    last = codes[begins[1:-1] - 2]  # before the newline
+    if (last == RETURN).any():
+        last = np.where(last == RETURN, codes[begins[1:-1] - 3], last)
+    return bool((codes[begins[:-1]] == _OPENING).all() and (last == _CLOSING).all())
 
 
 @cache
