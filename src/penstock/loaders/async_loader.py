@@ -163,7 +163,7 @@ class AsyncDataLoader:
         return self._is_exhausted
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, which begins at its first batch."""
+        """Set the epoch of the next pass. It begins at its first batch, or where a loaded state of this epoch says."""
         check_whole("epoch", epoch, 0)
         self._passes.set_epoch(epoch)
 
