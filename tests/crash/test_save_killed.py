@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock import MemoryShardedSource, ParquetShardedSource, save_dataset
 from penstock.failpoints import SAVE_POINTS, VARIABLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REPLACE = """
 import sys
