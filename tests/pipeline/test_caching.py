@@ -36,6 +36,7 @@ from penstock.pipeline.caching.parts import plan_parts
 from penstock.pipeline.caching.place import CachePlace
 from penstock.pipeline.caching.source import CachedShardedSource
 from penstock.sources.tokens.source import TokenizeTransform
+from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings
 
 if TYPE_CHECKING:
@@ -303,22 +304,6 @@ def test_a_process_of_the_pool_that_dies_is_replaced(tmp_path: Path) -> None:
     again = prepare_build(Deadly(None), CachePlace(str(tmp_path / "other")), CacheFormat(part_size=1), {})
     with pytest.raises(CacheError, match="died 3 times in a row"):
         build_all(again, ProcessPool(2), done.append, lambda: False)
-
-
-class Deadly(MemoryShardedSource):
-    """Kills the process that reads its third shard, once or always; not the one that plans."""
-
-    def __init__(self, marker: Path | None) -> None:
-        super().__init__([{"n": n} for n in range(40)], num_shards=4, fingerprint="deadly")
-        self._marker, self._home = marker, os.getpid()
-
-    def _read_chunks(self, shard_name: str, row: int) -> Any:
-        is_there = shard_name.endswith(":2") and os.getpid() != self._home
-        if is_there and (self._marker is None or not self._marker.exists()):
-            if self._marker is not None:
-                self._marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super()._read_chunks(shard_name, row)
 
 
 def test_an_error_in_a_process_of_the_pool_is_raised_here(data: Path) -> None:
