@@ -105,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         ("GET", r"/api/(\w+s/[^/]+/[^/]+)/revision/(.+)", "info"),
         ("GET", r"/api/(\w+s/[^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", "tree"),
         ("POST", r"/api/repos/create", "create"),
+        ("POST", r"/api/validate-yaml", "validate_card"),
         ("POST", r"/api/(\w+s/[^/]+/[^/]+)/preupload/(.+)", "preupload"),
         ("POST", r"/api/(\w+s/[^/]+/[^/]+)/commit/(.+)", "commit"),
         ("POST", r"/(\w+s/[^/]+/[^/]+).git/info/lfs/objects/batch", "batch"),
@@ -242,6 +243,10 @@ class _Handler(BaseHTTPRequestHandler):
         if is_new:
             self.server.hub.repos[repo] = Repo(is_private=asked.get("visibility") == "private")
         return 200 if is_new else 409, json.dumps({"url": f"{self.server.hub.endpoint}/{repo}"}).encode(), {}
+
+    def validate_card(self) -> tuple[int, bytes, dict[str, str]]:
+        assert json.loads(self.body)["content"].startswith(("---\nconfigs:", "# "))
+        return self.json({"errors": [], "warnings": []})
 
     def preupload(self, name: str, revision: str) -> tuple[int, bytes, dict[str, str]]:
         found = self.open(name, revision)
