@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +20,7 @@ from penstock import (
     create_pipeline,
 )
 from penstock.errors import ConfigError, OutputExistsError, ResumeError, StageOrderError
-from tests.pipeline.texts import ids, same, settings
+from tests.pipeline.texts import ids, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,24 +203,6 @@ def make(data: Path, kind: str) -> Pipeline:
     if kind == "cached":
         return pipeline.tokenize().cache({"cache_dir": f"{data}/cache"}).mix().pack().load()
     return pipeline.tokenize().mix().pack().load()
-
-
-@pytest.mark.parametrize("kind", ["plain", "shuffled", "packed", "cached"])
-def test_cut_anywhere_and_gone_on(data: Path, kind: str) -> None:
-    whole = make(data, kind)
-    first, second = list(whole), list(whole)
-    assert len(first) > 5
-    assert same(first, second) == (kind != "shuffled")  # each pass is the next epoch
-    for cut in (0, 1, 5, len(first)):
-        begun = make(data, kind)
-        batches = iter(begun)
-        for _ in range(cut):
-            next(batches)
-        state = json.loads(json.dumps(begun.state_dict()))
-        resumed = make(data, kind)
-        resumed.load_state_dict(state)
-        rest = list(resumed)
-        assert same(rest, first[cut:]) or (cut == len(first) and same(rest, second))
 
 
 def test_a_state_of_other_stages_is_refused(data: Path) -> None:
