@@ -58,8 +58,9 @@ class ProcessPool:
                 failures += 1
                 if failures == _MOST_FAILURES:
                     raise CacheError(
-                        f"processes that build the cache at {job.place.shown} died {failures} times in a row; maybe"
-                        " memory ran out: use fewer workers, or smaller batches. What is built is kept"
+                        f"processes that build the cache at {job.place.shown} died {failures} times in a row. If"
+                        " memory ran out, use fewer workers; a script that builds with workers must do so below"
+                        " if __name__ == '__main__':, because each of them loads it. What is built is kept"
                     ) from error
 
     def _build_once(self, job: CacheBuild, numbers: Sequence[int], *, waits: bool) -> Generator[Built]:
