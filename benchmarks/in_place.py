@@ -5,8 +5,11 @@ python benchmarks/in_place.py [--quick] [--only NAME] [--json FILE]
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness import Comparison, Run, Workshop, measure, median_rate
 from benchmarks.questions import answer
+from benchmarks.servers import file_server
+from benchmarks.slow_network import SlowNetwork
 
 RATE = "samples/s"
+LATENCY_S = 0.030
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,63 @@ def unpacking(shop: Workshop, scale: Scale) -> list[Comparison]:
     return comparisons
 
 
+# --- From a store -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def far_store(shop: Workshop, listed: str = "") -> Iterator[str]:
+    """The workshop's datasets as objects of a bucket, 30 ms away; those of one folder can be listed."""
+    folder = Path(tempfile.mkdtemp(prefix="nginx-", dir=shop.path))
+    with file_server(shop.path, folder, listed) as port, SlowNetwork(port, LATENCY_S) as far:
+        yield far.endpoint
+
+
+def cold(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """Shuffled Parquet from a store that answers after 30 ms, from an empty cache, 2 workers."""
+    comparisons = []
+    for kind in ("rows", "tokens"):
+        root = Path(parquet_files(shop, kind, scale))
+        keys = [str(path.relative_to(root.parent)) for path in sorted(root.rglob("*.parquet"))]
+        options = {"keys": keys, "column": COLUMN[kind], "seconds": scale.seconds * 2}
+        with far_store(shop) as endpoint:
+            ours = Run("penstock", "cold", {"endpoint": endpoint, **options}, True, "penstock_parquet")
+            hf = Run("hf", "loader", {"endpoint": endpoint, **options}, module="hf_remote")
+            rates = medians({"ours": ours, "hf": hf}, shop, scale)
+        question = f"Parquet, {kind} from a store at 30 ms, nothing cached"
+        comparisons.append(Comparison(question, rates["ours"], RATE, HF_STREAM, rates["hf"], needed=3))
+    return comparisons
+
+
+def opening(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """A folder of 1000 Parquet files in a store that answers after 30 ms: opened for the first time, and again."""
+    directory = shop.dataset("penstock", "penstock_parquet", files=1000)
+    with far_store(shop, Path(directory).name) as endpoint:
+        options = {"endpoint": endpoint, "key": Path(directory).name}
+        run = Run("penstock", "opening", options, True, "penstock_parquet")
+        results = measure({"ours": run}, max(3, scale.repeats), shop.path)["ours"]
+    first = statistics.median(result["seconds"] for result in results) * 1e3
+    again = statistics.median(result["again_s"] for result in results) * 1e3
+    question = "1000 Parquet files at 30 ms"
+    return [
+        Comparison(f"{question}, opened first", first, "ms", "target", 2000, needed=1, lower_is_better=True),
+        Comparison(f"{question}, opened again", again, "ms", "target", 300, needed=1, lower_is_better=True),
+    ]
+
+
+def flat_memory(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """Private memory of reader and fetcher over a long run in which shards are unpacked and removed all the time."""
+    options = {"out": str(shop.path / "small-cache"), "seconds": scale.seconds * 20, "cache_limit": "60mb"}
+    run = Run(
+        "penstock", "memory", {"directory": parquet_files(shop, "rows", scale), **options}, False, "penstock_parquet"
+    )
+    [result] = measure({"ours": run}, 1, shop.path)["ours"]
+    question = f"Parquet, memory at the end of {options['seconds']:.0f} s"
+    early = result["early_mb"]
+    return [
+        Comparison(question, result["late_mb"], "MB", "in the second quarter", early, 1 / 1.1, lower_is_better=True)
+    ]
+
+
 # --- Lines and tars -------------------------------------------------------------------------------------------
 
 
@@ -178,6 +241,9 @@ QUESTIONS: dict[str, Question] = {
     "parquet-tokens": parquet_tokens,
     "parquet-loader": parquet_loader,
     "unpack": unpacking,
+    "cold": cold,
+    "open": opening,
+    "memory": flat_memory,
     "jsonl": jsonl,
     "tar": tar,
 }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,11 @@ http {{
   server {{
     listen 127.0.0.1:{port};
     location /{bucket}/ {{ alias {files}/; }}
+    location = /{bucket} {{
+      default_type application/xml;
+      if ($args ~ start-after) {{ return 200 '{no_more}'; }}
+      alias {listing};
+    }}
   }}
 }}
 """
@@ -43,14 +49,42 @@ TEMPORARY = "\n  ".join(f"{kind}_temp_path {kind};" for kind in ("client_body", 
 
 
 @contextmanager
-def file_server(files: Path, folder: Path) -> Iterator[int]:
-    """The files below a folder as objects of the bucket."""
+def file_server(files: Path, folder: Path, listed: str = "") -> Iterator[int]:
+    """The files below a folder as objects of the bucket; those of one folder in it can be listed, if one is named."""
     port = free_port()
+    listing = folder / "listing.xml"
+    listing.write_text(bucket_listing(files, listed))
     user = "user root;" if os.getuid() == 0 else ""
-    config = CONFIG.format(user=user, temporary=TEMPORARY, port=port, bucket=BUCKET, files=files)
+    config = CONFIG.format(
+        user=user,
+        temporary=TEMPORARY,
+        port=port,
+        bucket=BUCKET,
+        files=files,
+        listing=listing,
+        no_more=bucket_listing(files, ""),
+    )
     (folder / "nginx.conf").write_text(config)
     with running([find_program("nginx"), "-p", f"{folder}/", "-c", str(folder / "nginx.conf")], port, folder):
         yield port
+
+
+def bucket_listing(files: Path, listed: str) -> str:
+    """What S3 answers when asked for the names below a folder of at most 1000 files, tagged as nginx tags them."""
+    entries = []
+    for path in sorted((files / listed).iterdir()) if listed else []:
+        found = path.stat()
+        when = datetime.fromtimestamp(int(found.st_mtime), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        tag = f"&quot;{int(found.st_mtime):x}-{found.st_size:x}&quot;"
+        entries.append(
+            f"<Contents><Key>{listed}/{path.name}</Key><LastModified>{when}</LastModified><ETag>{tag}</ETag>"
+            f"<Size>{found.st_size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+        )
+    head = f"<Name>{BUCKET}</Name><KeyCount>{len(entries)}</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>false"
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"{head}</IsTruncated>{''.join(entries)}</ListBucketResult>"
+    )
 
 
 @contextmanager

@@ -115,7 +115,8 @@ class SlowNetwork:
         """Moves so many bytes, or all that come, through a pipe: they never enter this process."""
         out, into = os.pipe()
         piece = PIPE_BYTES if self._bandwidth.bytes_per_s is None else LIMITED_PIECE
-        fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        with suppress(OSError):  # large pipes of one user are limited: of many connections, some have small ones
+            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         try:
             while num_bytes is None or num_bytes > 0:
                 moved = os.splice(source.fileno(), into, piece if num_bytes is None else min(piece, num_bytes))
