@@ -149,6 +149,7 @@ class ObjectReader:
             for key, bundles in list(together.items()):
                 parts = [next(left) for _ in bundles]
                 ((first, info),) = [end for _, end in parts if end is not None]
+                self._counts.add("bytes", len(wanted[key][0]))
                 if pinned[key] is not None or info.etag is None or was_there_before(info, begun_ns):
                     found[key], infos[key] = [first, *(data for datas, _ in parts for data in datas)], info
                     del together[key]
@@ -188,6 +189,7 @@ class ObjectReader:
         pieces = []
         for key, bundles in together.items():
             calls = _BundledCalls(origin.store, key, wanted[key][0], etags[key], len(bundles))
+            reading.total_bytes += len(wanted[key][0])
             for spans in bundles:
                 num_bytes = sum(map(len, spans))
                 pieces.append(self._submit_one(origin, reading, key, num_bytes, partial(calls.read, spans)))
