@@ -51,7 +51,7 @@ def test_outside_packages_add_names_but_do_not_replace_ours(monkeypatch: pytest.
     points = EntryPoints(
         [EntryPoint("dump", "json:dump", "penstock.test"), EntryPoint("loads", "os:system", "penstock.test")]
     )
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr("penstock.registry._entry_points", lambda: points)
     import json
 
     animals = make()
@@ -61,7 +61,7 @@ def test_outside_packages_add_names_but_do_not_replace_ours(monkeypatch: pytest.
 
 def test_an_entry_point_may_lead_to_what_registers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     points = EntryPoints([EntryPoint("json", "json:JSONDecoder", "penstock.test")])
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr("penstock.registry._entry_points", lambda: points)
     import json
 
     class JSONDecoder:
@@ -80,7 +80,7 @@ def test_an_entry_point_may_lead_to_what_registers_itself(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("path", ["no_such_zoo:Cat", "json:no_such_cat", "json"])
 def test_what_cannot_be_loaded_says_where_it_should_be(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     points = EntryPoints([EntryPoint("cat", path, "penstock.test")])
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr("penstock.registry._entry_points", lambda: points)
     with pytest.raises(ConfigError, match=f"cannot load animal 'cat' from {path}: "):
         make().get("cat")
 

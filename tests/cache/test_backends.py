@@ -110,7 +110,7 @@ def test_more_reads_than_threads_all_end(tmp_path: Path, kind: Any) -> None:
         spans = [Span(number, number + 10) for number in range(300)]
         found = list(pool.map(lambda span: backend.read(0, [(name, span)], "0e", {}, ignore)[0], spans))
         assert found == [content(name, 1000)[span.begin : span.end] for span in spans]
-        assert sum(thread.name.startswith("penstock-read") for thread in threading.enumerate()) <= 96
+        assert sum(thread.name.startswith("penstock-piece") for thread in threading.enumerate()) <= 20
 
 
 def test_its_errors_are_of_our_tree(tmp_path: Path, kind: Any) -> None:

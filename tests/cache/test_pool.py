@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import CancelledError
+from queue import Queue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ import pytest
 from penstock.errors import StoreError, StoreTimeoutError
 from penstock.fetcher.disk import PartFile
 from penstock.fetcher.origin import Origin
-from penstock.fetcher.pieces import LOWEST, PieceOwner, PiecePool
+from penstock.fetcher.pieces import LOWEST, MOST_AT_ONCE, PieceOwner, PiecePool
+from penstock.fetcher.reads import AwaitedPieces
 from penstock.storage.base import open_store
 
 if TYPE_CHECKING:
@@ -39,10 +41,60 @@ def test_results_come_in_the_order_asked_for(pool: PiecePool) -> None:
 
 
 def test_small_ones_all_begin_at_once_though_a_thread_is_idle(pool: PiecePool) -> None:
-    owner, together = PieceOwner(0), threading.Barrier(40)
+    owner, together = PieceOwner(0), threading.Barrier(MOST_AT_ONCE)
     pool.wait([pool.submit(owner, 1, source(), "x", lambda: None)])
-    pieces = [pool.submit(owner, 1, source(), "x", lambda: together.wait(20)) for _ in range(40)]
-    assert sorted(pool.wait(pieces)) == list(range(40))
+    pieces = [pool.submit(owner, 1, source(), "x", lambda: together.wait(20)) for _ in range(MOST_AT_ONCE)]
+    assert sorted(pool.wait(pieces)) == list(range(MOST_AT_ONCE))
+
+
+def test_never_more_than_the_bound_and_fewer_beside_large_ones(pool: PiecePool) -> None:
+    gate = threading.Event()
+    large = [pool.submit(PieceOwner(1), 1 << 20, source(), "x", gate.wait) for _ in range(3 * pool.limit)]
+    assert pool.num_running <= pool.limit < MOST_AT_ONCE
+    small = [pool.submit(PieceOwner(0), 1, source(), "x", gate.wait) for _ in range(3 * MOST_AT_ONCE)]
+    time.sleep(0.1)
+    assert pool.limit < pool.num_running < MOST_AT_ONCE
+    gate.set()
+    pool.wait([*large, *small])
+
+
+def test_what_comes_next_is_done_when_the_last_has_come(pool: PiecePool) -> None:
+    told: Queue[tuple[list[int], BaseException | None]] = Queue()
+    pieces = [pool.submit(PieceOwner(0), 1, source(), "x", lambda i=i: i) for i in range(50)]  # type: ignore[misc]
+    AwaitedPieces(pool, pieces, lambda found, error: told.put((found, error)))
+    assert told.get(timeout=30) == (list(range(50)), None)
+    AwaitedPieces(pool, [], lambda found, error: told.put((found, error)))
+    assert told.get(timeout=30) == ([], None)
+
+
+def test_a_failure_is_told_once_and_ends_the_others(pool: PiecePool) -> None:
+    told: Queue[tuple[list[int], BaseException | None]] = Queue()
+    failure, gate = StoreError("broken"), threading.Event()
+
+    def fail() -> None:
+        gate.wait()
+        raise failure
+
+    pieces = [pool.submit(PieceOwner(0), 1, source(), "x", fail) for _ in range(50)]
+    AwaitedPieces(pool, pieces, lambda found, error: told.put((found, error)))
+    gate.set()
+    assert told.get(timeout=30) == ([], failure)
+    assert pool.wait([pool.submit(PieceOwner(0), 1, source(), "x", lambda: 7)]) == [7]
+    assert told.empty()
+
+
+def test_what_hangs_is_ended_for_those_who_do_not_wait(pool: PiecePool) -> None:
+    told: Queue[tuple[list[int], BaseException | None]] = Queue()
+    gate = threading.Event()
+    try:
+        pieces = [pool.submit(PieceOwner(0), 1, source(0.01), "a/key", gate.wait)]
+        AwaitedPieces(pool, pieces, lambda found, error: told.put((found, error)))
+        while told.empty():
+            time.sleep(0.01)
+            pool.end_hanging(pieces)
+        assert isinstance(told.get()[1], StoreTimeoutError)
+    finally:
+        gate.set()
 
 
 def test_the_most_urgent_goes_first(pool: PiecePool) -> None:

@@ -17,6 +17,8 @@ from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
 from tests.servers.faults import FaultProxy, Faults
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from tests.servers.nginx import WebServer
 
 
@@ -73,7 +75,37 @@ sys.stdin.readline()
 print(1 + sum(1 for _ in samples))
 dataset.close()
 """
+FIRST = """
+import sys
+from penstock import StreamingDataset
+remote, local = sys.argv[1:]
+dataset = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=256, predownload=256)
+print(len(dataset), flush=True)
+sys.stdin.readline()
+print(sum(1 for _ in zip(range(256), dataset)))
+dataset.close()
+"""
 NUM_SHARDS, PER_SHARD, SAMPLE_BYTES = 40, 25, 50_000
+NUM_TOKENS = 8000
+
+
+def go(clients: list[Popen[str]], runtime: Path) -> int:
+    """Let clients go on that wait for it, and give the largest number of threads that their fetcher had."""
+    (pid,) = fetcher_pids(runtime)
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write("go\n")
+        client.stdin.flush()
+    most = 0
+    while any(client.poll() is None for client in clients):
+        with suppress(FileNotFoundError):  # it leaves with the last of them
+            most = max(most, len(list(Path(f"/proc/{pid}/task").iterdir())))
+        time.sleep(0.005)
+    return most
+
+
+def begun(clients: list[Popen[str]]) -> list[str]:
+    return [client.stdout.readline() for client in clients if client.stdout is not None]
 
 
 def test_fewer_than_40_while_several_clients_stream(nginx: WebServer, tmp_path: Path, runtime: Path) -> None:
@@ -84,18 +116,23 @@ def test_fewer_than_40_while_several_clients_stream(nginx: WebServer, tmp_path: 
             writer.write({"data": draw.bytes(SAMPLE_BYTES)})
     with FaultProxy(nginx.url, Faults(latency_s=0.2)) as proxy:
         clients = [start_client(CLIENT, f"{proxy.url}/load", tmp_path / f"{number}") for number in range(4)]
-        for client in clients:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "begun\n"
-        (pid,) = fetcher_pids(runtime)
-        for client in clients:
-            assert client.stdin is not None
-            client.stdin.write("go\n")
-            client.stdin.flush()
-        most = 0
-        while any(client.poll() is None for client in clients):
-            with suppress(FileNotFoundError):  # it leaves with the last of them
-                most = max(most, len(list(Path(f"/proc/{pid}/task").iterdir())))
-            time.sleep(0.02)
+        assert begun(clients) == ["begun\n"] * len(clients)
+        most = go(clients, runtime)
         assert [finish(client).split() for client in clients] == [[str(NUM_SHARDS * PER_SHARD)]] * len(clients)
+    assert 20 < most < 40
+
+
+def test_fewer_than_40_in_the_first_batch(nginx: WebServer, tmp_path: Path, runtime: Path) -> None:
+    """Of some hundred small ranges, all of which are wanted at once."""
+    folder, columns = nginx.files / "first", {"tokens": "ndarray:int32:2000"}
+    with MDSWriter(out=folder, columns=columns, size_limit=16 << 20) as writer:
+        for number in range(NUM_TOKENS):
+            writer.write({"tokens": np.full(2000, number, np.int32)})
+    with FaultProxy(nginx.url, Faults(latency_s=0.1)) as proxy:
+        clients = [start_client(FIRST, f"{proxy.url}/first", tmp_path / f"{number}") for number in range(2)]
+        assert begun(clients) == [f"{NUM_TOKENS}\n"] * len(clients)
+        before = proxy.counts["requests"]
+        most = go(clients, runtime)
+        assert [finish(client).split() for client in clients] == [["256"]] * len(clients)
+        assert proxy.counts["requests"] - before > 200
     assert 20 < most < 40

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError
+from penstock.errors import AccessDeniedError, ConfigError, ObjectNotFoundError, RequestRefusedError
 from penstock.storage.base import Store, open_store, resolve_store
 from penstock.storage.http_headers import HttpHeaderStore
 from penstock.testing.stores import LargeObjectContract, StoreReadContract
@@ -132,6 +132,19 @@ def test_denied(nginx: WebServer, headers: dict[str, str]) -> None:
     store = open_store(resolve_store(f"{nginx.url}/private", {"headers": headers}))
     with pytest.raises(AccessDeniedError, match=r"no access to http://127.*/private/x: the server answered 403"):
         store.read_piece("x", Span(0, 1))
+
+
+def test_several_ranges_by_one_call(nginx: WebServer) -> None:
+    data = bytes(range(256)) * 40
+    (nginx.files / "several").write_bytes(data)
+    store: Any = open_store(nginx.url)
+    spans = [Span(begin, begin + 7) for begin in range(0, 10_000, 400)]
+    found = store.read_ranges("several", spans)
+    assert [bytes(each) for each in found] == [data[span.begin : span.end] for span in spans]
+    with pytest.raises(ObjectNotFoundError):
+        store.read_ranges("absent", spans)
+    with pytest.raises(RequestRefusedError):
+        store.read_ranges("several", [Span(0, 5), Span(len(data) - 5, len(data) + 5)])
 
 
 def test_settings() -> None:

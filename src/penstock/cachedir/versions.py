@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _SECOND_NS = 10**9
 # Of a file whose time is told in whole seconds, a second version may have the same time for as long as this.
 _YOUNG_NS = 2 * _SECOND_NS
+# Clocks of stores and of this machine may differ by so much.
+CLOCKS_DIFFER_NS = 2 * _SECOND_NS
 # Tags that web servers make of time and size; those of object stores tell every version from every other.
 _TAG_OF_TIME = re.compile(r'(W/)?"?[0-9a-f]{1,16}-[0-9a-f]{1,16}"?|modified .*')
 
@@ -32,6 +34,11 @@ def is_young(info: ObjectInfo, now_ns: int) -> bool:
     """Tell whether an object might be replaced without a change of its time, which is told in whole seconds."""
     modified_ns = info.modified_ns
     return modified_ns is not None and modified_ns % _SECOND_NS == 0 and now_ns - modified_ns < _YOUNG_NS
+
+
+def was_there_before(info: ObjectInfo, time_ns: int) -> bool:
+    """Tell whether an object was last written before a time of our clock, which may differ from that of its store."""
+    return info.modified_ns is not None and info.modified_ns < time_ns - CLOCKS_DIFFER_NS
 
 
 def lasting_tag(info: ObjectInfo, now_ns: int) -> str | None:

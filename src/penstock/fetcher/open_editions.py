@@ -25,7 +25,7 @@ from penstock.cachedir.editions import About, Edition, editions_in
 from penstock.cachedir.layout import new_part_path, stripe_of
 from penstock.cachedir.ledger import Record
 from penstock.cachedir.presence import is_name_taken, look, stamp_of
-from penstock.cachedir.versions import edition_of, fingerprint, is_young, lasting_tag, tag_of
+from penstock.cachedir.versions import CLOCKS_DIFFER_NS, edition_of, fingerprint, is_young, lasting_tag, tag_of
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from penstock.fetcher.origin import Origin
     from penstock.wire.item import Item
 
-# Clocks of stores and of this machine may differ by so much.
-_CLOCKS_DIFFER_NS = 2 * 10**9
 # A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.
 _ASK_AGAIN_S = 5.0
 
@@ -247,7 +245,7 @@ class EditionWatch:
                 if is_due or is_near(origin):
                     self._check_not_put_back(watched, origin, info.key)
                 return
-            if modified_ns > watched.opened_ns + _CLOCKS_DIFFER_NS:
+            if modified_ns > watched.opened_ns + CLOCKS_DIFFER_NS:
                 raise self._changed(origin, info.key, "it was written after this job opened the dataset")
             self._check_index(watched, origin, info.key)
             if not is_young(info, time.time_ns()):

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from penstock.fetcher.origin import Origin
 
 _MAX_BYTES = 160 << 20
-_SMALL_BYTES = 512 << 10
-MOST_SMALL = 96  # for the moment that a first batch takes: their threads leave after it
+SMALL_BYTES = 512 << 10
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
-# How many are read at once.
+# How many are read at once, each by a thread of its own; and how many of those are large.
+MOST_AT_ONCE = 20  # as long as none is large: whole shards have threads of their own besides
+_MOST_BESIDE_LARGE = 16
 LOWEST = 4
-HIGHEST = 16
+HIGHEST = 14  # small ones, for which somebody stands still, need not wait until a large one ends
 _BETTER = 1.05
 _WORSE = 0.95
 # A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
@@ -74,12 +75,23 @@ class Piece:
     @property
     def is_small(self) -> bool:
         """Whether it takes no time but that of asking."""
-        return self.num_bytes <= _SMALL_BYTES
+        return self.num_bytes <= SMALL_BYTES
 
     def left_s(self) -> float:
         """Give after how long without a further sign of life it hangs, at the earliest; it cannot before it begins."""
         heard_at = time.monotonic() if self.heard_at is None else self.heard_at
         return heard_at + _HANGS_AFTER * self.timeout_s - time.monotonic()
+
+    def hangs(self) -> bool:
+        """Tell whether its store has shown no sign of life for too long."""
+        return self.left_s() <= 0 and not self.future.done()
+
+    def timeout_error(self) -> StoreTimeoutError:
+        """Say so."""
+        return StoreTimeoutError(
+            f"{self.where}: no answer to a request for {self.num_bytes} bytes within"
+            f" {_HANGS_AFTER * self.timeout_s:g} s: check that the store can be reached, or raise download_timeout"
+        )
 
 
 class PiecePool:
@@ -138,6 +150,16 @@ class PiecePool:
         except BaseException:
             self.cancel(pieces)
             raise
+
+    def end_hanging(self, pieces: Sequence[Piece]) -> None:
+        """Give up on those that show no sign of life, for whom nobody waits here."""
+        for piece in pieces:
+            if piece.hangs():
+                with self._changed:
+                    is_running = piece in self._started
+                    self._give_up(piece)
+                if is_running:
+                    piece.future.set_exception(piece.timeout_error())
 
     def note_bytes(self, num_bytes: int) -> None:
         """Hear from the store that reads a piece in this thread how many bytes came just now."""
@@ -219,19 +241,15 @@ class PiecePool:
     def _staff(self) -> None:
         """Have a thread for each piece that may run now."""
         num_all = len(self._started) + sum(map(len, self._pending.values()))
-        wanted = min(self._concurrency.limit + MOST_SMALL, num_all) + self._num_stuck
+        wanted = min(MOST_AT_ONCE, num_all) + self._num_stuck
         if self._num_threads < min(wanted, _MOST_THREADS):
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
 
     def _check_times(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            if piece.left_s() <= 0 and not piece.future.done():
-                raise StoreTimeoutError(
-                    f"{piece.where}: no answer to a request for {piece.num_bytes} bytes within"
-                    f" {_HANGS_AFTER * piece.timeout_s:g} s: check that the store can be reached, or raise"
-                    " download_timeout"
-                )
+            if piece.hangs():
+                raise piece.timeout_error()
 
     def _work(self) -> None:
         while (piece := self._next()) is not None:
@@ -294,11 +312,12 @@ class PiecePool:
     def _may_run(self, piece: Piece) -> bool:
         if not self._started:
             return True
-        # Small reads wait for the store's answer, not for bytes: many of them at once cost nothing.
-        if piece.is_small:
-            return self._num_small < MOST_SMALL
         num_large = len(self._started) - self._num_small
-        # But somebody stands still for their answers: large ones do not crowd them out.
+        if len(self._started) >= (_MOST_BESIDE_LARGE if num_large else MOST_AT_ONCE):
+            return False
+        if piece.is_small:
+            return True
+        # Somebody stands still for the answers to small ones: large ones do not crowd them out.
         limit = LOWEST if self._num_small else self._concurrency.limit
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 
@@ -339,7 +358,7 @@ def _tell_cancelled(future: Future[Any]) -> None:
 class Concurrency:
     """Where the search stands: the limit in force, the direction it moved last, the rate before that move."""
 
-    limit: int = 16
+    limit: int = HIGHEST
     direction: int = 1
     rate: float = 0.0
 

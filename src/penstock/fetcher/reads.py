@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from penstock.cachedir.versions import was_there_before
 from penstock.errors import CacheError
-from penstock.fetcher.elastic_threads import ElasticThreads
-from penstock.fetcher.pieces import MOST_SMALL, PieceOwner, split
+from penstock.fetcher.pieces import MOST_AT_ONCE, SMALL_BYTES, PieceOwner, split
 from penstock.storage.base import check_version
 from penstock.storage.pieces import PIECE_BYTES
-from penstock.storage.ranges import coalesce, cut_out, fitting_gap
+from penstock.storage.ranges import bundle, coalesce, cut_out, fitting_gap
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from typing_extensions import Buffer
 
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.open_editions import EditionWatch
     from penstock.fetcher.origin import Origin, Origins
-    from penstock.fetcher.pieces import PiecePool
+    from penstock.fetcher.pieces import Piece, PiecePool
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream
+
+T = TypeVar("T")
+Steps: TypeAlias = "Generator[Sequence[Piece], list[Any], T]"  # each gives what it waits for
+_Found: TypeAlias = "tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]"  # by key: all ranges, and the version
+
+_WORTH_A_BUNDLE = 3  # ranges of an object: two take two threads in either way
 
 
 class Reading(PieceOwner):
@@ -36,31 +43,51 @@ class Reading(PieceOwner):
         super().__init__(0.0, time.monotonic())
         self.total_bytes = 0
         self.future: Future[list[list[Buffer]]] = Future()
+        self.pieces: Sequence[Piece] = ()  # on their way now
 
 
 class ObjectReader:
-    """Reads for everybody, as many at once as small pieces are read at once; others wait for their turn."""
+    """Reads for everybody. No thread waits: each reading is a row of steps, done by whoever reads the last piece."""
 
     def __init__(self, pool: PiecePool, counts: Counts, origins: Origins, watch: EditionWatch) -> None:
         self._pool = pool
         self._counts = counts
         self._origins = origins
         self._watch = watch
-        self._threads = ElasticThreads(MOST_SMALL, "penstock-read")
 
     def start(self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> Reading:
         """Read in the background; each object or range comes as a list of pieces."""
         reading = Reading()
-        reading.future = self._threads.submit(self._read, reading, stream, places, edition, shards)
+        steps = self._read(reading, stream, places, edition, shards)
+        self._go_on(reading, steps, None, None)
         return reading
 
-    def close(self) -> None:
-        """Begin nothing more, and let the threads end; what they wait for ends with the pool of pieces."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    def look_at(self, reading: Reading) -> None:
+        """Have a reading fail whose store hangs; whoever waits for it looks at it now and then."""
+        self._pool.end_hanging(reading.pieces)
+
+    def _go_on(
+        self, reading: Reading, steps: Steps[list[list[Buffer]]], found: Any, error: BaseException | None
+    ) -> None:
+        """Do the next step with what the last one has asked for."""
+        if error is None:
+            self._counts.add("bytes", sum(piece.num_bytes for piece in reading.pieces))
+        try:
+            reading.pieces = steps.throw(error) if error is not None else steps.send(found)
+        except StopIteration as end:
+            reading.future.set_result(end.value)
+        except CancelledError as closing:
+            failure = CacheError("the fetcher is closing")
+            failure.__cause__ = closing
+            reading.future.set_exception(failure)
+        except BaseException as failure:  # noqa: BLE001  raised where the answer is waited for
+            reading.future.set_exception(failure)
+        else:
+            AwaitedPieces(self._pool, reading.pieces, partial(self._go_on, reading, steps))
 
     def _read(
         self, reading: Reading, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
-    ) -> list[list[Buffer]]:
+    ) -> Steps[list[list[Buffer]]]:
         """Give objects or ranges of them, all read at the same time: near ranges together, whole objects in pieces.
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
@@ -73,42 +100,180 @@ class ObjectReader:
         ranges = {
             key: coalesce(spans, gap_bytes=fitting_gap(spans), most_bytes=PIECE_BYTES) for key, spans in wanted.items()
         }
-        try:
-            keys = [key for key, span in places if span is None]
-            asked = [self._pool.submit(reading, 0, origin, key, partial(origin.store.stat, key)) for key in keys]
-            whole: dict[str, ObjectInfo] = dict(zip(keys, self._pool.wait(asked), strict=True))
-            pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
-            found, infos = self._read_all(origin, reading, ranges, pinned)
-            for key, number in shards.items():
-                if key in infos:
-                    shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
-                    self._watch.check(stream.directory, shard, [infos[key]], origin)
-                    self._counts.add_ranges((stream.directory, shard.identity), sum(map(len, ranges[key])))
-            objects = {key: split(info.num_bytes) for key, info in whole.items()}
-            etags = {key: info.etag for key, info in whole.items()}
-            complete, _ = self._read_all(origin, reading, objects, etags)
-        except CancelledError as error:
-            raise CacheError("the fetcher is closing") from error
+        keys = [key for key, span in places if span is None]
+        described = yield [self._pool.submit(reading, 0, origin, key, partial(origin.store.stat, key)) for key in keys]
+        whole: dict[str, ObjectInfo] = dict(zip(keys, described, strict=True))
+        pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
+        found, infos = yield from self._read_ranges(origin, reading, ranges, pinned)
+        if shards:
+            check = partial(self._check, stream, origin, edition, shards, infos, ranges)
+            yield [self._pool.submit(reading, 0, origin, next(iter(shards)), check)]
+        objects = {key: split(info.num_bytes) for key, info in whole.items()}
+        etags = {key: info.etag for key, info in whole.items()}
+        complete, _ = yield from self._read_all(origin, reading, objects, etags)
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
+    def _check(
+        self,
+        stream: CachedStream,
+        origin: Origin,
+        edition: str,
+        shards: Mapping[str, int],
+        infos: Mapping[str, ObjectInfo],
+        ranges: Mapping[str, list[Span]],
+    ) -> None:
+        """Raise if shards are not of their edition; this may ask their store."""
+        for key, number in shards.items():
+            if key in infos:
+                shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
+                self._watch.check(stream.directory, shard, [infos[key]], origin)
+                self._counts.add_ranges((stream.directory, shard.identity), sum(map(len, ranges[key])))
+
+    def _read_ranges(
+        self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+    ) -> Steps[_Found]:
+        """Read ranges, each by a thread; of more than there are threads, many of one object by one.
+
+        Such calls do not tell which version they read. So the first range of the object is read after them, by itself:
+        if that is of the version of before, or was written long before, all that came in between is of this version.
+        """
+        apart, together = _sort_out(origin, wanted)
+        pinned, found, infos = dict(etags), dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
+        while apart or together:
+            begun_ns = time.time_ns()
+            calls = self._submit_bundles(origin, reading, wanted, together, pinned)
+            answers = yield [*calls, *self._submit(origin, reading, apart, pinned)]
+            _collect(origin, apart, answers[len(calls) :], found, infos)
+            left = iter(answers)
+            for key, bundles in list(together.items()):
+                parts = [next(left) for _ in bundles]
+                ((first, info),) = [end for _, end in parts if end is not None]
+                self._counts.add("bytes", len(wanted[key][0]))
+                if pinned[key] is not None or info.etag is None or was_there_before(info, begun_ns):
+                    found[key], infos[key] = [first, *(data for datas, _ in parts for data in datas)], info
+                    del together[key]
+                else:
+                    pinned[key] = info.etag
+            apart = {}
+        return found, infos
+
     def _read_all(
         self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
-    ) -> tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]:
+    ) -> Steps[_Found]:
+        found, infos = dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
+        answers = yield self._submit(origin, reading, wanted, etags)
+        _collect(origin, wanted, answers, found, infos)
+        return found, infos
+
+    def _submit(
+        self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+    ) -> list[Piece]:
         def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
             return origin.store.read_piece(key, span, etags[key])
 
-        reading.total_bytes += sum(len(span) for spans in wanted.values() for span in spans)
-        pieces = [
-            self._pool.submit(reading, len(span), origin, key, partial(read, key, span))
+        return [
+            self._submit_one(origin, reading, key, len(span), partial(read, key, span))
             for key, spans in wanted.items()
             for span in spans
         ]
-        answers = iter(self._pool.wait(pieces))
-        self._counts.add("bytes", sum(piece.num_bytes for piece in pieces))
-        found = {key: [next(answers) for _ in spans] for key, spans in wanted.items()}
-        infos = {key: parts[0][1] for key, parts in found.items() if parts}
-        for key, info in infos.items():
-            for _, other in found[key]:
-                check_version(origin.where(key), other, info.etag)
-        return {key: [data for data, _ in parts] for key, parts in found.items()}, infos
+
+    def _submit_bundles(
+        self,
+        origin: Origin,
+        reading: Reading,
+        wanted: Mapping[str, list[Span]],
+        together: Mapping[str, list[list[Span]]],
+        etags: Mapping[str, str | None],
+    ) -> list[Piece]:
+        pieces = []
+        for key, bundles in together.items():
+            calls = _BundledCalls(origin.store, key, wanted[key][0], etags[key], len(bundles))
+            reading.total_bytes += len(wanted[key][0])
+            for spans in bundles:
+                num_bytes = sum(map(len, spans))
+                pieces.append(self._submit_one(origin, reading, key, num_bytes, partial(calls.read, spans)))
+        return pieces
+
+    def _submit_one(
+        self, origin: Origin, reading: Reading, key: str, num_bytes: int, action: Callable[[], object]
+    ) -> Piece:
+        reading.total_bytes += num_bytes
+        return self._pool.submit(reading, num_bytes, origin, key, action)
+
+
+class AwaitedPieces:
+    """Pieces that are wanted together: `then` is told once that all have come, or that one has failed.
+
+    The thread that reads the last of them tells it. A failure ends the others.
+    """
+
+    def __init__(
+        self, pool: PiecePool, pieces: Sequence[Piece], then: Callable[[list[Any], BaseException | None], None]
+    ) -> None:
+        self._pool, self._pieces, self._then = pool, pieces, then
+        self._lock = threading.Lock()
+        self._num_left = len(pieces)
+        for piece in pieces:
+            piece.future.add_done_callback(self._note)
+        if not pieces:
+            then([], None)
+
+    def _note(self, future: Future[Any]) -> None:
+        error = CancelledError() if future.cancelled() else future.exception()
+        with self._lock:
+            if self._num_left == 0:  # one had failed before
+                return
+            self._num_left = 0 if error is not None else self._num_left - 1
+            if self._num_left:
+                return
+        if error is not None:
+            self._pool.cancel(self._pieces)
+        self._then([] if error is not None else [piece.future.result() for piece in self._pieces], error)
+
+
+class _BundledCalls:
+    """Ranges of one object that are read by several calls: the one that ends last reads the first range, too."""
+
+    def __init__(self, store: Any, key: str, first: Span, etag: str | None, num_calls: int) -> None:
+        self._store, self._key, self._first, self._etag = store, key, first, etag
+        self._lock, self._num_left = threading.Lock(), num_calls
+
+    def read(self, spans: Sequence[Span]) -> tuple[list[Buffer], tuple[Buffer, ObjectInfo] | None]:
+        """Give these ranges, and perhaps the first one with its version."""
+        found = self._store.read_ranges(self._key, spans)
+        with self._lock:
+            self._num_left -= 1
+            is_last = self._num_left == 0
+        return found, self._store.read_piece(self._key, self._first, self._etag) if is_last else None
+
+
+def _sort_out(
+    origin: Origin, wanted: Mapping[str, list[Span]]
+) -> tuple[Mapping[str, list[Span]], dict[str, list[list[Span]]]]:
+    """Give the ranges that are read one by one, and those that are read together, but for the first of each object."""
+    is_many = sum(map(len, wanted.values())) > MOST_AT_ONCE
+    if not is_many or not origin.has_ranges or not hasattr(origin.store, "read_ranges"):
+        return wanted, {}
+    together = {
+        key: bundle(spans[1:], most_bytes=SMALL_BYTES)
+        for key, spans in wanted.items()
+        if len(spans) >= _WORTH_A_BUNDLE and max(map(len, spans)) <= SMALL_BYTES // 2
+    }
+    return {key: spans for key, spans in wanted.items() if key not in together}, together
+
+
+def _collect(
+    origin: Origin,
+    wanted: Mapping[str, list[Span]],
+    answers: Sequence[tuple[Buffer, ObjectInfo]],
+    found: dict[str, list[Buffer]],
+    infos: dict[str, ObjectInfo],
+) -> None:
+    """Add what came to what was found, if all of an object is of one version."""
+    left = iter(answers)
+    for key, spans in wanted.items():
+        parts = [next(left) for _ in spans]
+        found[key] = [data for data, _ in parts]
+        for _, info in parts:
+            check_version(origin.where(key), info, infos.setdefault(key, info).etag)

@@ -230,7 +230,8 @@ class Scheduler:
             )
 
     def progress_of_read(self, reading: Reading) -> Progress:
-        """Say how far a read is."""
+        """Say how far a read is; one whose store hangs has failed then."""
+        self._reader.look_at(reading)
         return Progress(
             name="ranges",
             num_bytes=min(reading.num_bytes_done, reading.total_bytes),
@@ -267,7 +268,6 @@ class Scheduler:
                     request.future.cancel()
             self._dispatcher.close()
         self._pool.close()
-        self._reader.close()
         self._downloader.close()
         self._budget.close_folders()
 

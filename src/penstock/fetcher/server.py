@@ -355,7 +355,8 @@ class ClientSession:
 
     async def _read(self, read: messages.Read, number: int | None) -> tuple[messages.Found, list[Buffer]]:
         group = self._client, read.group
-        reading = self._scheduler.read(group, read.stream, read.places, read.edition, read.shards)
+        start = partial(self._scheduler.read, group, read.stream, read.places, read.edition, read.shards)
+        reading = await self._in_turn(start)
         answer = asyncio.wrap_future(reading.future)
         found = await self._wait(number, answer, lambda: self._scheduler.progress_of_read(reading))
         sizes = tuple(sum(memoryview(piece).nbytes for piece in pieces) for pieces in found)

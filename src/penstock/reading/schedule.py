@@ -113,11 +113,17 @@ class Prefetcher:
         self._schedule = schedule
         self._source = source
         self._batches_ahead = max(1, batches_ahead)
-        self._next_step = -1
+        self._next_step: int | None = None
 
     def look_ahead(self, step: int) -> None:
-        """Look ahead from a step of the rank, if the last look is not recent."""
-        if step >= self._next_step:
+        """Look ahead from a step of the rank, if the last look is not recent.
+
+        The first batch waits for the first look, so that one goes less far, and the next comes soon.
+        """
+        if self._next_step is None:
+            self._next_step = step + 1
+            self._expect(step, min(self._batches_ahead, max(_MIN_BATCHES_AHEAD, self._batches_ahead // 4)))
+        elif step >= self._next_step:
             self._next_step = step + max(1, self._batches_ahead // 4)
             self._expect(step, self._batches_ahead)
 

@@ -1,15 +1,15 @@
-"""Receiving one range of one version of an object, over as many requests as it takes."""
+"""Receiving one range of one version of an object, over as many requests as it takes; or several ranges at once."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import StoreError
+from penstock.errors import RequestRefusedError, StoreError
 from penstock.storage.base import ObjectInfo, check_version, whole_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from typing_extensions import Buffer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SMALLEST_CHUNK = 1  # as they come: what waits for more to come with it is lost if its connection breaks
-_LARGE_CHUNK = 1 << 16  # of a large range: each chunk costs time in Python, and is seen only when it is there
+_LARGE_CHUNK = 1 << 17  # of a large range: each chunk costs time in Python, and is seen only when it is there
 _LARGE_SPAN = 1 << 20
 _UNTAGGED = "modified "  # what we call a version whose store gave it no tag
 
@@ -98,6 +98,28 @@ class Receiver:
             raise StoreError(f"{self._shown}: the server sent more bytes than were requested")
         self._keep_bytes(chunk, self._filled)
         self._filled = end
+
+
+def receive_ranges(
+    client: Any, path: str, attempts: Attempts, /, *, shown: str, spans: Sequence[Span], ranges: RangeSupport
+) -> list[Buffer] | None:
+    """Ask for several ranges at once; None: the server sends whole objects only."""
+    import obstore
+    from obstore.exceptions import NotSupportedError
+
+    begins, ends = [span.begin for span in spans], [span.end for span in spans]
+    try:
+        found: list[Buffer] = list(obstore.get_ranges(client, path, starts=begins, ends=ends, coalesce=0))
+    except NotSupportedError:
+        _log.info("%s: the server does not support range requests and sends whole objects", shown)
+        ranges.are_sent = False
+        return None
+    for data, span in zip(found, spans, strict=True):
+        num_bytes = memoryview(data).nbytes
+        if num_bytes != len(span):
+            raise RequestRefusedError(f"{shown}: {num_bytes} bytes came for the {len(span)} from {span.begin} on")
+    attempts.progressed(sum(map(len, spans)))
+    return found
 
 
 def describe(key: str, meta: Any) -> ObjectInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from penstock.types import Span
@@ -20,6 +20,7 @@ DEFAULT_GAP_BYTES = 256 << 10
 _MOST_IN_VAIN = 1 / 32
 _MOST_BYTES_IN_VAIN = 512 << 10
 _SMALLEST_GAP_BYTES = 1 << 10
+_RANGES_AT_ONCE = 10  # obstore asks for no more of one object at the same time
 
 
 @dataclass(slots=True)
@@ -58,6 +59,15 @@ def coalesce(spans: Sequence[Span], *, gap_bytes: int, most_bytes: int) -> list[
                 continue
         joined.append(span)
     return joined
+
+
+def bundle(spans: Sequence[Span], *, most_bytes: int) -> list[list[Span]]:
+    """Lay spans together that are asked for by one call, in order: about as many in each."""
+    num_bytes = sum(map(len, spans))
+    num_bundles = max(-(-len(spans) // _RANGES_AT_ONCE), -(-num_bytes // max(1, most_bytes)))
+    size, more = divmod(len(spans), num_bundles) if spans else (0, 0)
+    ends = accumulate(size + (number < more) for number in range(num_bundles))
+    return [list(spans[begin:end]) for begin, end in pairwise([0, *ends]) if begin < end]
 
 
 def cut_out(spans: Sequence[Span], joined: Sequence[Span], pieces: Sequence[Buffer]) -> list[memoryview]:

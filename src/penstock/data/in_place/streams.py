@@ -86,7 +86,7 @@ def _source(stream: Stream, *, is_said: bool) -> Source | None:
     url = stream.url or str(stream.folder)
     if not _is_here(url):
         is_literal = has_magic(url) and not is_said and _has_index(url, stream.storage_options)
-        return None if is_literal else find_source(url, known_suffixes())
+        return None if is_literal else find_source(url, _suffixes(url))
     path = LocalStore.from_url(url).root  # a name that exists is taken as it is, whatever else it might mean
     with translated(path):
         if path.is_dir():
@@ -94,7 +94,12 @@ def _source(stream: Stream, *, is_said: bool) -> Source | None:
             return None if has_index and not is_said else Source(url, ("",))
         if path.is_file():
             return Source(str(path.parent), (path.name,))
-    return find_source(url, known_suffixes()) if has_magic(url) or is_file_name(url, known_suffixes()) else None
+    return find_source(url, _suffixes(url)) if has_magic(url) or is_file_name(url, _suffixes(url)) else None
+
+
+def _suffixes(url: str) -> tuple[str, ...]:
+    """Give the endings that tell a file, if this name has one at all: to know them, every format has to be loaded."""
+    return known_suffixes() if "." in url.rpartition("/")[2] else ()
 
 
 def _of_repository(stream: Stream, url: str) -> Source | None:
