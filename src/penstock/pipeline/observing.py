@@ -36,14 +36,18 @@ class Observer:
         self.config, self._stream = config, stream
         self.metrics: dict[str, dict[str, float]] = {}
 
-    def watch(self, stage: str, name: str, total: int | None = None, unit: str = "samples") -> Watch:
-        """Begin to watch a piece of work; use it in a `with` block."""
-        return Watch(self, stage, name, total, unit)
+    def watch(
+        self, stage: str, name: str, total: int | None = None, unit: str = "samples", *, has_bar: bool = True
+    ) -> Watch:
+        """Begin to watch a piece of work, in a `with` block. Without a bar, there are only lines for machines."""
+        return Watch(self, stage, name, total, unit, has_bar=has_bar)
 
-    def bar(self, label: str, total: int | None, unit: str) -> Bar:
+    def bar(self, label: str, total: int | None, unit: str, *, is_wanted: bool) -> Bar:
         """Make what shows the progress of one piece of work."""
         config, stream = self.config, self._stream or sys.stderr
         kind = config.progress_type if config.progress_enabled else "none"
+        if kind not in ("json", "none") and not is_wanted:
+            kind = "none"
         if kind == "json":
             return JsonLines(label, total, unit, stream, config.log_interval)
         if kind == "none" or not StatusLine(stream).is_terminal:
@@ -69,12 +73,20 @@ class Observer:
             for name, amount in amounts.items():
                 counts[name] = counts.get(name, 0) + amount
 
+    def set(self, key: str, **amounts: float) -> None:
+        """Put amounts that somebody else has counted in the place of those before."""
+        if self.config.metrics_enabled:
+            self.metrics.setdefault(key, {}).update(amounts)
+
 
 class Watch:
     """One piece of work of a stage, from its beginning to its end; told by several threads if need be."""
 
-    def __init__(self, observer: Observer, stage: str, name: str, total: int | None, unit: str) -> None:
+    def __init__(
+        self, observer: Observer, stage: str, name: str, total: int | None, unit: str, *, has_bar: bool
+    ) -> None:
         self._observer, self._key, self._unit = observer, f"{stage}/{name}", unit
+        self._has_bar = has_bar
         self._total = total
         self._lock = threading.Lock()
         self._calls = self._done = 0
@@ -82,7 +94,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
-        self._bar = self._observer.bar(self._key, self._total, self._unit)
+        self._bar = self._observer.bar(self._key, self._total, self._unit, is_wanted=self._has_bar)
         self._observer.log(logging.DEBUG, "%s begins", self._key)
         return self
 

@@ -316,6 +316,16 @@ class TransformedShardedSource(ShardedSource):
         self._num_workers, self._worker_kind = num_workers, worker_kind
 
     @property
+    def source(self) -> ShardedSource:
+        """The source that samples come from."""
+        return self._source
+
+    @property
+    def transforms(self) -> Sequence[AnyTransform]:
+        """The transforms, in the order in which they are applied."""
+        return tuple(self._transforms)
+
+    @property
     def shard_names(self) -> Sequence[str]:
         """The names of the shards."""
         return self._source.shard_names

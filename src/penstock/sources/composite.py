@@ -107,6 +107,16 @@ class LimitedShardedSource(ShardedSource):
         self._counted: list[int] = []  # samples of the first shards, where they had to be counted
 
     @property
+    def source(self) -> ShardedSource:
+        """The source that samples come from."""
+        return self._source
+
+    @property
+    def max_rows(self) -> int:
+        """The number of samples at most."""
+        return self._max_rows
+
+    @property
     def shard_names(self) -> Sequence[str]:
         """The names of the shards, also of those that are cut to nothing."""
         return self._source.shard_names

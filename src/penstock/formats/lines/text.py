@@ -61,6 +61,18 @@ class TextParser:
         except UnicodeDecodeError as error:
             raise BadRow(f"the line is not UTF-8: {error}") from error
 
+    def parse_block(self, data: bytes, num_rows: int) -> list[str] | None:
+        """Parse lines that stand one after the other, which is quicker; None if one of them is at fault."""
+        try:
+            lines = data.decode().split("\n")
+        except UnicodeDecodeError:
+            return None
+        if data.endswith(b"\n"):
+            lines.pop()
+        if b"\r" in data:
+            lines = [line.removesuffix("\r") for line in lines]
+        return lines if len(lines) == num_rows else None
+
     def samples(self, parsed: list[str]) -> list[Sample]:
         """Give a sample for each line."""
         return [{COLUMN: text} for text in parsed] if self.is_wanted else [{} for _ in parsed]

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, MissingColumnError
+from penstock.order.keys import fold
 from penstock.pipeline.saving.blocks import PROBE_ROWS
 from penstock.pipeline.saving.settings import SaveSettings
 from penstock.pipeline.saving.writer import DatasetWriter, WriteStats, open_writer
@@ -15,12 +16,15 @@ from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from typing_extensions import Unpack
 
     from penstock.pipeline.saving.settings import FurtherOptions, SaveFormat
+    from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
+
+_ROWS_OF_BLOCK = 1024
 
 
 def save_dataset(
@@ -87,6 +91,39 @@ def _write_source(writer: DatasetWriter, source: ShardedSource) -> None:
             writer.write_block(rows, samples.state_dict)
     finally:
         samples.close()
+
+
+def save_by_column(
+    source: ShardedSource, column: str, num_shards: int, output_path: str | os.PathLike[str], settings: SaveSettings
+) -> WriteStats:
+    """Write rows that share a value of a column to the same one of so many shards; one without any row is left out.
+
+    All shards are open at once, so a save that was killed begins anew.
+    """
+    fingerprint = f"{source.fingerprint}-by-{column}-{num_shards}"
+    with open_writer(output_path, replace(settings, num_shards=None, fingerprint=fingerprint)) as writer:
+        if not writer.has_all:
+            samples = iter(source)
+            first = iter(source)
+            writer.begin(first.take(PROBE_ROWS))
+            first.close()
+            writer.write_parted(_by_column(samples, column, num_shards))
+            samples.close()
+        return writer.finish()
+
+
+def _by_column(samples: SampleIterator, column: str, num_shards: int) -> Iterator[tuple[int, list[Sample]]]:
+    waiting: list[list[Sample]] = [[] for _ in range(num_shards)]
+    while rows := samples.read():
+        for row in rows:
+            if column not in row:
+                raise MissingColumnError(f"a row has no column {column!r} to shard by: it has {', '.join(row)}")
+            number = fold("shard", repr(row[column])) % num_shards
+            waiting[number].append(row)
+            if len(waiting[number]) == _ROWS_OF_BLOCK:
+                yield number, waiting[number]
+                waiting[number] = []
+    yield from ((number, rows) for number, rows in enumerate(waiting) if rows)
 
 
 def _count(source: ShardedSource) -> int:

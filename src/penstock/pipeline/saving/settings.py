@@ -22,6 +22,7 @@ class FurtherOptions(TypedDict, total=False):
     num_rows: int | None
     schema: Any
     columns: Mapping[str, str] | None
+    drops_extra: bool
     fingerprint: str | None
     storage_options: Mapping[str, Any] | None
     waits_for_others: bool
@@ -52,6 +53,7 @@ class SaveSettings:
         num_rows: How many rows will come.
         schema: A pyarrow schema, for Parquet and Arrow; by default columns are those of the first 256 rows.
         columns: The encodings of columns, for MDS; by default they are chosen by the first row.
+        drops_extra: Leave out columns that `columns` does not name, instead of refusing them.
         fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
         storage_options: Credentials and settings of the store.
         waits_for_others: Wait for another process that is saving to the same folder, instead of failing. With
@@ -69,6 +71,7 @@ class SaveSettings:
     num_rows: int | None = None
     schema: Any = None
     columns: Mapping[str, str] | None = None
+    drops_extra: bool = True
     fingerprint: str | None = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     waits_for_others: bool = False

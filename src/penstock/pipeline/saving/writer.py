@@ -14,7 +14,7 @@ from penstock.pipeline.saving.targets import LEDGER_NAME, MANIFEST_NAME, Target,
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self, Unpack
 
@@ -42,6 +42,7 @@ class DatasetWriter:
         self._waiting: list[Sample] = []
         self._shards: list[dict[str, Any]] = []
         self._shard: ShardFile | None = None
+        self._parted: dict[int, tuple[ShardFile, int]] = {}
         self._rows_of_shard = self._num_rows = 0
         self._bytes_per_row: float | None = None
         self._finished: WriteStats | None = None
@@ -167,6 +168,27 @@ class DatasetWriter:
         self._num_rows += len(rows)
         if self._sizes.next_block(len(self._shards), self._rows_of_shard, self._shard.num_bytes, self._per_row()) == 0:
             self._end_shard(None if position is None else position())
+
+    def write_parted(self, numbered: Iterable[tuple[int, Sequence[Sample]]]) -> None:
+        """Write rows to several shards side by side, each to the one whose number comes with it; then `finish`."""
+        self._check_open()
+        try:
+            for number, rows in numbered:
+                if number not in self._parted:
+                    self._parted[number] = self._form.open(self._target.folder, number), 0
+                shard, count = self._parted[number]
+                before = shard.num_bytes
+                shard.add(rows, self._num_rows)
+                self._parted[number] = shard, count + len(rows)
+                self._num_rows += len(rows)
+                if self._settings.on_rows is not None:
+                    self._settings.on_rows(len(rows), shard.num_bytes - before)
+            for number in sorted(self._parted):
+                self._shard, self._rows_of_shard = self._parted.pop(number)
+                self._end_shard(None)
+        finally:
+            for shard, _ in self._parted.values():
+                shard.close()
 
     def _per_row(self) -> float:
         if self._shard is not None and self._rows_of_shard >= PROBE_ROWS:
@@ -317,5 +339,5 @@ def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> 
 def _make_format(settings: SaveSettings) -> ShardFileFormat:
     name, compression = settings.format, settings.compression
     if name == "mds":
-        return MDSFormat(compression, settings.max_bytes, settings.columns)
+        return MDSFormat(compression, settings.max_bytes, settings.columns, drops_extra=settings.drops_extra)
     return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, settings.schema)

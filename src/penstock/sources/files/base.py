@@ -47,6 +47,16 @@ class FileShardedSource(ShardedSource):
         self._given_options = HiddenOptions(storage_options)
 
     @property
+    def files(self) -> Sequence[FoundFile]:
+        """The files."""
+        return tuple(self._files)
+
+    @property
+    def reading(self) -> tuple[object, ...]:
+        """All that samples depend on beside the files."""
+        return self._settings()
+
+    @property
     def shard_names(self) -> Sequence[str]:
         """The files, by the paths or URLs that they were named with or found under."""
         return self._names

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.sources.base import ShardInfo
     from penstock.sources.files.base import FileShardedSource
     from penstock.sources.iterators import SampleIterator
+    from penstock.storage.retry import RetryPolicy
 
 
 class HuggingFaceShardedSource(ShardedSource):
@@ -37,6 +38,7 @@ class HuggingFaceShardedSource(ShardedSource):
         revision: A branch, a tag or a commit.
         columns: Read these columns only.
         storage_options: The token, and other settings of the Hub.
+        retry: How often and how patiently the Hub is asked again, if not in the usual way.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class HuggingFaceShardedSource(ShardedSource):
         revision: str | None = None,
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         url = f"hf://datasets/{dataset_name}" + ("" if revision is None else f"@{revision}")
         if not streaming or cache_dir is not None:
@@ -57,11 +60,16 @@ class HuggingFaceShardedSource(ShardedSource):
                 f"this source reads files from the Hub as it goes and keeps none: leave out streaming=False and"
                 f" cache_dir=, or use StreamingDataset(remote={url!r}, local=...)"
             )
-        store = open_proxied(url, storage_options)
+        store = open_proxied(url, storage_options, retry=retry)
         infos = find_in_repository(store, subset, split)
         files = FoundFiles(FoundFile(f"{url}/{info.key}", store, info) for info in infos if info.num_bytes)
         self._files = _source_of(files, url, columns)
         self._files.use_options(storage_options)
+
+    @property
+    def file_source(self) -> FileShardedSource:
+        """The source that reads the files."""
+        return self._files
 
     @property
     def shard_names(self) -> Sequence[str]:

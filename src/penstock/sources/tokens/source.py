@@ -61,9 +61,14 @@ class TokenizeTransform(BatchTransform):
             for ids in self._fit(np.array(tokens, np.int32), self._encoder):
                 yield {**self._finish(ids, self._encoder), **kept}
 
+    @property
+    def tokenizer_hash(self) -> str | None:
+        """A hash of what the tokenizer does, or None if its content cannot be read."""
+        return tokenizer_hash(self._tokenizer)
+
     def settings(self) -> Mapping[str, Any] | None:
         """Return everything, with the tokenizer by its content."""
-        content = tokenizer_hash(self._tokenizer)
+        content = self.tokenizer_hash
         if content is None:
             return None
         config = {name: value for name, value in self._config.to_dict().items() if name != "name_or_path"}
