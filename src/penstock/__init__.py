@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.episodes.dataset import StreamingLeRobotDataset
+    from penstock.episodes.mixing.dataset import StreamingLeRobotMix
+    from penstock.episodes.mixing.stream import LeRobotStream
+    from penstock.episodes.writing.convert import convert_to_lerobot
+    from penstock.episodes.writing.writer import LeRobotWriter
     from penstock.errors import PenstockError, TransformError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
     from penstock.loaders.async_loader import AsyncDataLoader
     from penstock.loaders.collate import PadCollator, batch_iterator, collate_batch
+    from penstock.loaders.prefetch_iterator import PrefetchIterator, create_data_iterator
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.order.schedule import MixSchedule
     from penstock.pipeline.config import (
@@ -42,8 +47,11 @@ if TYPE_CHECKING:
     from penstock.pipeline.create_source import create_source
     from penstock.pipeline.pipeline import Pipeline, create_pipeline
     from penstock.pipeline.pretokenize import pretokenize, tokenize_and_save
+    from penstock.pipeline.results.caches import CacheMetadata, DiskCache, MemoryCache, TreeCacheManager
+    from penstock.pipeline.results.dataset_cache import DatasetCache
     from penstock.pipeline.saving.save import save_dataset, save_iterator
     from penstock.pipeline.saving.writer import WriteStats, create_writer
+    from penstock.pipeline.stage import BaseStage, PipelineContext, ResumeState
     from penstock.reading.source import FunctionReader, OpenShard, Source
     from penstock.sources.base import ShardedSource, ShardInfo, TransformedShardedSource
     from penstock.sources.chat import (
@@ -71,6 +79,7 @@ if TYPE_CHECKING:
     from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
     from penstock.sources.hf import HFDatasetShardedSource, wrap_hf_dataset
     from penstock.sources.memory import MemoryShardedSource
+    from penstock.sources.mix.interleave import block_mixture_interleave
     from penstock.sources.mix.source import MixedShardedSource
     from penstock.sources.mix.weights import WeightSchedulePoint, WeightScheduler
     from penstock.sources.pack.packer import PackStats
@@ -96,8 +105,10 @@ _HOMES = {
     "AddField": "penstock.sources.fields",
     "ArrowShardedSource": "penstock.sources.files.columnar_sources",
     "AsyncDataLoader": "penstock.loaders.async_loader",
+    "BaseStage": "penstock.pipeline.stage",
     "BatchTransform": "penstock.sources.transforms",
     "CSVWriter": "penstock.write.writers",
+    "CacheMetadata": "penstock.pipeline.results.caches",
     "CacheStageConfig": "penstock.pipeline.config",
     "ChainedTransform": "penstock.sources.transforms",
     "ChatTemplate": "penstock.sources.chat",
@@ -107,7 +118,9 @@ _HOMES = {
     "ConvertInputOutputToChatML": "penstock.sources.chat",
     "ConvertToChatML": "penstock.sources.chat",
     "CsvShardedSource": "penstock.sources.files.text_sources",
+    "DatasetCache": "penstock.pipeline.results.dataset_cache",
     "DatasetConfig": "penstock.pipeline.config",
+    "DiskCache": "penstock.pipeline.results.caches",
     "DropFields": "penstock.sources.fields",
     "Encoding": "penstock.formats.encodings.base",
     "ExpandTransform": "penstock.sources.transforms",
@@ -123,6 +136,8 @@ _HOMES = {
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
+    "LeRobotStream": "penstock.episodes.mixing.stream",
+    "LeRobotWriter": "penstock.episodes.writing.writer",
     "LimitedShardedSource": "penstock.sources.composite",
     "LoadStageConfig": "penstock.pipeline.config",
     "LocalDataset": "penstock.data.local",
@@ -131,6 +146,7 @@ _HOMES = {
     "MapField": "penstock.sources.fields",
     "MapTransform": "penstock.sources.transforms",
     "MaybeApplyChatTemplate": "penstock.sources.chat",
+    "MemoryCache": "penstock.pipeline.results.caches",
     "MemoryShardedSource": "penstock.sources.memory",
     "MixSchedule": "penstock.order.schedule",
     "MixStageConfig": "penstock.pipeline.config",
@@ -146,9 +162,12 @@ _HOMES = {
     "PenstockError": "penstock.errors",
     "Pipeline": "penstock.pipeline.pipeline",
     "PipelineConfig": "penstock.pipeline.config",
+    "PipelineContext": "penstock.pipeline.stage",
     "PoolPacker": "penstock.sources.pack.packers",
+    "PrefetchIterator": "penstock.loaders.prefetch_iterator",
     "RayConfig": "penstock.pipeline.config",
     "RenameFields": "penstock.sources.fields",
+    "ResumeState": "penstock.pipeline.stage",
     "SaveStageConfig": "penstock.pipeline.config",
     "SelectFields": "penstock.sources.fields",
     "ShardInfo": "penstock.sources.base",
@@ -160,6 +179,7 @@ _HOMES = {
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "StreamingLeRobotDataset": "penstock.episodes.dataset",
+    "StreamingLeRobotMix": "penstock.episodes.mixing.dataset",
     "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeStageConfig": "penstock.pipeline.config",
@@ -170,13 +190,17 @@ _HOMES = {
     "Transform": "penstock.sources.transforms",
     "TransformError": "penstock.errors",
     "TransformedShardedSource": "penstock.sources.base",
+    "TreeCacheManager": "penstock.pipeline.results.caches",
     "WeightSchedulePoint": "penstock.sources.mix.weights",
     "WeightScheduler": "penstock.sources.mix.weights",
     "WriteStats": "penstock.pipeline.saving.writer",
     "XSVWriter": "penstock.write.writers",
     "batch_iterator": "penstock.loaders.collate",
+    "block_mixture_interleave": "penstock.sources.mix.interleave",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
+    "convert_to_lerobot": "penstock.episodes.writing.convert",
+    "create_data_iterator": "penstock.loaders.prefetch_iterator",
     "create_pipeline": "penstock.pipeline.pipeline",
     "create_source": "penstock.pipeline.create_source",
     "create_writer": "penstock.pipeline.saving.writer",
@@ -199,8 +223,10 @@ __all__ = [
     "AddField",
     "ArrowShardedSource",
     "AsyncDataLoader",
+    "BaseStage",
     "BatchTransform",
     "CSVWriter",
+    "CacheMetadata",
     "CacheStageConfig",
     "ChainedTransform",
     "ChatTemplate",
@@ -210,7 +236,9 @@ __all__ = [
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
+    "DatasetCache",
     "DatasetConfig",
+    "DiskCache",
     "DropFields",
     "Encoding",
     "ExpandTransform",
@@ -226,6 +254,8 @@ __all__ = [
     "HuggingFaceShardedSource",
     "JSONWriter",
     "JsonShardedSource",
+    "LeRobotStream",
+    "LeRobotWriter",
     "LimitedShardedSource",
     "LoadStageConfig",
     "LocalDataset",
@@ -234,6 +264,7 @@ __all__ = [
     "MapField",
     "MapTransform",
     "MaybeApplyChatTemplate",
+    "MemoryCache",
     "MemoryShardedSource",
     "MixSchedule",
     "MixStageConfig",
@@ -249,9 +280,12 @@ __all__ = [
     "PenstockError",
     "Pipeline",
     "PipelineConfig",
+    "PipelineContext",
     "PoolPacker",
+    "PrefetchIterator",
     "RayConfig",
     "RenameFields",
+    "ResumeState",
     "SaveStageConfig",
     "SelectFields",
     "ShardInfo",
@@ -263,6 +297,7 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "StreamingLeRobotDataset",
+    "StreamingLeRobotMix",
     "TSVWriter",
     "TextShardedSource",
     "TokenizeStageConfig",
@@ -273,14 +308,18 @@ __all__ = [
     "Transform",
     "TransformError",
     "TransformedShardedSource",
+    "TreeCacheManager",
     "WeightSchedulePoint",
     "WeightScheduler",
     "WriteStats",
     "XSVWriter",
     "__version__",
     "batch_iterator",
+    "block_mixture_interleave",
     "clear_cache",
     "collate_batch",
+    "convert_to_lerobot",
+    "create_data_iterator",
     "create_pipeline",
     "create_source",
     "create_writer",

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from penstock import (
     AsyncDataLoader,
@@ -22,49 +16,14 @@ from penstock import (
     ParquetShardedSource,
     Pipeline,
     PipelineConfig,
-    Stream,
-    StreamingDataLoader,
-    StreamingDataset,
     TokenizerConfig,
     create_pipeline,
 )
 from penstock.errors import ConfigError, OutputExistsError, ResumeError, StageOrderError
+from tests.pipeline.texts import ids, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-WORDS = [f"w{number}" for number in range(60)]
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Two datasets of text, and a tokenizer for them."""
-    for name, count in (("web", 300), ("books", 100)):
-        lines = [json.dumps({"id": f"{name}{n}", "text": " ".join(WORDS[: n % 50 + 1])}) for n in range(count)]
-        half = count // 2
-        (tmp_path / f"{name}-0.jsonl").write_text("\n".join(lines[:half]))
-        (tmp_path / f"{name}-1.jsonl").write_text("\n".join(lines[half:]))
-    vocab = {word: number for number, word in enumerate(["<unk>", "<pad>", "<eos>", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path
-
-
-def settings(data: Path, **further: Any) -> dict[str, Any]:
-    return {
-        "datasets": [
-            {"name": "web", "data_files": f"{data}/web-*.jsonl"},
-            {"name": "books", "data_files": f"{data}/books-*.jsonl"},
-        ],
-        "default_tokenizer": f"{data}/tokenizer.json",
-        "load": {"batch_size": 10},
-        **further,
-    }
-
-
-def ids(batches: Any) -> list[str]:
-    return [name for batch in batches for name in batch["id"]]
 
 
 def test_the_shortest_way(data: Path) -> None:
@@ -184,32 +143,16 @@ def test_stages_that_are_off_say_so(data: Path) -> None:
         Pipeline.from_config(settings(data)).source().pack()
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"source": {"cloud_max_retries": 7}},
-        {"cache": {"hash_fn": "path"}},
-        {"cache": {"disk_cache_expiry": 1}},
-        {"ray": {"enabled": True}},
-        {"observability": {"progress_type": "json"}},
-        {"observability": {"log_level": "DEBUG"}},
-        {"observability": {"metrics_enabled": False}},
-        {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}},
-    ],
-)
-def test_what_is_not_followed_is_refused(data: Path, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="is not supported"):
-        Pipeline.from_config(settings(data, **values))
-
-
 def test_settings_of_a_stage_are_checked_where_they_are_given(data: Path) -> None:
     pipeline = Pipeline.from_config(settings(data)).source()
-    with pytest.raises(ConfigError, match="cache.hash_fn='path' is not supported"):
-        pipeline.cache({"hash_fn": "path"})
+    with pytest.raises(ConfigError, match="compression='lz4' is not there for cached samples"):
+        pipeline.cache({"compression": "lz4"})
     with pytest.raises(ConfigError, match="mix has weights for other"):
         pipeline.mix({"weights": {"web": 0.5, "other": 0.5}})
-    with pytest.raises(ConfigError, match="save.push_to_hub=True is not supported"):
-        pipeline.save({"enabled": True, "push_to_hub": True, "hub_repo_id": "a/b"})
+    with pytest.raises(ConfigError, match="hub_repo_id='b' is not the name of a repository"):
+        pipeline.save({"enabled": True, "push_to_hub": True, "hub_repo_id": "b"})
+    with pytest.raises(ConfigError, match="set output_dir= to a folder"):
+        pipeline.save({"enabled": True, "push_to_hub": True, "hub_repo_id": "a/b", "output_dir": "s3://bucket/x"})
     with pytest.raises(ConfigError, match="the settings are a int: give a LoadStageConfig"):
         pipeline.load(8)  # type: ignore[arg-type]
     assert pipeline.get_stages() == ["source"]
@@ -262,141 +205,9 @@ def make(data: Path, kind: str) -> Pipeline:
     return pipeline.tokenize().mix().pack().load()
 
 
-def same(left: Any, right: Any) -> bool:
-    return len(left) == len(right) and all(
-        set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
-        for a, b in zip(left, right, strict=True)
-    )
-
-
-@pytest.mark.parametrize("kind", ["plain", "shuffled", "packed", "cached"])
-def test_cut_anywhere_and_gone_on(data: Path, kind: str) -> None:
-    whole = make(data, kind)
-    first, second = list(whole), list(whole)
-    assert len(first) > 5
-    assert same(first, second) == (kind != "shuffled")  # each pass is the next epoch
-    for cut in (0, 1, 5, len(first)):
-        begun = make(data, kind)
-        batches = iter(begun)
-        for _ in range(cut):
-            next(batches)
-        state = json.loads(json.dumps(begun.state_dict()))
-        resumed = make(data, kind)
-        resumed.load_state_dict(state)
-        rest = list(resumed)
-        assert same(rest, first[cut:]) or (cut == len(first) and same(rest, second))
-
-
 def test_a_state_of_other_stages_is_refused(data: Path) -> None:
     state = make(data, "plain").state_dict()
     with pytest.raises(ResumeError, match="the state is of the stages"):
         make(data, "packed").load_state_dict(state)
     with pytest.raises(ResumeError, match="not the state of a pipeline"):
         make(data, "plain").load_state_dict({})
-
-
-# --- The cache ----------------------------------------------------------------------------------------------
-
-
-def cached(data: Path, **further: Any) -> Pipeline:
-    cache = {"cache_dir": f"{data}/cache"}
-    return Pipeline.from_config(settings(data, cache=cache, **further)).source().tokenize().cache()
-
-
-def folders(data: Path) -> set[str]:
-    return {path.name for path in (data / "cache").iterdir()}
-
-
-def test_cached_samples_are_the_same_and_made_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = list(Pipeline.from_config(settings(data)).source().tokenize().build())
-    assert same(list(cached(data).build()), plain)
-    keys = folders(data)
-    assert len(keys) == 2
-    from penstock.sources.tokens.source import TokenizeTransform
-
-    def never(*_: Any) -> None:
-        raise AssertionError("tokenized again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TokenizeTransform, "__call__", never)
-        assert same(list(cached(data).build()), plain)
-    # Other settings, another tokenizer or other files are other keys.
-    cached(data, tokenize={"max_length": 9}).build()
-    assert len(folders(data)) == 4
-    text = (data / "tokenizer.json").read_text()
-    (data / "tokenizer.json").write_text(text.replace('"w1"', '"w1x"'))
-    assert not same(list(cached(data).build()), plain)
-    assert len(folders(data)) == 6
-    with (data / "web-0.jsonl").open("a") as file:
-        file.write('\n{"id": "new", "text": "w1"}')
-    assert sum(1 for _ in cached(data).build()) == 401
-    assert len(folders(data)) == 7
-
-
-def test_cached_samples_are_shuffled_as_a_whole(data: Path) -> None:
-    source = cached(data).build()
-    dataset = StreamingDataset(streams=[Stream(source=source)], shuffle=True, batch_size=8)  # type: ignore[arg-type]
-    lengths = Counter(len(sample["input_ids"]) for sample in dataset)
-    assert lengths == Counter(len(sample["input_ids"]) for sample in source)
-    loader = StreamingDataLoader(dataset, batch_size=8, num_workers=2, collate_fn=len)
-    assert sum(loader) == 400
-
-
-def test_caching_as_settings_say(data: Path) -> None:
-    config = settings(data, cache={"cache_dir": f"{data}/cache", "compression": "zstd"})
-    config["datasets"][0]["cache_enabled"] = False
-    config["datasets"][1]["cache_path"] = f"{data}/own"
-    Pipeline.from_config(config).source().cache().build()
-    assert not (data / "cache").exists()
-    (folder,) = (data / "own").iterdir()
-    assert list(folder.glob("*.zstd"))
-    off = settings(data, tokenize={"cache_tokenized": False}, cache={"cache_dir": f"{data}/cache"})
-    Pipeline.from_config(off).source().tokenize().cache().build()
-    assert not (data / "cache").exists()
-    memory = Pipeline.from_config(settings(data)).source().cache({"cache_type": "memory"}).build()
-    for path in data.glob("*.jsonl"):
-        path.unlink()
-    assert sum(1 for _ in memory) == 400
-
-
-def test_what_has_no_fingerprint_is_not_cached(data: Path) -> None:
-    config = settings(data, cache={"cache_dir": f"{data}/cache"})
-    config["datasets"][0]["format_callback"] = lambda sample: sample
-    with pytest.raises(ConfigError, match="no fingerprint"):
-        Pipeline.from_config(config).source().cache().build()
-    with pytest.raises(ConfigError, match="folder of this machine"):
-        Pipeline.from_config(settings(data)).source().cache({"cache_dir": "s3://bucket/cache"}).build()
-
-
-BUILD = """
-import sys, time
-from penstock import Pipeline
-from penstock.pipeline import cached
-from penstock.sources.tokens.source import TokenizeTransform
-cached._SHARD_SIZE = 2000
-quick = TokenizeTransform._finish
-if len(sys.argv) > 2:
-    TokenizeTransform._finish = lambda *given: [time.sleep(0.01), quick(*given)][1]
-Pipeline.from_config(sys.argv[1]).source().tokenize().cache().build()
-"""
-
-
-def test_a_cache_that_was_killed_or_is_built_by_others_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = settings(data, cache={"cache_dir": f"{data}/cache"}, tokenize={"batch_size": 1})
-    PipelineConfig.from_dict(config).save_file(data / "pipeline.json")
-    command = [sys.executable, "-c", BUILD, str(data / "pipeline.json")]
-    process = subprocess.Popen([*command, "slowly"])
-    deadline = time.monotonic() + 60
-    while not list(data.glob("cache/.*.saving/_unfinished.json")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    both = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert len(folders(data)) == 2
-    monkeypatch.setattr("penstock.pipeline.cached._SHARD_SIZE", 2000)
-    plain = list(Pipeline.from_config(settings(data)).source().tokenize().build())
-    assert same(list(cached(data).build()), plain)
-    assert len(folders(data)) == 2

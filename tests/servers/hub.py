@@ -104,6 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
     ROUTES = (
         ("GET", r"/api/(\w+s/[^/]+/[^/]+)/revision/(.+)", "info"),
         ("GET", r"/api/(\w+s/[^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", "tree"),
+        ("POST", r"/api/repos/create", "create"),
+        ("POST", r"/api/validate-yaml", "validate_card"),
         ("POST", r"/api/(\w+s/[^/]+/[^/]+)/preupload/(.+)", "preupload"),
         ("POST", r"/api/(\w+s/[^/]+/[^/]+)/commit/(.+)", "commit"),
         ("POST", r"/(\w+s/[^/]+/[^/]+).git/info/lfs/objects/batch", "batch"),
@@ -231,6 +233,20 @@ class _Handler(BaseHTTPRequestHandler):
         if begin >= len(data):
             return 416, b"", {"Content-Range": f"bytes */{len(data)}"}
         return 206, data[begin:end], {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"}
+
+    def create(self) -> tuple[int, bytes, dict[str, str]]:
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self.fail(401, "Unauthorized")
+        asked = json.loads(self.body)
+        repo = f"{asked['type']}s/{asked['organization']}/{asked['name']}"
+        is_new = repo not in self.server.hub.repos
+        if is_new:
+            self.server.hub.repos[repo] = Repo(is_private=asked.get("visibility") == "private")
+        return 200 if is_new else 409, json.dumps({"url": f"{self.server.hub.endpoint}/{repo}"}).encode(), {}
+
+    def validate_card(self) -> tuple[int, bytes, dict[str, str]]:
+        assert json.loads(self.body)["content"].startswith(("---\nconfigs:", "# "))
+        return self.json({"errors": [], "warnings": []})
 
     def preupload(self, name: str, revision: str) -> tuple[int, bytes, dict[str, str]]:
         found = self.open(name, revision)

@@ -49,7 +49,8 @@ class AsyncDataLoader:
         drop_last: Leave out a last batch that is not full.
         sharding_map: JAX shardings, one for all fields or a dict by field; implies `output="jax"`.
         seed: Seeds the shuffling, together with the epoch. Global random state is neither used nor changed.
-        shuffle: Shuffle all samples globally. Needs a source that reads its rows in any order; a dataset has its own.
+        shuffle: Shuffle all samples globally. Sources that cannot read their rows in any order are streamed as
+            `Stream(source=...)` does: files in place, others written to files first, once on each node.
         shuffle_buffer_bytes: Also limit the buffer by bytes, such as `"1gb"`.
         interleave: How many shards are read side by side when a buffer shuffles.
         rank, world_size: The place of this process among those that divide the samples; by default it is found as for
@@ -87,8 +88,9 @@ class AsyncDataLoader:
         place = find_placement("jax" if sharding_map is not None else output, sharding_map, pin_memory=pin_memory)
         make = takes_rows(collate_fn or collate_batch)
         self._make: Callable[[Rows], Any] = make if place is None else lambda rows: place.put(make(rows))
-        if rank is None and world_size is None and place is not None and place.rank is not None:
-            rank, world_size = place.rank
+        found = None if place is None else place.rank
+        if rank is None and world_size is None and found is not None and found[1] > 1:
+            rank, world_size = found
         seed = _DEFAULT_SEED if seed is None else seed
         self._passes: IndexedPasses | StreamedPasses
         if shuffle or not isinstance(source, ShardedSource):
@@ -96,7 +98,9 @@ class AsyncDataLoader:
                 raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
             from penstock.loaders import indexed_passes  # it loads torch, if that is installed
 
-            dataset = indexed_passes.as_dataset(source, seed, rank=rank, world_size=world_size, epoch_end=uneven)
+            dataset = indexed_passes.as_dataset(
+                source, seed, shuffle=shuffle, rank=rank, world_size=world_size, epoch_end=uneven
+            )
             self._passes = indexed_passes.IndexedPasses(dataset, batch_size, drop_last=drop_last)
         else:
             seat = find_seat(rank=rank, world_size=world_size)
@@ -159,7 +163,7 @@ class AsyncDataLoader:
         return self._is_exhausted
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, which begins at its first batch."""
+        """Set the epoch of the next pass. It begins at its first batch, or where a loaded state of this epoch says."""
         check_whole("epoch", epoch, 0)
         self._passes.set_epoch(epoch)
 

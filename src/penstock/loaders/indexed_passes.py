@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.data.dataset import StreamingDataset
 from penstock.data.stream import Stream
-from penstock.errors import ConfigError
 from penstock.loaders.batch_threads import make_batches
 from penstock.loaders.counting import DeliveredBatches
-from penstock.sources.base import ShardedSource
+from penstock.sources.base import as_source
 from penstock.sources.indexed import IndexedSource
 
 if TYPE_CHECKING:
@@ -64,18 +63,18 @@ class IndexedPasses:
 
 
 def as_dataset(
-    source: Any, seed: int, *, rank: int | None, world_size: int | None, epoch_end: EpochEnd
+    source: Any, seed: int, *, shuffle: bool, rank: int | None, world_size: int | None, epoch_end: EpochEnd
 ) -> StreamingDataset:
-    """Make a dataset of a source that reads any rows, shuffled globally; a dataset stays as it is."""
-    if isinstance(source, StreamingDataset):
+    """Make a dataset of a source, shuffled globally; a dataset stays as it is, unless it has yet to be shuffled."""
+    if isinstance(source, StreamingDataset) and (source.shuffle or not shuffle):
+        if rank is not None and world_size is not None:
+            source.run.sit(rank, world_size)
         return source
-    if not isinstance(source, ShardedSource):
-        raise ConfigError(
-            f"source is a {type(source).__name__}: pass a ShardedSource or a StreamingDataset. MemoryShardedSource"
-            " makes a source of a list"
-        )
+    samples = as_source(source)
+    # What is in memory may have no fingerprint: its order then fits any data of the same lengths.
+    is_nameless = samples.fingerprint is None and samples.has_random_rows
     return StreamingDataset(
-        streams=[Stream(source=IndexedSource(source))],
+        streams=[Stream(source=IndexedSource(samples) if is_nameless else samples)],
         shuffle=True,
         shuffle_seed=seed,
         rank=rank,

@@ -96,8 +96,9 @@ class StreamedPasses:
         return share // settings.batch_size if settings.drop_last else -(-share // settings.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass."""
-        self._go_to(epoch, None)
+        """Set the epoch of the next pass. A state that waits to be resumed in just this epoch stays."""
+        if epoch != self._epoch or self._begins_next:
+            self._go_to(epoch, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe the position after the batch delivered last."""

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.loaders.counting import DeliveredBatches
 from penstock.loaders.loop_clock import LoopClock
-from penstock.loaders.threads import in_thread as run_ahead
+from penstock.loaders.overlap import overlapped
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
 
@@ -46,8 +46,8 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset: The dataset.
         batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
         columnar: Return batches as dicts of tensors, made from whole columns without making samples first; columns that
-            are not arrays come as lists. Any `num_workers` but 0 then means one thread of this process that reads ahead
-            of your loop, `num_workers` × `prefetch_factor` batches or 128 MB of them.
+            are not arrays come as lists. Any `num_workers` but 0 then means that one thread of this process reads ahead
+            of your loop if that turns out to be faster, `num_workers` × `prefetch_factor` batches or 128 MB of them.
         warn_when_waiting: Warn once if the training loop waits much for data, with the reason that the counts show.
         **options: All other arguments of torch's loader.
     """
@@ -182,7 +182,7 @@ class StreamingDataLoader(DataLoader[Any]):
         reader = dataset.readers.for_loader(begun, dataset.make_columns, in_thread=in_thread)
         batches: Iterator[Columns] = reader.columns()
         if in_thread:
-            batches = run_ahead(
+            batches = overlapped(
                 reader.columns,
                 ahead=self._batches_ahead,
                 max_bytes=_MAX_BYTES_AHEAD,

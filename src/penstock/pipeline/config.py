@@ -11,14 +11,16 @@ from typing import Any, Literal, get_args
 from penstock.errors import ConfigError
 from penstock.order.quota import exact_shares
 from penstock.pipeline.fields import dump_text, is_yaml_path, load_text, read_fields, write_fields
+from penstock.pipeline.saving.settings import SaveFormat
 from penstock.sources.mix.weights import WeightSchedulePoint  # noqa: TC001
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
 from penstock.units import check_seconds, check_whole, parse_bytes
 
 SCHEMA_VERSION = 1
 
+ProgressType = Literal["tqdm", "rich", "plain", "json", "none"]
+HashFunction = Literal["combined", "content", "path"]
 DatasetType = Literal["json", "jsonl", "parquet", "csv", "tsv", "arrow", "txt", "huggingface", "hf"]
-SaveFormat = Literal["parquet", "arrow", "jsonl", "mds"]
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
@@ -94,22 +96,33 @@ class TokenizeStageConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStageConfig:
-    """Where processed data is kept."""
+    """Where processed data is kept, and who computes it."""
 
     enabled: bool = True
     cache_type: Literal["hierarchical", "memory", "disk"] = "hierarchical"
-    cache_dir: str = ".cache/penstock_pipeline"
-    memory_cache_size: int = 100
-    disk_cache_expiry: int = 86400
+    cache_dir: str = ".cache/penstock_pipeline"  # or the URL of a store
+    memory_cache_size: int = 100  # MB of samples that a hierarchical cache holds in memory, in front of its files
+    disk_cache_expiry: float | None = None  # seconds; None: never, because other data have another key
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
-    hash_fn: Literal["combined", "content", "path"] = "combined"
+    hash_fn: HashFunction = "combined"
+    num_workers: int = 0  # processes that build it; 0: this one
+    max_shard_size: str | int = "64MB"
+    part_size: str | int = "16MB"  # stored bytes of input that one process takes at a time
+    wait: bool = True  # False: samples can be read while others are computed
 
     def __post_init__(self) -> None:
         _check_choice("cache_type", self.cache_type, Literal["hierarchical", "memory", "disk"])
         _check_choice("compression", self.compression, Literal["none", "gzip", "lz4", "zstd"])
-        _check_choice("hash_fn", self.hash_fn, Literal["combined", "content", "path"])
+        if self.compression == "lz4":
+            raise ConfigError("compression='lz4' is not there for cached samples, which are MDS shards: use 'zstd'")
+        _check_choice("hash_fn", self.hash_fn, HashFunction)
         check_whole("memory_cache_size", self.memory_cache_size, 0)
-        check_whole("disk_cache_expiry", self.disk_cache_expiry, 0)
+        if self.disk_cache_expiry is not None:
+            check_seconds("disk_cache_expiry", self.disk_cache_expiry)
+        check_whole("num_workers", self.num_workers, 0)
+        for name in ("max_shard_size", "part_size"):
+            if parse_bytes(getattr(self, name)) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)!r} leaves no room for a sample")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +236,13 @@ class ObservabilityConfig:
     """What a pipeline says of its progress."""
 
     progress_enabled: bool = True
-    progress_type: Literal["tqdm", "rich", "json", "none"] = "tqdm"
+    progress_type: ProgressType = "tqdm"
     metrics_enabled: bool = True
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_interval: int = 100
 
     def __post_init__(self) -> None:
-        _check_choice("progress_type", self.progress_type, Literal["tqdm", "rich", "json", "none"])
+        _check_choice("progress_type", self.progress_type, ProgressType)
         _check_choice("log_level", self.log_level, Literal["DEBUG", "INFO", "WARNING", "ERROR"])
         check_whole("log_interval", self.log_interval, 1)
 

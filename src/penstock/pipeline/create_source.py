@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.config import DatasetConfig
     from penstock.sources.base import ShardedSource
+    from penstock.storage.retry import RetryPolicy
 
 _TYPES = {
     "parquet": "parquet",
@@ -30,29 +31,33 @@ _TYPES = {
 }
 
 
-def create_source(config: DatasetConfig, storage_options: Mapping[str, Any] | None = None) -> ShardedSource:
+def create_source(
+    config: DatasetConfig, storage_options: Mapping[str, Any] | None = None, *, retry: RetryPolicy | None = None
+) -> ShardedSource:
     """Make the source that settings describe: of their `type`, or of the one that the names of the files tell.
 
     Args:
         config: The settings of a dataset. `num_rows` limits it to its first rows.
         storage_options: Credentials and settings of stores, where the dataset has none of its own.
+        retry: How often and how patiently stores are asked again, if not in the usual way.
     """
     options = config.storage_options if config.storage_options is not None else storage_options
-    source = _from_hub(config, options) if config.type in ("huggingface", "hf") else _from_files(config, options)
+    make = _from_hub if config.type in ("huggingface", "hf") else _from_files
+    source = make(config, options, retry)
     return source if config.num_rows is None else LimitedShardedSource(source, config.num_rows)
 
 
-def _from_hub(config: DatasetConfig, options: Mapping[str, Any] | None) -> ShardedSource:
+def _from_hub(config: DatasetConfig, options: Mapping[str, Any] | None, retry: RetryPolicy | None) -> ShardedSource:
     if is_list(config.data_files):
         raise ConfigError("data_files= of a dataset of the Hub is its name, not a list")
     name = os.fspath(config.data_files)  # type: ignore[arg-type]
-    return HuggingFaceShardedSource(name, config.split, config.dataset_split_name, storage_options=options)
+    return HuggingFaceShardedSource(name, config.split, config.dataset_split_name, storage_options=options, retry=retry)
 
 
-def _from_files(config: DatasetConfig, options: Mapping[str, Any] | None) -> ShardedSource:
+def _from_files(config: DatasetConfig, options: Mapping[str, Any] | None, retry: RetryPolicy | None) -> ShardedSource:
     if config.dataset_split_name is not None:
         raise ConfigError("dataset_split_name= is the subset of a dataset of the Hub: set type='huggingface' too")
-    files = FoundFiles(find_files(config.data_files, options))
+    files = FoundFiles(find_files(config.data_files, options, retry=retry))
     kind = config.type or _type_of(files)
     if kind == "parquet":
         return ParquetShardedSource(files)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ConfigError, ResumeError, StageOrderError
 from penstock.loaders.async_loader import AsyncDataLoader
-from penstock.pipeline.cached import cache_source
 from penstock.pipeline.config import (
     CacheStageConfig,
     DatasetConfig,
@@ -19,26 +18,28 @@ from penstock.pipeline.config import (
     PackStageConfig,
     PipelineConfig,
     SaveStageConfig,
+    SourceStageConfig,
     TokenizeStageConfig,
 )
 from penstock.pipeline.fields import read_fields
+from penstock.pipeline.stage import BaseStage, PipelineContext
 from penstock.pipeline.stages import (
-    check_supported,
-    load_source,
-    mix_sources,
-    open_sources,
-    pack_source,
-    save_sources,
-    tokenize_sources,
-    tokenizer_of,
+    CacheStage,
+    LoadStage,
+    MixStage,
+    PackStage,
+    SaveStage,
+    SourceStage,
+    TokenizeStage,
+    joined,
 )
-from penstock.sources.composite import CompositeShardedSource
 from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from penstock.pipeline.saving.writer import WriteStats
+    from penstock.pipeline.stage import Data
     from penstock.sources.base import ShardedSource
 
 STAGES = ("source", "tokenize", "cache", "mix", "pack", "save", "load")
@@ -53,16 +54,16 @@ class Pipeline:
         loader = pipeline.source().load().build()
 
     Stages come in this order, each at most once: source, tokenize, cache, mix, pack, save, load. All but the first may
-    be left out. A stage takes its settings from the configuration, or those that you give it. Iterate over the pipeline
-    itself or over what `build` gives; each pass is the next epoch. After `load`, it has a state.
+    be left out, and stages of your own may stand between them. A stage takes its settings from the configuration, or
+    those that you give it. Iterate over the pipeline itself or over what `build` gives; each pass is the next epoch.
+    After `load`, it has a state.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
-        check_supported(config)
         self.config = config
-        self._stages: dict[str, Any] = {}
-        self._built: ShardedSource | AsyncDataLoader | None = None
-        self._saved: dict[str, WriteStats] = {}
+        self._stages: dict[str, BaseStage] = {}
+        self._context = PipelineContext(config, config.seed)
+        self._data: Data | None = None
 
     @classmethod
     def from_config(cls, config: PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]) -> Self:
@@ -73,90 +74,123 @@ class Pipeline:
 
     # --- Stages -----------------------------------------------------------------------------------------------
 
-    def source(self) -> Self:
+    def source(self, config: SourceStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Read the files of all datasets."""
-        return self._add("source", self.config.source)
+        return self._add(SourceStage(_settings(SourceStageConfig, config, self.config.source)))
 
     def tokenize(self, config: TokenizeStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Make tokens of the text of each dataset, with its tokenizer or the default one."""
-        chosen = _settings(TokenizeStageConfig, config, self.config.tokenize)
-        for name, dataset in zip(self.config.names, self.config.datasets, strict=True):
-            tokenizer_of(name, dataset, chosen, self.config.default_tokenizer)  # or it says that there is none
-        return self._add("tokenize", chosen)
+        return self._add(TokenizeStage(_settings(TokenizeStageConfig, config, self.config.tokenize)))
 
     def cache(self, config: CacheStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Keep what each dataset gives up to here, under its fingerprint."""
-        return self._add("cache", _settings(CacheStageConfig, config, self.config.cache))
+        return self._add(CacheStage(_settings(CacheStageConfig, config, self.config.cache)))
 
     def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Mix the datasets by weights. Without this stage they follow one another."""
-        return self._add("mix", _settings(MixStageConfig, config, self.config.mix))
+        return self._add(MixStage(_settings(MixStageConfig, config, self.config.mix)))
 
     def pack(self, config: PackStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Pack tokenized documents into rows, if the settings say `enabled`."""
-        return self._add("pack", _settings(PackStageConfig, config, self.config.pack))
+        return self._add(PackStage(_settings(PackStageConfig, config, self.config.pack)))
 
     def save(self, config: SaveStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Write what there is up to here to files, when the pipeline is built, if the settings say `enabled`."""
-        return self._add("save", _settings(SaveStageConfig, config, self.config.save))
+        return self._add(SaveStage(_settings(SaveStageConfig, config, self.config.save)))
 
     def load(self, config: LoadStageConfig | Mapping[str, Any] | None = None) -> Self:
         """Load batches."""
-        return self._add("load", _settings(LoadStageConfig, config, self.config.load))
+        return self._add(LoadStage(_settings(LoadStageConfig, config, self.config.load)))
+
+    def add(self, stage: BaseStage) -> Self:
+        """Add a stage of your own here: it is given what the stages before it give."""
+        if not isinstance(stage, BaseStage) or not getattr(stage, "name", ""):
+            raise ConfigError("a stage of your own inherits from BaseStage, and has a name")
+        if stage.name in STAGES:
+            raise ConfigError(f"{stage.name!r} is the name of a stage that there is: choose another")
+        return self._add(stage)
 
     def get_stages(self) -> list[str]:
         """Give the names of the stages."""
         return list(self._stages)
 
+    def get_context(self) -> PipelineContext:
+        """Give what the stages share: settings, seed, and what was counted."""
+        return self._context
+
+    def get_data(self) -> Data:
+        """Give what the last stage gave, by dataset; builds the pipeline."""
+        self.build()
+        return dict(self._data or {})
+
     @property
     def saved(self) -> dict[str, WriteStats]:
         """What the save stage wrote, by dataset."""
-        return dict(self._saved)
+        stage = self._stages.get("save")
+        return dict(stage.saved) if isinstance(stage, SaveStage) else {}
 
-    def _add(self, stage: str, config: Any) -> Self:
-        if self._built is not None:
-            raise StageOrderError(f"the pipeline is built already: make a new one to add {stage}()")
-        wanted = [each for each in STAGES if each in (*self._stages, stage, "source")]
-        right = "".join(f".{each}()" for each in wanted)
-        if stage in self._stages:
-            raise StageOrderError(f"{stage}() is there already, and each stage comes once: {right}")
-        if wanted[-1] != stage or (stage != "source" and "source" not in self._stages):
-            raise StageOrderError(f"{stage}() is in the wrong place: write {right}")
-        check_supported(replace(self.config, **{stage: config}))  # which also checks that it fits the datasets
-        if getattr(config, "enabled", True) is False:
+    def _add(self, stage: BaseStage) -> Self:
+        name, config = stage.name, stage.config
+        self._check_place(name)
+        whole = replace(self.config, **{name: config}) if name in STAGES else self.config
+        if problems := stage.validate_config(whole):  # whose making has checked that it fits the datasets
+            raise ConfigError("; ".join(problems))
+        if name in STAGES and getattr(config, "enabled", True) is False:
             kind = type(config).__name__
-            warn_user(f"{stage}() does nothing, because its settings are off: pass {kind}(enabled=True, …)")
-        self._stages[stage] = config
+            warn_user(f"{name}() does nothing, because its settings are off: pass {kind}(enabled=True, …)")
+        self._stages[name] = stage
+        if name in STAGES:
+            self.config = self._context.config = whole
         return self
+
+    def _check_place(self, name: str) -> None:
+        if self._data is not None:
+            raise StageOrderError(f"the pipeline is built already: make a new one to add {name}()")
+        is_own = name not in STAGES
+        standing = [each for each in self._stages if each in STAGES]
+        wanted = [each for each in STAGES if each in (*standing, name, "source")]
+        right = "".join(f".{each}()" for each in wanted)
+        if name in self._stages:
+            raise StageOrderError(f"{name}() is there already, and each stage comes once: {right}")
+        if is_own and (not standing or "load" in standing):
+            raise StageOrderError(f"{name} is in the wrong place: stages of your own stand between source() and load()")
+        if not is_own and (wanted[-1] != name or (name != "source" and "source" not in standing)):
+            raise StageOrderError(f"{name}() is in the wrong place: write {right}")
 
     # --- Running ----------------------------------------------------------------------------------------------
 
     def build(self) -> ShardedSource | AsyncDataLoader:
         """Run the stages, once: give a loader if there is `load`, else a source of all datasets."""
-        if self._built is None:
+        if self._data is None:
             if "source" not in self._stages:
                 raise StageOrderError("a pipeline begins with source(): write .source().load().build()")
-            self._built = self._run()
-        return self._built
+            self._check_ray()
+            self._data = self._run()
+        loader = self._data.get("loader")
+        return loader if isinstance(loader, AsyncDataLoader) else joined(self._data)
 
-    def _run(self) -> ShardedSource | AsyncDataLoader:
-        config, stages = self.config, self._stages
-        sources = open_sources(config)
-        if "tokenize" in stages:
-            sources = tokenize_sources(sources, config, stages["tokenize"])
-        if "cache" in stages and ("tokenize" not in stages or stages["tokenize"].cache_tokenized):
-            for name, dataset in zip(config.names, config.datasets, strict=True):
-                if dataset.cache_enabled:
-                    sources[name] = cache_source(sources[name], stages["cache"], dataset.cache_path)
-        if "mix" in stages and len(sources) > 1:
-            sources = {"mixed": mix_sources(sources, stages["mix"], config.seed)}
-        if "pack" in stages and stages["pack"].enabled:
-            sources = {name: pack_source(source, stages["pack"], config.seed) for name, source in sources.items()}
-        if "save" in stages and stages["save"].enabled:
-            self._saved = save_sources(sources, config, stages["save"])
-        every = list(sources.values())
-        source = every[0] if len(every) == 1 else CompositeShardedSource(every)
-        return load_source(source, stages["load"], config.seed) if "load" in stages else source
+    def _run(self) -> Data:
+        data: Data = {}
+        for name, stage in self._stages.items():
+            if name == "cache" and not self._caches:
+                continue
+            data = stage.process(data, self._context)
+        return data
+
+    @property
+    def _caches(self) -> bool:
+        tokenize = self._stages.get("tokenize")
+        return tokenize is None or bool(tokenize.config.cache_tokenized)
+
+    def _check_ray(self) -> None:
+        if not self.config.ray.enabled:
+            return
+        cache = self._stages.get("cache")
+        if cache is None or not cache.config.enabled or cache.config.cache_type == "memory" or not self._caches:
+            raise ConfigError(
+                "Ray spreads what cache() computes and writes to files: add .cache() after .tokenize(), with a"
+                " cache_dir= that all machines share, or leave out ray="
+            )
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next pass over what `build` gives."""
@@ -168,6 +202,12 @@ class Pipeline:
 
     def __bool__(self) -> bool:
         return True
+
+    def close(self) -> None:
+        """Stop what runs in the background, such as the building of a cache."""
+        for source in (self._data or {}).values():
+            if not isinstance(source, AsyncDataLoader):
+                source.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass."""

@@ -21,7 +21,7 @@ from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -98,7 +98,35 @@ class HubStore(ReadsBodies):
             self._ask(key, lambda: self._change_bucket(key, delete=[target]))
         else:
             operation = _hub().CommitOperationDelete(path_in_repo=target)
-            self._ask(key, lambda: self._commit(key, operation, f"Delete {target}"))
+            self._ask(key, lambda: self._commit(key, [operation], f"Delete {target}"))
+
+    def make_repo(self, *, private: bool) -> None:
+        """Make the repository, if there is none."""
+        location = self.location
+
+        def make() -> None:
+            with translated_errors(str(location)):
+                self._api().create_repo(location.repo, repo_type=location.kind, private=private, exist_ok=True)
+
+        self._ask("its making", make)
+
+    def change(self, files: Mapping[str, Path | bytes], deleted: Iterable[str], message: str) -> None:
+        """Put and remove any number of files in one commit: readers see all of it or nothing."""
+        hub = _hub()
+
+        def commit() -> None:  # operations keep what was sent, so each attempt makes its own
+            puts = [
+                hub.CommitOperationAdd(
+                    path_in_repo=self.location.path(check_key(key)),
+                    path_or_fileobj=given if isinstance(given, bytes) else str(given),
+                )
+                for key, given in files.items()
+            ]
+            removes = [hub.CommitOperationDelete(path_in_repo=self.location.path(check_key(key))) for key in deleted]
+            self._commit("", [*puts, *removes], message)
+
+        deleted = list(deleted)
+        self._ask("a commit", commit)
 
     @property
     def _branch(self) -> HubLocation:
@@ -176,15 +204,15 @@ class HubStore(ReadsBodies):
             self._api().preupload_lfs_files(
                 location.repo, [operation], repo_type=location.kind, revision=location.revision, free_memory=False
             )
-        self._commit(key, operation, f"Upload {target}")
+        self._commit(key, [operation], f"Upload {target}")
 
-    def _commit(self, key: str, operation: Any, message: str) -> None:
+    def _commit(self, key: str, operations: builtins.list[Any], message: str) -> None:
         location = self.location
         if location.is_commit:
             raise RequestRefusedError(f"{location}/{key}: a commit cannot be changed: write to a branch")
         with translated_errors(f"{location}/{key}"), _writing.get():
             done = self._api().create_commit(
-                location.repo, [operation], commit_message=message, repo_type=location.kind, revision=location.revision
+                location.repo, operations, commit_message=message, repo_type=location.kind, revision=location.revision
             )
             with _lock.get():
                 _commits[self._branch] = done.oid

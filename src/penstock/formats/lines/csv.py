@@ -45,7 +45,7 @@ class CSVFileFormat(FileFormat):
         if not finder.is_regular:
             scan, spans = scan_lines(file, IrregularRowFinder(self.separator), has_header=True)
         header = _read_header(scan, self.separator)
-        shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
+        shards = to_shards(spans, file, scan.num_bytes)
         columns = tuple(Column(name, types.get(name, "str")) for name in header)
         return ScannedFile(columns, shards, {"is_regular": finder.is_regular})
 

@@ -34,7 +34,7 @@ class TextFileFormat(FileFormat):
         scan, spans = scan_lines(file, LineFinder(skips_blank=False))
         if any(b"\0" in row for row in scan.head().rows):
             raise CorruptShardError(f"{file.name} contains null bytes: it is not text, or not UTF-8", path=file.name)
-        shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
+        shards = to_shards(spans, file, scan.num_bytes)
         return ScannedFile((Column(COLUMN, "str"),), shards)
 
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:

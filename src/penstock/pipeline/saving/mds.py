@@ -27,12 +27,19 @@ if TYPE_CHECKING:
 class MDSFormat(ShardFileFormat):
     """MDS shards with the columns of the first row, and their index."""
 
-    def __init__(self, compression: str | None, max_bytes: int, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        compression: str | None,
+        max_bytes: int,
+        columns: Mapping[str, str] | None = None,
+        *,
+        drops_extra: bool = True,
+    ) -> None:
         super().__init__(None if compression == "none" else compression)
         if self.compression is not None:
             parse_compression(self.compression)
         self._columns = None if columns is None else dict(columns)
-        self._takes_extra = columns is not None
+        self._takes_extra = columns is not None and drops_extra
         self._format = get_format("mds")
         self._max_bytes = check_size_limit(max_bytes)
         self._pool = ChunkPool(self._max_bytes)

@@ -78,6 +78,10 @@ class ParquetShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return self._columns, None if self._filter is None else str(self._filter)
 
+    def _in_place(self) -> dict[str, Any] | None:
+        columns = None if self._columns is None else tuple(self._columns)
+        return None if self._filter is not None else {"format": "parquet", "columns": columns}
+
     def _num_rows(self, number: int) -> int | None:
         return None if self._filter is not None else int(self._footer(number).num_rows)
 
@@ -183,6 +187,9 @@ class ArrowShardedSource(FileShardedSource):
 
     def _settings(self) -> tuple[object, ...]:
         return (self._columns,)
+
+    def _in_place(self) -> dict[str, Any] | None:
+        return {"format": "arrow", "columns": None if self._columns is None else tuple(self._columns)}
 
     def _open(self, number: int, row: int) -> SampleIterator:
         check_row(self._files[number].url, row, None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
@@ -16,12 +17,14 @@ from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
 from penstock.scan.patterns import find_source, is_list, split_suffix
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.scan.patterns import Given
     from penstock.storage.base import ObjectInfo, Store
+    from penstock.storage.retry import RetryPolicy
 
 _MORE_SUFFIXES = (".json",)
 _HEAD_BYTES = 64 << 10
@@ -44,6 +47,15 @@ class FoundFile:
         """Open it, as it was when it was found; if it has changed since, reading is an error."""
         return ScannedObject(self.store, self.info, self.compression)
 
+    def content_digest(self) -> str:
+        """Give a hash of its content, whatever its name and age: of its bytes, or of what a store tells of them."""
+        if not isinstance(self.store, LocalStore) and self.info.etag is not None:
+            return f"{self.info.num_bytes}-{self.info.etag}"
+        hasher = hashlib.sha256()
+        for chunk in ScannedObject(self.store, self.info).chunks():
+            hasher.update(chunk)
+        return hasher.hexdigest()
+
     def head(self) -> bytes:
         """Give the beginning of its content, as far as few stored bytes tell it; that may be nothing."""
         stored = ScannedObject(self.store, self.info).read(0, min(_HEAD_BYTES, self.info.num_bytes))
@@ -54,6 +66,13 @@ class FoundFile:
         return b""
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenOptions:
+    """Options of a store as a user gave them, which nobody gets to see by accident."""
+
+    values: Mapping[str, Any] | None = field(repr=False)
+
+
 class FoundFiles(tuple[FoundFile, ...]):
     """Files that were found already: sources take them in place of names."""
 
@@ -61,7 +80,10 @@ class FoundFiles(tuple[FoundFile, ...]):
 
 
 def find_files(
-    data_files: Given, storage_options: Mapping[str, Any] | None = None, wanted: str | None = None
+    data_files: Given,
+    storage_options: Mapping[str, Any] | None = None,
+    wanted: str | None = None,
+    retry: RetryPolicy | None = None,
 ) -> list[FoundFile]:
     """Find files in the order in which they are named, those of a glob or folder sorted, and each as often as named."""
     each = [os.fspath(one) for one in data_files] if is_list(data_files) else [os.fspath(data_files)]  # type: ignore[arg-type,union-attr]
@@ -72,7 +94,7 @@ def find_files(
     for given in each:
         source = find_source(given, (*known_suffixes(), *_MORE_SUFFIXES))
         if source.root not in stores:
-            stores[source.root] = open_proxied(source.root, storage_options)
+            stores[source.root] = open_proxied(source.root, storage_options, retry=retry)
         store = stores[source.root]
         infos = Lister(store, source.root).find(source.patterns, wanted)
         found += [FoundFile(_join(source.root, info.key), store, info) for info in infos if info.num_bytes]

@@ -16,9 +16,11 @@ from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSou
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.reading.source import SourceFiles
     from penstock.sources.base import ShardInfo
     from penstock.sources.files.base import FileShardedSource
     from penstock.sources.iterators import SampleIterator
+    from penstock.storage.retry import RetryPolicy
 
 
 class HuggingFaceShardedSource(ShardedSource):
@@ -36,6 +38,7 @@ class HuggingFaceShardedSource(ShardedSource):
         revision: A branch, a tag or a commit.
         columns: Read these columns only.
         storage_options: The token, and other settings of the Hub.
+        retry: How often and how patiently the Hub is asked again, if not in the usual way.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class HuggingFaceShardedSource(ShardedSource):
         revision: str | None = None,
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         url = f"hf://datasets/{dataset_name}" + ("" if revision is None else f"@{revision}")
         if not streaming or cache_dir is not None:
@@ -56,10 +60,16 @@ class HuggingFaceShardedSource(ShardedSource):
                 f"this source reads files from the Hub as it goes and keeps none: leave out streaming=False and"
                 f" cache_dir=, or use StreamingDataset(remote={url!r}, local=...)"
             )
-        store = open_proxied(url, storage_options)
+        store = open_proxied(url, storage_options, retry=retry)
         infos = find_in_repository(store, subset, split)
         files = FoundFiles(FoundFile(f"{url}/{info.key}", store, info) for info in infos if info.num_bytes)
         self._files = _source_of(files, url, columns)
+        self._files.use_options(storage_options)
+
+    @property
+    def file_source(self) -> FileShardedSource:
+        """The source that reads the files."""
+        return self._files
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -78,6 +88,10 @@ class HuggingFaceShardedSource(ShardedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Return what the Hub tells of a file."""
         return self._files.get_shard_info(shard_name)
+
+    def as_files(self) -> SourceFiles | None:
+        """Name the files, if a stream can read them in place."""
+        return self._files.as_files()
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""

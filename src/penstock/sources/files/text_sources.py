@@ -15,6 +15,7 @@ from penstock.formats.lines.find import RETURN, LineFinder
 from penstock.formats.lines.jsonl import JSONParser
 from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
+from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.json_values import first_character, iterate_values
 from penstock.sources.files.lines import LineIterator, OnError, content_from
@@ -62,6 +63,11 @@ class JsonShardedSource(FileShardedSource):
 
     def _settings(self) -> tuple[object, ...]:
         return self._jsonl, self._columns, self._on_error
+
+    def _in_place(self) -> dict[str, Any] | None:
+        is_lines = self._jsonl and self._on_error == "raise"
+        are_lines = is_lines and not any(_may_be_array(file) for file in self._files)
+        return {"format": "jsonl", "columns": self._columns} if are_lines else None
 
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
@@ -115,6 +121,12 @@ class CsvShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return self._delimiter, self._columns, self._types, self._on_error
 
+    def _in_place(self) -> dict[str, Any] | None:
+        kind = {",": "csv", "\t": "tsv"}.get(self._delimiter)
+        if kind is None or self._on_error != "raise":
+            return None
+        return {"format": kind, "columns": self._columns, "types": self._types or None}
+
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
         return LineIterator(
@@ -165,6 +177,9 @@ class TextShardedSource(FileShardedSource):
 
     def _settings(self) -> tuple[object, ...]:
         return self._text_field, self._on_error
+
+    def _in_place(self) -> dict[str, Any] | None:
+        return {"format": "text"} if self._text_field == COLUMN and self._on_error == "raise" else None
 
     def _open(self, number: int, row: int) -> SampleIterator:
         parser = _NamedText(self._text_field)
@@ -239,6 +254,13 @@ def _decoder() -> Any:
     except ImportError:
         return None
     return Decoder()
+
+
+def _may_be_array(file: FoundFile) -> bool:
+    """Tell whether a file may hold one array: its name does not say lines, and its beginning not either."""
+    if split_suffix(file.info.key)[0].endswith((".jsonl", ".ndjson")):
+        return False
+    return first_character([file.head()]) != "{"
 
 
 def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> Iterator[list[Sample]]:

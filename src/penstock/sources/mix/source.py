@@ -11,13 +11,14 @@ import numpy as np
 from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
-from penstock.sources.base import ShardedSource
+from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import SampleIterator, State, check_row
 from penstock.sources.mix.feeds import Feed
 from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from penstock.sources.base import GivesSource
     from penstock.sources.mix.plan import Phase, Segments
     from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Int64Array, Sample
@@ -53,7 +54,7 @@ class MixedShardedSource(ShardedSource):
 
     def __init__(
         self,
-        sources: Mapping[str, ShardedSource],
+        sources: Mapping[str, ShardedSource | GivesSource],
         weights: Mapping[str, float] | None = None,
         block_size: int = 1000,
         seed: int | None = None,
@@ -68,7 +69,7 @@ class MixedShardedSource(ShardedSource):
         if stop_strategy not in get_args(StopStrategy):
             raise ConfigError(f"stop_strategy={stop_strategy!r} is unknown: use {', '.join(get_args(StopStrategy))}")
         check_whole("block_size", block_size, 1)
-        self._sources, self._names = dict(sources), list(sources)
+        self._sources, self._names = {name: as_source(each) for name, each in sources.items()}, list(sources)
         self._seed, self._stop = int(seed or 0), stop_strategy
         self._block_size, self._token_field = block_size, token_field
         self._scheduler = weight_scheduler

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ConfigError, DataError, MissingColumnError
-from penstock.sources.base import ShardedSource, TransformedShardedSource
+from penstock.sources.base import TransformedShardedSource
 from penstock.sources.fields import RenameFields
 from penstock.sources.tokens.tokenizers import BatchEncoder, TokenizerConfig, load_tokenizer, tokenizer_hash
 from penstock.sources.transforms import BatchTransform, ChainedTransform, MapTransform
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.sources.base import GivesSource, ShardedSource
     from penstock.sources.transforming import WorkerKind
     from penstock.types import Sample
 
@@ -60,9 +61,14 @@ class TokenizeTransform(BatchTransform):
             for ids in self._fit(np.array(tokens, np.int32), self._encoder):
                 yield {**self._finish(ids, self._encoder), **kept}
 
+    @property
+    def tokenizer_hash(self) -> str | None:
+        """A hash of what the tokenizer does, or None if its content cannot be read."""
+        return tokenizer_hash(self._tokenizer)
+
     def settings(self) -> Mapping[str, Any] | None:
         """Return everything, with the tokenizer by its content."""
-        content = tokenizer_hash(self._tokenizer)
+        content = self.tokenizer_hash
         if content is None:
             return None
         config = {name: value for name, value in self._config.to_dict().items() if name != "name_or_path"}
@@ -145,7 +151,7 @@ class TokenizedShardedSource(TransformedShardedSource):
 
     def __init__(
         self,
-        source: ShardedSource,
+        source: ShardedSource | GivesSource,
         tokenizer: Any,
         tokenizer_config: TokenizerConfig | str,
         content_field: str = "text",

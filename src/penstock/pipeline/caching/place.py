@@ -1,0 +1,131 @@
+"""Where one cache lies, in a folder or a store: its few small files, and the locks of those who build it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.cache.proxied import open_proxied
+from penstock.cachedir.layout import place_of, user_cache_dir
+from penstock.cachedir.lock import try_hold, wait_for_lock
+from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputBusyError
+from penstock.index.catalog import INDEX_NAME, parse_index
+from penstock.interrupts import WaitingFor
+from penstock.pipeline.caching.parts import part_name
+from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.local import LocalStore
+from penstock.write.publish import write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.cachedir.lock import Descriptor
+    from penstock.index.model import Index
+    from penstock.storage.base import Store
+
+PLAN_NAME = "_plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlace:
+    """A folder or a URL that holds one cache. It pickles, and any process that has it can build or read there."""
+
+    url: str
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The place, as it may be shown."""
+        return shown_url(self.url)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, if it is one of this machine."""
+        return LocalStore.from_url(self.url).root if url_scheme(self.url) in (None, "file") else None
+
+    def store(self) -> Store:
+        """Open the store that it is in."""
+        return open_proxied(self.url, self.storage_options)
+
+    def part_url(self, number: int) -> str:
+        """Give the folder or URL of a part."""
+        return f"{self.url}/{part_name(number)}"
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read one of its files of JSON, if it is there."""
+        try:
+            values = json.loads(self.store().read(name))
+        except ObjectNotFoundError:
+            return None
+        except ValueError as error:
+            raise CorruptIndexError(f"{self.shown}/{name} is no JSON: {error}. Delete the cache") from error
+        if not isinstance(values, dict):
+            raise CorruptIndexError(f"{self.shown}/{name} does not describe a cache. Delete the cache")
+        return values
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write one of its small files, which appears whole."""
+        folder = self.folder
+        if folder is not None:
+            write_file(folder / name, [data], flush=True)
+            return
+        with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+            path = Path(scratch) / "file"
+            path.write_bytes(data)
+            self.store().upload(path, name)
+
+    def read_part(self, number: int) -> tuple[dict[str, Any], Index] | None:
+        """Read the manifest and the index of a part, if it is whole."""
+        manifest = self.read(f"{part_name(number)}/{MANIFEST_NAME}")
+        if manifest is None:
+            return None
+        key = f"{part_name(number)}/{INDEX_NAME}"
+        return manifest, parse_index(self.store().read(key), f"{self.shown}/{key}")
+
+    def remove(self) -> None:
+        """Remove all of the cache, first what says that it is whole."""
+        store, folder = self.store(), self.folder
+        for name in (INDEX_NAME, MANIFEST_NAME, PLAN_NAME):
+            with suppress(ObjectNotFoundError):
+                store.delete(name)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        for info in list(store.list()):
+            with suppress(ObjectNotFoundError):
+                store.delete(info.key)
+
+    def hold(self, name: str, *, waits: bool) -> Descriptor:
+        """Keep other processes of this machine from something that has a name here, until the result is closed.
+
+        If one of them is at it, wait for it or fail. The kernel frees the lock of a process that is killed.
+        """
+        path = self._lock_path(name)
+        if not waits:
+            held = try_hold(path)
+            if held is None:
+                raise OutputBusyError(f"another process is building {name} of {self.shown} just now", path=self.shown)
+            return held
+        with WaitingFor(f"another process that is building {name} of {self.shown}"):
+            return wait_for_lock(lambda: try_hold(path), path, math.inf)
+
+    def forget_locks(self, names: Iterable[str]) -> None:
+        """Remove lock files, when nothing is left to do for whoever takes them: they look again once they have them."""
+        for name in names:
+            self._lock_path(name).unlink(missing_ok=True)
+
+    def _lock_path(self, name: str) -> Path:
+        # Not within the cache, which may be in a store, or be removed.
+        folder = self.folder
+        if folder is not None:
+            return folder.parent / ".building" / f"{folder.name}-{name}.lock"
+        digest = hashlib.sha256(place_of(self.url).encode()).hexdigest()[:24]
+        return user_cache_dir() / "building" / f"{digest}-{name}.lock"
