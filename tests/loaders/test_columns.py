@@ -21,9 +21,17 @@ from penstock.sources.columns import ColumnarRows, join_rows, pick_rows, to_samp
 from penstock.sources.files.arrow_columns import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.sources.base import ShardInfo
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unhurried() -> Iterator[None]:
+    """Rows are collected however long it takes: a state tells where some began that were read at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.sources.pieces._LONGEST_S", 1e6)
+        yield
 
 
 class SamplesOnly(ShardedSource):

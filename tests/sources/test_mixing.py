@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import MemoryShardedSource, MixedShardedSource, ShardedSource, WeightSchedulePoint, WeightScheduler
-from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError, SampleIndexError
+from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError, SampleIndexError, TransformError
 from tests.sources.cutting import check_cut_anywhere
 
 
@@ -255,3 +255,18 @@ def test_schedules_that_make_no_sense_are_refused(arguments: tuple[Any, ...], te
 def test_sources_are_a_dict() -> None:
     with pytest.raises(ConfigError, match="a dict of names and sources"):
         MixedShardedSource([numbered("a", 1)])  # type: ignore[arg-type]
+
+
+def test_an_error_of_a_source_comes_after_the_samples_before_it() -> None:
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["x"] == 70:
+            raise ValueError("bad")
+        return sample
+
+    good, bad = ([{"x": x} for x in range(100)] for _ in range(2))
+    mixed = MixedShardedSource({"a": MemoryShardedSource(good), "b": MemoryShardedSource(bad).map(fail)})
+    samples = iter(mixed)
+    taken = samples.take(1000)
+    assert [sample["x"] for sample in taken if sample["__source__"] == "b"] == list(range(70))
+    with pytest.raises(TransformError, match="row 70"):
+        samples.take(1)

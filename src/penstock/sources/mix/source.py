@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from penstock.errors import ConfigError, MissingColumnError
+from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource, as_source
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
 SOURCE_FIELD = "__source__"
-_SAMPLES_AT_ONCE = 256
+_SAMPLES_AT_ONCE, _MOST_AT_ONCE = 256, 1024
 _OWED = 10**9  # what is owed to sources when weights follow tokens is kept in this part of a sample
 
 
@@ -218,38 +218,66 @@ class MixedIterator(SampleIterator):
 
     def _read_chunk(self) -> list[Sample]:
         made: list[Sample] = []
-        while self._phase is not None and not made:
+        while self._phase is not None and len(made) < _MOST_AT_ONCE:
             if self._by_tokens is not None:
+                if made:
+                    break
                 self._follow_tokens(*self._by_tokens)
             labels = self._phase.labels(self._at, self._num_at_once())
-            made = self._take_at_hand(labels)
-            if made:
+            if made and self._num_at_hand(labels) < len(labels):
+                break  # what there is is given before anything is read
+            try:
+                self._take(labels, made)
+            except EmptyDatasetError:
+                raise
+            except Exception as error:
+                if not made:
+                    raise
+                self._failure = error  # raised after what came before it
                 break
-            for source in labels.tolist():
-                feed = self._feeds[source]
-                sample = feed.next()
-                if sample is None:
-                    self._leave(source)
-                    break
-                if self._by_tokens is not None:
-                    self._tokens += _count_tokens(sample, self._by_tokens[1])
-                made.append({**sample, SOURCE_FIELD: feed.name})
-                self._at += 1
         return made
 
+    def _take(self, labels: Int64Array, made: list[Sample]) -> None:
+        """Add the samples that labels name, up to where a source has ended; those that are at hand many at a time."""
+        phase = self._phase
+        while len(labels) and self._phase is phase:
+            count = 0 if self._by_tokens is not None else self._num_at_hand(labels)
+            if count:
+                made += self._take_at_hand(labels[:count])
+            else:
+                count = len(labels) if self._by_tokens is not None else 1
+                self._take_one_by_one(labels[:count].tolist(), made)
+            labels = labels[count:]
+
+    def _num_at_hand(self, labels: Int64Array) -> int:
+        """Count the first labels whose samples are there without a feed having to read or coming to an end."""
+        count = len(labels)
+        for source, needed in enumerate(np.bincount(labels, minlength=len(self._feeds)).tolist()):
+            at_hand = self._feeds[source].num_at_hand
+            if needed > at_hand:
+                count = min(count, int(np.flatnonzero(labels == source)[at_hand]))
+        return count
+
     def _take_at_hand(self, labels: Int64Array) -> list[Sample]:
-        """Give the samples of all labels if no feed has to read or may come to an end: many at once cost less."""
-        if self._by_tokens is not None:
-            return []
-        counts = np.bincount(labels, minlength=len(self._feeds)).tolist()
-        if any(feed.num_at_hand < count for feed, count in zip(self._feeds, counts, strict=True)):
-            return []
         following = [
             iter([{**sample, SOURCE_FIELD: feed.name} for sample in feed.take(count)])
-            for feed, count in zip(self._feeds, counts, strict=True)
+            for feed, count in zip(self._feeds, np.bincount(labels, minlength=len(self._feeds)).tolist(), strict=True)
         ]
         self._at += len(labels)
         return [next(following[source]) for source in labels.tolist()]
+
+    def _take_one_by_one(self, sources: Sequence[int], made: list[Sample]) -> None:
+        """Add the next samples of these sources, up to one that has ended, which leaves the mix."""
+        for source in sources:
+            feed = self._feeds[source]
+            sample = feed.next()
+            if sample is None:
+                self._leave(source)
+                return
+            if self._by_tokens is not None:
+                self._tokens += _count_tokens(sample, self._by_tokens[1])
+            made.append({**sample, SOURCE_FIELD: feed.name})
+            self._at += 1
 
     def _num_at_once(self) -> int:
         if self._by_tokens is None:
