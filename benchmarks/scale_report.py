@@ -83,6 +83,8 @@ def rates(how_long: str, figures: Medians) -> list[Comparison]:
     if not figures:
         return []
     largest = largest_of(figures)
+    if "ours" not in figures[largest]:
+        return []
     question, at_largest = f"rows shuffled, {largest} samples, {how_long}", figures[largest]
     ours, found = at_largest["ours"], []
     if largest != BASE and BASE in figures:

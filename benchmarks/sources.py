@@ -112,7 +112,7 @@ def text_rows(shop: Workshop, scale: Scale) -> list[Comparison]:
             HF: hugging_face("loader", buffer=buffer, **options),
         }
         question = "text rows, loader" if buffer is None else "text rows, loader, buffer of 10 000"
-        compared += compare(question, batches, {EASYDATA: 1, HF: 3}, shop, scale)
+        compared += compare(question, batches, {EASYDATA: 1}, shop, scale)
     return compared
 
 

@@ -18,6 +18,7 @@ from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.state import with_mosaic_keys
 from penstock.order.native import StreamPlan
+from penstock.order.world import seats
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
 from penstock.user_warnings import warn_user
@@ -53,7 +54,7 @@ class PlannedRun:
             return Cursor(next_epoch, 0)
         at = self.resumed_at
         if at.position >= self.plan.epoch_size(at.epoch) or (
-            at.position and not len(self.plan.global_batch(at, 0, world, global_batch_size))
+            at.position and not any(self.plan.num_batches(at, seat, global_batch_size) for seat in seats(world))
         ):
             return Cursor(at.epoch + 1, 0)
         return at

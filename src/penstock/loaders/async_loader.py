@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.data.seat import find_seat
-from penstock.data.stats import LoopStats
 from penstock.errors import ConfigError
-from penstock.interrupts import WaitingFor, cut_short
 from penstock.loaders.collate import collate_batch, takes_rows
+from penstock.loaders.loop_clock import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.sources.base import ShardedSource
+from penstock.sources.worker_threads import WorkerThreads
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
     from penstock.data.dataset import StreamingDataset
+    from penstock.data.stats import LoopStats
     from penstock.loaders.indexed_passes import IndexedPasses
     from penstock.sources.columns import Rows
     from penstock.types import Sample
@@ -119,45 +119,36 @@ class AsyncDataLoader:
         self._num_threads = prefetch_workers if prefetch_enabled else 0
         self._num_ahead = prefetch_buffer_size
         self._is_exhausted = False
-        self._num_batches = 0
-        self._starting_s = self._waiting_s = self._training_s = 0.0
+        self._clock = LoopClock()
 
     def __iter__(self) -> Generator[Any]:
         """Begin the next pass, or go on where a loaded state says."""
         self._is_exhausted = False
-        gave: float | None = None
         batches = self._passes.batches(self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
         try:
-            while True:
-                asked = time.perf_counter()
-                self._training_s += 0.0 if gave is None else asked - gave
-                try:
-                    with WaitingFor("the next batch"):
-                        batch = next(batches, _END)
-                except KeyboardInterrupt as interrupt:
-                    raise cut_short(interrupt) from None
-                now = time.perf_counter()
-                if gave is None:
-                    self._starting_s += now - asked
-                else:
-                    self._waiting_s += now - asked
-                if batch is _END:
-                    self._is_exhausted = True
-                    return
-                self._num_batches += 1
-                gave = time.perf_counter()
-                yield batch
+            yield from self._clock.time(batches)
+            self._is_exhausted = True
         finally:
             batches.close()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Begin the next pass, without keeping the event loop waiting."""
-        batches = iter(self)
+        loop, batches = asyncio.get_running_loop(), iter(self)
+        # Not one of the event loop's own threads: a loop waits for these when it ends, however long a batch takes.
+        thread = WorkerThreads(1, "penstock-async")
+        is_taking = False
         try:
-            while (batch := await asyncio.to_thread(next, batches, _END)) is not _END:
+            while True:
+                is_taking = True
+                batch = await loop.run_in_executor(thread, next, batches, _END)
+                is_taking = False
+                if batch is _END:
+                    return
                 yield batch
         finally:
-            await asyncio.to_thread(batches.close)
+            if not is_taking:  # else the thread has the iterator, and drops it when it has a batch
+                await loop.run_in_executor(thread, batches.close)
+            thread.shutdown()
 
     def __len__(self) -> int:
         """Count the batches of an epoch on this rank; an error if the source does not know its length."""
@@ -186,14 +177,7 @@ class AsyncDataLoader:
 
     def stats(self) -> LoopStats:
         """Return the number of batches, and the seconds that your training loop waited for them."""
-        passed_s = self._waiting_s + self._training_s
-        return LoopStats(
-            batches=self._num_batches,
-            seconds_starting=self._starting_s,
-            seconds_waiting=self._waiting_s,
-            seconds_training=self._training_s,
-            waiting_share=self._waiting_s / passed_s if passed_s else None,
-        )
+        return self._clock.stats()
 
 
 def _check(

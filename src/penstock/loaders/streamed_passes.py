@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
@@ -59,22 +60,28 @@ class StreamedPasses:
         self._epoch = 0  # of the position
         self._position: State | None = None  # None: the beginning
         self._begins_next = False  # whether the next pass is another epoch
+        self._current: object = None  # the pass that moves the position: the last that has begun
 
     def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
-        """Give the batches of the next pass."""
+        """Give the batches of the next pass. One that was left for another, or for a state, moves nothing any more."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
         self._begins_next = True
+        current = self._current = object()
         while True:
             is_resumed, num_given = self._position is not None, 0
-            made = make_batches(self._rows, make, num_threads=num_threads, num_ahead=num_ahead)
+            opening = partial(self._rows, self._epoch, self._position)
+            made = make_batches(opening, make, num_threads=num_threads, num_ahead=num_ahead)
             try:
                 for batch, position in made:
-                    self._position = position
+                    if self._current is current:
+                        self._position = position
                     num_given += 1
                     yield batch
             finally:
                 made.close()
+            if self._current is not current:
+                return
             self._epoch, self._position, self._begins_next = self._epoch + 1, None, False
             if num_given or not is_resumed:
                 return
@@ -90,9 +97,8 @@ class StreamedPasses:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. A state that waits to be resumed in just this epoch stays."""
-        if epoch == self._epoch and not self._begins_next:
-            return
-        self._epoch, self._position, self._begins_next = epoch, None, False
+        if epoch != self._epoch or self._begins_next:
+            self._go_to(epoch, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe the position after the batch delivered last."""
@@ -120,14 +126,17 @@ class StreamedPasses:
             raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
         if None not in (state["source"], self._source.fingerprint) and state["source"] != self._source.fingerprint:
             raise ResumeError("the state belongs to another source: its fingerprint differs")
-        self._epoch, self._position, self._begins_next = state["epoch"], state["position"], False
+        self._go_to(state["epoch"], state["position"])
+
+    def _go_to(self, epoch: int, position: State | None) -> None:
+        self._epoch, self._position, self._begins_next, self._current = epoch, position, False, None
 
     # --- Samples --------------------------------------------------------------------------------------------
 
-    def _rows(self, executor: Executor | None) -> Iterator[tuple[Rows, State]]:
-        samples = self._open(self._epoch, executor)
-        if self._position is not None:
-            samples.load_state_dict(self._position)
+    def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Rows, State]]:
+        samples = self._open(epoch, executor)
+        if position is not None:
+            samples.load_state_dict(position)
         settings = self._settings
         try:
             while len(rows := samples.take_rows(settings.batch_size)):

@@ -10,6 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from itertools import islice
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError, SampleIndexError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Any]
 
+_NOTHING: Iterator[Any] = iter(())
 _CHUNK = 32  # samples may be large
 # Chunks grow while they take less than this, and shrink when they take longer.
 _QUICK_S, _SLOW_S = 0.02, 0.1
@@ -42,7 +44,8 @@ class SampleIterator(ABC):
 
     def __init__(self) -> None:
         self._chunk: Rows = []
-        self._given = 0  # of the chunk
+        self._given = 0  # of the chunk, beside those that were given one by one since
+        self._one_by_one: Iterator[Sample] = _NOTHING  # the rest of the chunk: going through it costs least
         self._chunk_start: State | None = None  # where the chunk began
         self._failure: Exception | None = None
 
@@ -50,14 +53,17 @@ class SampleIterator(ABC):
         return self
 
     def __next__(self) -> Sample:
+        for sample in self._one_by_one:
+            return sample
+        self._count_given()
         if self._given == len(self._chunk) and not self._next_chunk():
             raise StopIteration
-        sample = self._chunk_samples()[self._given]
-        self._given += 1
-        return sample
+        self._one_by_one = iter(self._chunk_samples()[self._given :])
+        return next(self._one_by_one)
 
     def take(self, count: int) -> list[Sample]:
         """Give so many samples; fewer only where the samples end, or before an error, which the next call raises."""
+        self._count_given()
         samples: list[Sample] = []
         while len(samples) < count and self._has_more(bool(samples)):
             part = self._chunk_samples()[self._given : self._given + count - len(samples)]
@@ -74,6 +80,7 @@ class SampleIterator(ABC):
         return self._join_rows(at_least, at_most)
 
     def _join_rows(self, at_least: int, at_most: int) -> Rows:
+        self._count_given()
         parts: list[Rows] = []
         taken = 0
         while taken < at_least and self._has_more(bool(parts)):
@@ -94,14 +101,27 @@ class SampleIterator(ABC):
                 raise
             return False
 
+    def _count_given(self) -> None:
+        """Know how many samples of the chunk were given, also one by one."""
+        if self._one_by_one is not _NOTHING:
+            self._given = len(self._chunk) - length_hint(self._one_by_one)
+            self._one_by_one = _NOTHING
+
     def _chunk_samples(self) -> list[Sample]:
         """Give the chunk as samples, and keep it so: those who take some of them will take the others."""
         if not isinstance(self._chunk, list):
             self._chunk = to_samples(self._chunk)
         return self._chunk
 
+    @property
+    def num_at_hand(self) -> int:
+        """How many samples can be given without reading any."""
+        self._count_given()
+        return len(self._chunk) - self._given
+
     def skip(self, count: int) -> int:
         """Pass over so many samples; gives how many there were, fewer only where the samples end."""
+        self._count_given()
         skipped = 0
         while skipped < count and self._has_more(bool(skipped)):
             step = min(count - skipped, len(self._chunk) - self._given)
@@ -117,6 +137,7 @@ class SampleIterator(ABC):
 
     def state_dict(self) -> State:
         """Describe the position after the sample given last, as plain JSON values."""
+        self._count_given()
         if self._given == len(self._chunk) or self._chunk_start is None:
             return self._position()
         return self._after(self._chunk_start, self._given)
@@ -126,6 +147,7 @@ class SampleIterator(ABC):
         position = dict(state)
         given = _count(position.pop("given", 0))
         self._chunk, self._given, self._chunk_start, self._failure = [], 0, None, None
+        self._one_by_one = _NOTHING
         self._seek(position)
         if given and self.skip(given) < given:
             raise ResumeError(

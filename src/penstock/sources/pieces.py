@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.sources.columns import to_samples
+from penstock.sources.columns import join_rows, to_samples
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from penstock.sources.columns import Rows
+
+_LONGEST_S = 0.05  # that rows are collected before they are handed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,15 @@ class PieceReading:
     makes_samples: bool = False
 
 
+class _Read(NamedTuple):
+    """Rows that were read together, and where each part of them began."""
+
+    rows: Rows
+    starts: list[tuple[int, State]]  # how many of the rows come before, and the position
+
+
 class PieceIterator(SampleIterator):
-    """The rows of a piece. A position is where some that were read together begin, and how many of these were given."""
+    """The rows of a piece. A position is where some that were read at once begin, and how many of these were given."""
 
     def __init__(self, piece: Piece, reading: PieceReading, *, is_at_beginning: bool = True) -> None:
         super().__init__()
@@ -69,8 +81,9 @@ class PieceIterator(SampleIterator):
         # Where a state will be loaded, there is no use in finding the first row.
         self._rows = reading.open_at(piece.shard, piece.row if is_at_beginning else 0)
         self._left = piece.num_rows  # after those that are being read
-        self._ahead: Future[Rows] | None = None
+        self._ahead: Future[_Read] | None = None
         self._ahead_start: State = {}
+        self._starts: list[tuple[int, State]] = []  # of the chunk
         if is_at_beginning:
             self._start_reading()
 
@@ -80,7 +93,7 @@ class PieceIterator(SampleIterator):
             self._rows.close()
 
     def _read_chunk(self) -> Rows:
-        chunk = self._read() if self._ahead is None else self._ahead.result()
+        chunk, self._starts = self._read() if self._ahead is None else self._ahead.result()
         self._ahead = None
         if self._left is not None:
             self._left -= len(chunk)
@@ -90,21 +103,41 @@ class PieceIterator(SampleIterator):
 
     def _start_reading(self) -> None:
         if self._reading.executor is not None and self._left != 0:
-            self._ahead_start = self._here()
+            self._ahead_start = self._here(0)
             self._ahead = self._reading.executor.submit(self._read)
 
-    def _read(self) -> Rows:
-        if self._left is None:
-            rows = self._rows.read_rows(self._reading.at_least)
-        else:
-            rows = self._rows.read_rows(min(self._left, self._reading.at_least), self._left)
-        return to_samples(rows) if self._reading.makes_samples else rows
+    def _read(self) -> _Read:
+        """Read a few chunks; fewer if they take long, so that whoever waits for the first rows gets them."""
+        parts: list[Rows] = []
+        starts: list[tuple[int, State]] = []
+        count, deadline = 0, time.perf_counter() + _LONGEST_S
+        left = sys.maxsize if self._left is None else self._left
+        while count < min(left, self._reading.at_least) and not (parts and time.perf_counter() > deadline):
+            start = self._here(count)
+            try:
+                part = self._rows.read_rows(1, left - count)
+            except Exception:
+                if not parts:
+                    raise
+                break  # it comes again after these
+            if not len(part):
+                break
+            parts.append(to_samples(part) if self._reading.makes_samples else part)
+            starts.append((count, start))
+            count += len(part)
+        return _Read(join_rows(parts), starts)
 
     def _position(self) -> State:
-        return self._here() if self._ahead is None else self._ahead_start
+        return self._here(0) if self._ahead is None else self._ahead_start
 
-    def _here(self) -> State:
-        return {"rows": self._rows.state_dict(), "left": self._left}
+    def _here(self, count: int) -> State:
+        """Say where the shard is read next, after so many rows of those that are being read."""
+        return {"rows": self._rows.state_dict(), "left": None if self._left is None else self._left - count}
+
+    def _after(self, position: State, given: int) -> State:  # noqa: ARG002
+        number = bisect_right(self._starts, given, key=itemgetter(0)) - 1
+        before, start = self._starts[number]
+        return {**start, "given": given - before} if given > before else start
 
     def _seek(self, position: State) -> None:
         if self._ahead is not None and not self._ahead.cancel() and not self._ahead.done():

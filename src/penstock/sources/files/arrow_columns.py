@@ -141,7 +141,7 @@ def _as_kept(column: Any, list_type: np.dtype[Any] | None) -> Any:
     pa = pyarrow()
     if list_type is None:
         wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
-        return column if wide is None else column.cast(wide)
+        return column if wide is None else _widen(column, wide)
     if column.null_count:
         return None
     bounds, values = _bounds_and_values(column)
@@ -153,6 +153,15 @@ def _as_kept(column: Any, list_type: np.dtype[Any] | None) -> Any:
         len(column),
         [None, pa.py_buffer(bounds * list_type.itemsize), pa.py_buffer(numbers)],
     )
+
+
+def _widen(column: Any, wide: Any) -> Any:
+    """Give text or bytes with offsets of 64 bits, and the same data; a cast would look at all of it."""
+    if column.null_count:
+        return column.cast(wide)
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    return pyarrow().Array.from_buffers(wide, len(column), [None, pyarrow().py_buffer(bounds), data])
 
 
 def _bounds_and_values(column: Any) -> tuple[Int64Array, Any]:

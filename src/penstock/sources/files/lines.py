@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.sources.files.found import FoundFile
     from penstock.types import Int64Array, Sample
 
-    # Makes samples of some rows at once, or gives None if it cannot tell that they are right.
-    ParseBlock = Callable[["RowBlock"], list[Sample] | None]
+    # Makes samples of some rows at once, given the parser, or gives None if it cannot tell that they are right.
+    ParseBlock = Callable[[RowParser[Any], "RowBlock"], list[Sample] | None]
 
 OnError = Literal["raise", "skip"]
 
@@ -213,7 +213,7 @@ class LineIterator(SampleIterator):
 
     def _parse(self, block: RowBlock) -> list[Sample]:
         assert self._parser is not None  # noqa: S101
-        made = None if self._parse_block is None else self._parse_block(block)
+        made = None if self._parse_block is None else self._parse_block(self._parser, block)
         if made is not None:
             return made
         rows = block.rows()

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.lines.csv import CSVParser
-from penstock.formats.lines.csv_rows import IrregularRowFinder, split_rows
+from penstock.formats.lines.csv_rows import CSVRowFinder, split_rows
 from penstock.formats.lines.find import RETURN, LineFinder
 from penstock.formats.lines.jsonl import JSONParser
 from penstock.formats.lines.reader import BadRow
@@ -81,7 +81,7 @@ class JsonShardedSource(FileShardedSource):
                 lambda _: parser,
                 on_error=self._on_error,
                 row=row,
-                parse_block=_parse_lines if self._columns is None else None,
+                parse_block=_parse_objects if self._columns is None else None,
             )
         return RowIterator(partial(_read_values, file, self._columns), row)
 
@@ -131,11 +131,12 @@ class CsvShardedSource(FileShardedSource):
         file = self._files[number]
         return LineIterator(
             file,
-            partial(IrregularRowFinder, self._delimiter),
+            partial(CSVRowFinder, self._delimiter),
             partial(self._parser, file.url),
             has_header=True,
             on_error=self._on_error,
             row=row,
+            parse_block=_parse_together,
         )
 
     def _parser(self, name: str, header: bytes | None) -> RowParser[Any]:
@@ -188,6 +189,7 @@ class TextShardedSource(FileShardedSource):
             lambda _: parser,
             on_error=self._on_error,
             row=row,
+            parse_block=_parse_together,
         )
 
 
@@ -200,6 +202,9 @@ class _NamedText:
     def parse(self, rows: Sequence[bytes]) -> list[str]:
         return self._parser.parse(rows)
 
+    def parse_block(self, data: bytes, num_rows: int) -> list[str] | None:
+        return self._parser.parse_block(data, num_rows)
+
     def samples(self, parsed: list[str]) -> list[Sample]:
         return [{self._name: text} for text in parsed]
 
@@ -207,7 +212,16 @@ class _NamedText:
         return {self._name: parsed[begin:end]}
 
 
-def _parse_lines(block: RowBlock) -> list[Sample] | None:
+def _parse_together(parser: Any, block: RowBlock) -> list[Sample] | None:
+    """Make samples of all rows of a block, if the parser finds no fault in them."""
+    try:
+        parsed = parser.parse_block(block.data, block.num_rows)
+    except BadRow:
+        return None
+    return None if parsed is None else parser.samples(parsed)
+
+
+def _parse_objects(_: Any, block: RowBlock) -> list[Sample] | None:
     """Parse lines of JSON together; None if the quick parser is not there, or does not find one object in each row."""
     decoder = _decoder()
     if decoder is None or not _are_objects(block):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from penstock.errors import ConfigError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.sources.base import GivesSource
     from penstock.sources.mix.plan import Phase, Segments
     from penstock.sources.mix.weights import WeightScheduler
-    from penstock.types import Sample
+    from penstock.types import Int64Array, Sample
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
@@ -219,7 +221,11 @@ class MixedIterator(SampleIterator):
         while self._phase is not None and not made:
             if self._by_tokens is not None:
                 self._follow_tokens(*self._by_tokens)
-            for source in self._phase.labels(self._at, self._num_at_once()).tolist():
+            labels = self._phase.labels(self._at, self._num_at_once())
+            made = self._take_at_hand(labels)
+            if made:
+                break
+            for source in labels.tolist():
                 feed = self._feeds[source]
                 sample = feed.next()
                 if sample is None:
@@ -230,6 +236,20 @@ class MixedIterator(SampleIterator):
                 made.append({**sample, SOURCE_FIELD: feed.name})
                 self._at += 1
         return made
+
+    def _take_at_hand(self, labels: Int64Array) -> list[Sample]:
+        """Give the samples of all labels if no feed has to read or may come to an end: many at once cost less."""
+        if self._by_tokens is not None:
+            return []
+        counts = np.bincount(labels, minlength=len(self._feeds)).tolist()
+        if any(feed.num_at_hand < count for feed, count in zip(self._feeds, counts, strict=True)):
+            return []
+        following = [
+            iter([{**sample, SOURCE_FIELD: feed.name} for sample in feed.take(count)])
+            for feed, count in zip(self._feeds, counts, strict=True)
+        ]
+        self._at += len(labels)
+        return [next(following[source]) for source in labels.tolist()]
 
     def _num_at_once(self) -> int:
         if self._by_tokens is None:
