@@ -1,4 +1,4 @@
-"""Reads that break are tried again in the middle of a file, and a stall is a stall: for every kind of file and stage."""
+"""Reads that break are tried again in the middle of a file, a stall is a stall, and bad files are named."""
 
 from __future__ import annotations
 
