@@ -108,7 +108,11 @@ def make_loader(folder: Path, source: str, stage: str, order: str, **more: Any) 
 def check_cuts(folder: Path, source: str, stage: str, order: str, every: int) -> None:
     whole = [plain([batch]) for batch in make_loader(folder, source, stage, order, prefetch_enabled=False)]
     assert len(whole) > 3
-    threads = [{"prefetch_enabled": False}, {"prefetch_workers": 1}, {"prefetch_workers": 3, "prefetch_buffer_size": 2}]
+    threads: list[dict[str, Any]] = [
+        {"prefetch_enabled": False},
+        {"prefetch_workers": 1},
+        {"prefetch_workers": 3, "prefetch_buffer_size": 2},
+    ]
     for cut in range(1, len(whole), every):
         first = make_loader(folder, source, stage, order, **threads[cut % 3])
         batches = iter(first)
