@@ -19,7 +19,18 @@ from penstock.wire.messages import Hello
 _START_S = 60.0
 _STARTS = 4  # of a fetcher that dies before it serves anybody
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV", "TOKIO_WORKER_THREADS")
-_KEPT_PREFIXES = ("LANG", "LC_", "LD_", "DYLD_", "PYTHON", "SSL_CERT_", "PENSTOCK_", "MALLOC_", "COV_CORE_")
+_KEPT_PREFIXES = (
+    "LANG",
+    "LC_",
+    "LD_",
+    "DYLD_",
+    "PYTHON",
+    "SSL_CERT_",
+    "PENSTOCK_",
+    "MALLOC_",
+    "COV_CORE_",
+    "GCE_METADATA_",  # where a machine of Google's asks for its own account
+)
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
 # make stays, so the collector need not look through it while somebody waits.
 _PROGRAM = "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
