@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.episodes.dataset import StreamingLeRobotDataset
+    from penstock.episodes.mixing.dataset import StreamingLeRobotMix
+    from penstock.episodes.mixing.stream import LeRobotStream
+    from penstock.episodes.writing.convert import convert_to_lerobot
+    from penstock.episodes.writing.writer import LeRobotWriter
     from penstock.errors import PenstockError, TransformError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
@@ -132,6 +136,8 @@ _HOMES = {
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
+    "LeRobotStream": "penstock.episodes.mixing.stream",
+    "LeRobotWriter": "penstock.episodes.writing.writer",
     "LimitedShardedSource": "penstock.sources.composite",
     "LoadStageConfig": "penstock.pipeline.config",
     "LocalDataset": "penstock.data.local",
@@ -173,6 +179,7 @@ _HOMES = {
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "StreamingLeRobotDataset": "penstock.episodes.dataset",
+    "StreamingLeRobotMix": "penstock.episodes.mixing.dataset",
     "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeStageConfig": "penstock.pipeline.config",
@@ -192,6 +199,7 @@ _HOMES = {
     "block_mixture_interleave": "penstock.sources.mix.interleave",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
+    "convert_to_lerobot": "penstock.episodes.writing.convert",
     "create_data_iterator": "penstock.loaders.prefetch_iterator",
     "create_pipeline": "penstock.pipeline.pipeline",
     "create_source": "penstock.pipeline.create_source",
@@ -246,6 +254,8 @@ __all__ = [
     "HuggingFaceShardedSource",
     "JSONWriter",
     "JsonShardedSource",
+    "LeRobotStream",
+    "LeRobotWriter",
     "LimitedShardedSource",
     "LoadStageConfig",
     "LocalDataset",
@@ -287,6 +297,7 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "StreamingLeRobotDataset",
+    "StreamingLeRobotMix",
     "TSVWriter",
     "TextShardedSource",
     "TokenizeStageConfig",
@@ -307,6 +318,7 @@ __all__ = [
     "block_mixture_interleave",
     "clear_cache",
     "collate_batch",
+    "convert_to_lerobot",
     "create_data_iterator",
     "create_pipeline",
     "create_source",

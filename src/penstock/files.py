@@ -34,10 +34,15 @@ def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
     try:
         yield part
         if flush:
-            _flush(part, os.O_RDONLY, _flush_data)
+            flush_file(part)
         os.replace(part, path)  # noqa: PTH105  tests record the order of such calls
     finally:
         part.unlink(missing_ok=True)
+
+
+def flush_file(path: Path) -> None:
+    """Have the bytes of a file on the disk."""
+    _flush(path, os.O_RDONLY, _flush_data)
 
 
 def flush_folder(folder: Path) -> None:
