@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import Pipeline, create_source
 from penstock.errors import ConfigError, StoreError
+from penstock.pipeline.caching import engines
 from penstock.pipeline.caching import stage as cache_stage
 from penstock.pipeline.stages import retry_policy
 from penstock.sources.tokens import tokenizers
@@ -284,7 +285,7 @@ def test_texts_are_tokenized_together(data: Path, monkeypatch: pytest.MonkeyPatc
 def test_so_many_processes_build_a_cache(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    class Noting(cache_stage.ProcessPool):
+    class Noting(engines.ProcessPool):
         def __init__(self, num_workers: int) -> None:
             asked.append(num_workers)
             super().__init__(1)
@@ -300,7 +301,7 @@ def test_so_many_processes_build_a_cache(data: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_cache_is_waited_for_or_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    real = cache_stage.build_all
+    real = engines.build_all
 
     def later(*given: Any) -> None:
         assert gate.wait(30)
@@ -386,7 +387,8 @@ def test_the_loader_follows_its_settings(data: Path, is_on: bool, workers: int) 
 def test_batches_are_made_ahead(data: Path) -> None:
     for ahead in (1, 9):
         loader = Pipeline.from_config(settings(data)).source().load({"prefetch_buffer_size": ahead}).build()
-        assert loader._num_ahead == ahead  # type: ignore[union-attr]  what it does then, its own tests tell
+        assert isinstance(loader, penstock.AsyncDataLoader)
+        assert loader._num_ahead == ahead  # what it does then, its own tests tell
 
 
 # --- Saving ---------------------------------------------------------------------------------------------------

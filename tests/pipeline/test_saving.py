@@ -40,6 +40,7 @@ from penstock.errors import (
     WriterClosedError,
 )
 from penstock.pipeline.saving.blocks import ShardSizes
+from penstock.pipeline.saving.targets import StoreTarget
 from penstock.storage.base import open_store, resolve_store
 
 if TYPE_CHECKING:
@@ -265,6 +266,22 @@ def test_a_bucket(moto: S3Server, form: Any) -> None:
     assert save(rows(), resume=True) == stats
     assert save(rows(10), overwrite=True).num_examples == 10
     assert len(names()) == (3 if form == "mds" else 2)
+
+
+def test_a_store_where_a_save_ended_before_its_first_shard_was_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://saving/noted"
+    real = StoreTarget.write_ledger
+
+    def fail(self: StoreTarget, ledger: dict[str, Any]) -> None:
+        if ledger["shards"]:
+            raise ZeroDivisionError
+        real(self, ledger)
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(StoreTarget, "write_ledger", fail)
+        save_dataset(source(), url, "jsonl", max_shard_size="8kb")
+    assert save_dataset(source(), url, "jsonl", max_shard_size="8kb", resume=True).num_examples == 1000
+    assert list(JsonShardedSource(f"{url}/*.jsonl")) == rows()
 
 
 @given(

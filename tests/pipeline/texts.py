@@ -45,7 +45,9 @@ def ids(batches: Any) -> list[str]:
 
 
 def same(left: Any, right: Any) -> bool:
-    return len(left) == len(right) and all(
-        set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
-        for a, b in zip(left, right, strict=True)
-    )
+    """Tell whether batches or samples are equal, arrays and lists of arrays included."""
+    if isinstance(left, dict):
+        return set(left) == set(right) and all(same(left[name], right[name]) for name in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    return bool(np.array_equal(left, right))

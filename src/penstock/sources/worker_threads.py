@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
+import time
 import weakref
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+_LEAVING_S = 1.0
 
 
 class WorkerThreads(Executor):
@@ -26,7 +31,10 @@ class WorkerThreads(Executor):
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._num_threads = num_threads
         for _ in range(num_threads):
-            threading.Thread(target=_do_all, args=(self._work,), name=name, daemon=True).start()
+            thread = threading.Thread(target=_do_all, args=(self._work,), name=name, daemon=True)
+            thread.start()
+            _threads.add(thread)
+        _executors.add(self)
         self._finish = weakref.finalize(self, _finish, self._work, num_threads)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -40,6 +48,20 @@ class WorkerThreads(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """Cancel what has not begun, and have the threads end after what they are doing."""
         self._finish()
+
+
+_executors: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # also of executors that are gone
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Give threads a moment before the interpreter goes: libraries such as JAX abort in one that outlives it."""
+    for executor in list(_executors):
+        executor.shutdown()
+    deadline = time.monotonic() + _LEAVING_S
+    for thread in list(_threads):
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _do_all(work: queue.SimpleQueue[Work | None]) -> None:
