@@ -58,8 +58,14 @@ class Paths:
         assert clip.episode == 0
         return 0.0
 
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        return self.begin_s(clip)
+
+    def decoder(self, clip: ClipKey) -> ClipKey:
+        return clip
+
     def locate(self, clip: ClipKey) -> LocatedClip:
-        return LocatedClip(clip.camera, 0.0)
+        return LocatedClip(clip.camera)
 
 
 def open_videos(max_open: int = 8, cache_bytes: int = 0, num_threads: int = 0) -> tuple[Videos, Row]:

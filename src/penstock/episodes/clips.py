@@ -13,7 +13,7 @@ from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from penstock.cache.cache import Cache
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocatedClip:
-    """A file that holds the video of an episode, and the second of that file at which it begins."""
+    """A file that holds the video of an episode."""
 
     path: str
-    begin_s: float
     lease: Closable | None = None  # keeps the file in place
 
 
@@ -49,6 +48,14 @@ class ClipLocator(Protocol):
         """Say at which second of that file the episode begins."""
         ...
 
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        """Say at which second of the file that is opened the episode begins."""
+        ...
+
+    def decoder(self, clip: ClipKey) -> Hashable:
+        """Name the decoder: clips of one name share one."""
+        ...
+
     def locate(self, clip: ClipKey) -> LocatedClip:
         """Say where it is, waiting for it if it has to be fetched."""
         ...
@@ -60,6 +67,7 @@ class LocalClips:
 
     folder: Path
     videos: Mapping[str, VideoSpans]
+    is_shared: bool = True  # whether episodes of a file share a decoder; not if each is decoded in its order
     clip_bytes: float = 0.0
 
     def name(self, clip: ClipKey) -> str:
@@ -70,9 +78,17 @@ class LocalClips:
         """Say where the episode begins."""
         return float(self.videos[clip.camera].begins[clip.episode])
 
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        """Say where the episode begins."""
+        return self.begin_s(clip)
+
+    def decoder(self, clip: ClipKey) -> Hashable:
+        """Name the decoder."""
+        return (clip.camera, int(self.videos[clip.camera].file_of[clip.episode])) if self.is_shared else clip
+
     def locate(self, clip: ClipKey) -> LocatedClip:
         """Say where it is."""
-        return LocatedClip(self.name(clip), self.begin_s(clip))
+        return LocatedClip(self.name(clip))
 
 
 @dataclass(frozen=True)
@@ -155,11 +171,19 @@ class FetchedClips:
         """Say where the episode begins."""
         return float(self.clips.videos[clip.camera].begins[clip.episode])
 
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        """Say where the episode begins in its own file."""
+        return self.clips.begin_in_clip(clip)
+
+    def decoder(self, clip: ClipKey) -> Hashable:
+        """Name the decoder: each clip has its own."""
+        return clip
+
     def locate(self, clip: ClipKey) -> LocatedClip:
         """Fetch the clip, and keep it in place."""
         number = int(self.clips.shards[clip.camera][clip.episode])
         lease = self.cache.lease(0, number, f"the video of episode {clip.episode}")
-        return LocatedClip(str(lease.paths[0]), self.clips.begin_in_clip(clip), lease)
+        return LocatedClip(str(lease.paths[0]), lease)
 
     def expect(self, wanted: Iterable[tuple[int, int]]) -> None:
         """Have the videos of some episodes fetched: which, and in how many batches they are wanted, soonest first."""

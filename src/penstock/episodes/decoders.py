@@ -7,6 +7,7 @@ which takes half the memory of RGB. Threads do the same ahead of whoever reads.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -15,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.frame_cache import FrameCache
+from penstock.episodes.frame_cache import NEVER, FrameCache
 from penstock.episodes.video import PackedFrame, RgbConverter, VideoFile, group_by_keyframe
 from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
 from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     import numpy.typing as npt
 
@@ -47,12 +48,17 @@ class DecodedFrames:
 
 
 class _OpenClip:
-    """An open file; whoever holds `is_busy` has it for himself."""
+    """An open file; whoever holds `is_busy` has it for himself, and reads an episode that begins at `first`."""
 
     def __init__(self, file: VideoFile, located: LocatedClip) -> None:
         self.file, self.located = file, located
-        self.first = int(file.index.nearest(np.array([located.begin_s]))[0][0])  # the frame at which the episode begins
+        self.begin_s, self.first = 0.0, 0
         self.is_busy = True
+
+    def turn_to(self, begin_s: float) -> _OpenClip:
+        if begin_s != self.begin_s:
+            self.begin_s, self.first = begin_s, int(self.file.index.nearest(np.array([begin_s]))[0][0])
+        return self
 
     def close(self) -> None:
         self.file.close()
@@ -68,16 +74,28 @@ class Videos:
         max_open: How many files stay open.
         frame_cache_bytes: How much memory frames may take that are wanted later.
         num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
+        most_ahead: For how many of the next samples frames are kept; None: for all that were announced.
+        staggers: Begin with keeping frames of each group for fewer samples, some more and some less: else all groups
+            would be wanted again at the same time, and all frames had to wait for it together.
         row: What is counted goes here.
     """
 
     def __init__(
-        self, locator: ClipLocator, *, max_open: int, frame_cache_bytes: int, num_threads: int, row: Row
+        self,
+        locator: ClipLocator,
+        *,
+        max_open: int,
+        frame_cache_bytes: int,
+        num_threads: int,
+        row: Row,
+        most_ahead: int | None = None,
+        staggers: bool = False,
     ) -> None:
+        self._most_ahead, self._staggers = np.inf if most_ahead is None else most_ahead, staggers
         self._locator, self._max_open, self._num_threads, self._row = locator, max_open, num_threads, row
         self._most_kept = max_open  # what those who share the cache leave to this process
-        self._open: OrderedDict[ClipKey, _OpenClip] = OrderedDict()
-        self._opening: set[ClipKey] = set()
+        self._open: OrderedDict[Hashable, _OpenClip] = OrderedDict()
+        self._opening: set[Hashable] = set()
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
         self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
@@ -117,19 +135,19 @@ class Videos:
         begun_ns = perf_counter_ns()
         held = self._hold(clip)
         try:
-            numbers, off = held.file.index.nearest(held.located.begin_s + seconds)
+            numbers, off = held.file.index.nearest(held.begin_s + seconds)
             self._check_times(clip, seconds, off, tolerance_s)
             wanted, places = np.unique(numbers, return_inverse=True)
-            found = self._frames(clip, held, wanted)
+            found, first = self._frames(clip, held, wanted), held.first
         finally:
             self._release(held)
         with self._changed:
             for number, frame in set(zip(numbers.tolist(), frames.tolist(), strict=True)):
                 use = self._wanted.use(clip, frame)
-                if use != np.inf or not self._wanted.is_known:
-                    self._keep((clip, number), found[number], use)
+                if use < NEVER or not self._wanted.is_known:
+                    self._keep((clip, number - first), found[number], use)
                 else:
-                    self._kept.drop((clip, number))
+                    self._kept.drop((clip, number - first))
             self._start_threads()
         pictures = self._pictures(clip, [found[number] for number in wanted.tolist()])
         self._row.add({"frames_used": len(wanted), "decode_ns": perf_counter_ns() - begun_ns})
@@ -178,7 +196,7 @@ class Videos:
     def _frames(self, clip: ClipKey, held: _OpenClip, wanted: Int64Array) -> dict[int, Any]:
         """Give frames by their numbers in the file, decoding those that nobody has kept."""
         with self._changed:
-            found = {number: self._kept.get((clip, number)) for number in wanted.tolist()}
+            found = {number: self._kept.get((clip, number - held.first)) for number in wanted.tolist()}
         missing = np.array([number for number, frame in found.items() if frame is None], np.int64)
         self._row.add({"frames_kept": len(found) - len(missing)})
         for group in group_by_keyframe(missing, held.file.index):
@@ -188,42 +206,51 @@ class Videos:
         if lost:
             name = self._locator.name(clip)
             in_clip = float(held.file.index.ticks[lost[0]] * held.file.index.tick_s)
-            at = in_clip - held.located.begin_s + self._locator.begin_s(clip)
+            at = in_clip - held.begin_s + self._locator.begin_s(clip)
             raise CorruptShardError(f"{name} ends, or is damaged, before {at:.6f} s", file=name, seconds=at)
         return found
 
     def _decode(self, clip: ClipKey, held: _OpenClip, group: Int64Array, found: dict[int, Any]) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
-        num_decoded = 0
-        for number, frame in held.file.decode(*self._stretch(clip, held, group)):
+        num_decoded, until = 0, self._until()
+        for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
             num_decoded += 1
             if number in found:
                 found[number] = frame
                 continue
             with self._changed:
                 use = self._wanted.next_use(clip, number - held.first)
-                if (clip, number) not in self._kept and self._kept.would_keep(use):
-                    self._keep((clip, number), frame, use)
+                is_wanted = use < NEVER or not self._wanted.is_known
+                is_wanted = is_wanted and (use <= until or not self._staggers)
+                place = clip, number - held.first
+                if is_wanted and place not in self._kept and self._kept.would_keep(use):
+                    self._keep(place, frame, use)
         self._row.add({"frames_decoded": num_decoded})
 
     def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
         packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
         self._kept.put(place, packed, packed.num_bytes, use)
 
-    def _stretch(self, clip: ClipKey, held: _OpenClip, group: Int64Array) -> tuple[int, int]:
+    def _until(self) -> float:
+        """Say up to which sample frames are kept that are decoded now."""
+        now, ahead = self._wanted.now, self._most_ahead
+        is_begin = self._staggers and now < ahead and 2 * self._wanted.num_samples > ahead
+        return now + (ahead * random.random() if is_begin else ahead)  # noqa: S311
+
+    def _stretch(self, clip: ClipKey, held: _OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
         """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
         first, last = int(group[0]), int(group[-1])
         index = held.file.index
         keyframe = int(index.keyframe_of(group[:1])[0])
         with self._changed:
             end = self._end_of_group(index, keyframe)
-            last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each))])
+            last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each, until))])
             if last < end - 1:
                 return first, last
             following = keyframe + 1
-            while following < len(index.keyframes) and self._is_all_worth(clip, held, following):
+            while following < len(index.keyframes) and self._is_all_worth(clip, held, following, until):
                 last, following = self._end_of_group(index, following) - 1, following + 1
-            while keyframe > 0 and self._is_all_worth(clip, held, keyframe - 1):
+            while keyframe > 0 and self._is_all_worth(clip, held, keyframe - 1, until):
                 keyframe -= 1
                 first = int(index.keyframes[keyframe])
         return first, last
@@ -232,15 +259,16 @@ class Videos:
         keyframes = index.keyframes
         return int(keyframes[keyframe + 1]) if keyframe + 1 < len(keyframes) else len(index)
 
-    def _is_worth(self, clip: ClipKey, held: _OpenClip, number: int) -> bool:
+    def _is_worth(self, clip: ClipKey, held: _OpenClip, number: int, until: float) -> bool:
         """Tell whether a frame is wanted, not at hand, and would be kept until then."""
-        use = self._wanted.next_use(clip, number - held.first)
-        return use != np.inf and (clip, number) not in self._kept and self._kept.would_keep(use)
+        place = clip, number - held.first
+        use = self._wanted.next_use(*place)
+        return use < NEVER and use <= until and place not in self._kept and self._kept.would_keep(use)
 
-    def _is_all_worth(self, clip: ClipKey, held: _OpenClip, keyframe: int) -> bool:
+    def _is_all_worth(self, clip: ClipKey, held: _OpenClip, keyframe: int, until: float) -> bool:
         index = held.file.index
         numbers = range(int(index.keyframes[keyframe]), self._end_of_group(index, keyframe))
-        return all(self._is_worth(clip, held, number) for number in numbers)
+        return all(self._is_worth(clip, held, number, until) for number in numbers)
 
     def _pictures(self, clip: ClipKey, frames: list[Any]) -> list[npt.NDArray[np.uint8]]:
         with self._rgb_lock:
@@ -254,27 +282,28 @@ class Videos:
 
     def _hold(self, clip: ClipKey) -> _OpenClip:
         """Give an open file to one thread, opening it if nobody has, waiting for others who have it."""
+        decoder, begin_s = self._locator.decoder(clip), self._locator.begin_in_clip_s(clip)
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_busy(clip))
-            held = self._open.get(clip)
+            self._changed.wait_for(lambda: not self._is_busy(decoder))
+            held = self._open.get(decoder)
             if held is not None:
-                self._open.move_to_end(clip)
+                self._open.move_to_end(decoder)
                 self._row.add({"hits": 1})
                 held.is_busy = True
-                return held
+                return held.turn_to(begin_s)
             self._row.add({"misses": 1})
-            self._opening.add(clip)
+            self._opening.add(decoder)
             self._close_excess(min(self._max_open, max(1, self._most_kept)) - 1)
         held = None
         try:
             held = self._open_clip(clip)
         finally:
             with self._changed:
-                self._opening.discard(clip)
+                self._opening.discard(decoder)
                 if held is not None:
-                    self._open[clip] = held
+                    self._open[decoder] = held
                 self._changed.notify_all()
-        return held
+        return held.turn_to(begin_s)
 
     def _open_clip(self, clip: ClipKey) -> _OpenClip:
         name = self._locator.name(clip)
@@ -289,9 +318,9 @@ class Videos:
                     raise  # the cache may have removed it just now: it is fetched again, or missing
         raise AssertionError
 
-    def _is_busy(self, clip: ClipKey) -> bool:
-        held = self._open.get(clip)
-        return clip in self._opening or (held is not None and held.is_busy)
+    def _is_busy(self, decoder: Hashable) -> bool:
+        held = self._open.get(decoder)
+        return decoder in self._opening or (held is not None and held.is_busy)
 
     def _release(self, held: _OpenClip) -> None:
         with self._changed:
@@ -300,10 +329,10 @@ class Videos:
             self._changed.notify_all()
 
     def _close_excess(self, most: int) -> None:
-        for clip in [clip for clip, held in self._open.items() if not held.is_busy]:
+        for decoder in [decoder for decoder, held in self._open.items() if not held.is_busy]:
             if len(self._open) <= most:
                 return
-            self._open.pop(clip).close()
+            self._open.pop(decoder).close()
             self._row.add({"evictions": 1})
 
     # --- Threads ------------------------------------------------------------------------------------------------
@@ -319,12 +348,13 @@ class Videos:
         return self._wanted.first(self._is_for_threads, _LOOKED_AT)
 
     def _is_for_threads(self, want: Want) -> bool:
-        if want.clip in self._failed or self._is_busy(want.clip):
+        if (
+            want.clip in self._failed
+            or (want.clip, want.frame) in self._kept
+            or self._is_busy(self._locator.decoder(want.clip))
+        ):
             return False
-        held = self._open.get(want.clip)
-        if held is not None and (want.clip, held.first + want.frame) in self._kept:
-            return False
-        return self._kept.would_keep(want.turn)
+        return want.turn <= self._wanted.now + self._most_ahead and self._kept.would_keep(want.turn)
 
     def _decode_ahead(self) -> None:
         try:
@@ -347,14 +377,12 @@ class Videos:
         begun_ns = perf_counter_ns()
         held = self._hold(want.clip)
         try:
-            place = want.clip, held.first + want.frame
+            place, number = (want.clip, want.frame), held.first + want.frame
             if place in self._kept:  # another thread was quicker
                 return
-            if place[1] < len(held.file.index):
-                self._decode(want.clip, held, np.array([place[1]]), {})
-            if (
-                place not in self._kept
-            ):  # somebody took the room, or there is no such frame: whoever reads it sees to it
+            if number < len(held.file.index):
+                self._decode(want.clip, held, np.array([number]), {})
+            if place not in self._kept:  # somebody took the room, or there is no such frame: its reader sees to it
                 self._failed.add(want.clip)
         finally:
             self._release(held)

@@ -29,7 +29,7 @@ from penstock.storage.local import LocalStore
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.counters import Counters
     from penstock.episodes.clips import ClipLocator
@@ -56,7 +56,7 @@ def open_episodes(settings: EpisodeSettings, counters: Counters) -> EpisodeSourc
         settings.drop_n_first_frames,
         settings.drop_n_last_frames,
     )
-    files = _open_files(settings, meta, chosen, counters)
+    files = _open_files(settings, meta, chosen, options, counters)
     return EpisodeSource(meta, chosen, files, options)
 
 
@@ -89,7 +89,7 @@ def _choose_episodes(meta: LeRobotMetadata, settings: EpisodeSettings) -> Int64A
 
 
 def _open_files(
-    settings: EpisodeSettings, meta: LeRobotMetadata, chosen: ChosenFrames, counters: Counters
+    settings: EpisodeSettings, meta: LeRobotMetadata, chosen: ChosenFrames, options: SampleOptions, counters: Counters
 ) -> EpisodeFiles:
     """Open the rows of some episodes, where they are: one reader of all values, one of each image; and the videos."""
     table, episodes = meta.episodes, chosen.episodes
@@ -113,14 +113,14 @@ def _open_files(
     is_local, by_gop = folder is not None, settings.video_locality == "gop"
     spans = {key: table.videos[key].of_files(np.unique(table.videos[key].file_of[episodes])) for key in meta.video_keys}
     clips = _open_clips(settings, spans) if spans and (not is_local or by_gop) else None
-    locator = LocalClips(folder, table.videos) if folder is not None else clips
+    locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), counters),
+        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), options, counters),
         fetched=None if is_local else clips,
-        frames_kept=parse_bytes(settings.frame_cache_bytes) // max(1, _picture_bytes(meta)),
+        samples_kept=_samples_kept(settings, meta, options),
         stretches=find_stretches(clips.clips, chosen, table.lengths) if by_gop and clips is not None else None,
         pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
@@ -136,10 +136,12 @@ def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans]) -> 
     return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
 
 
-def _picture_bytes(meta: LeRobotMetadata) -> int:
-    """Say what a decoded picture takes, averaged over the cameras: of three colors, two have a quarter of the size."""
-    sizes = [meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys]
-    return sum(sizes) // max(1, len(sizes))
+def _samples_kept(settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions) -> int:
+    """Say of how many samples all decoded pictures can be kept: of three colors, two have a quarter of the size."""
+    sample_bytes = sum(
+        len(options.windows.get(key, [0])) * meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys
+    )
+    return parse_bytes(settings.frame_cache_bytes) // max(1, sample_bytes)
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
@@ -158,27 +160,30 @@ def _folder_of(place: str) -> Path | None:
 
 
 def _open_videos(
-    settings: EpisodeSettings, meta: LeRobotMetadata, locator: ClipLocator, counters: Counters
+    settings: EpisodeSettings,
+    meta: LeRobotMetadata,
+    locator: ClipLocator,
+    options: SampleOptions,
+    counters: Counters,
 ) -> PerProcess[Videos]:
     """Have each process decode with files of its own, as many open as a pool needs."""
     max_open = settings.video_decoder_cache_size
     if max_open is None:
         max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * len(meta.video_keys)))
-    frame_cache_bytes = parse_bytes(settings.frame_cache_bytes)
-    return PerProcess(
-        partial(_make_videos, locator, max_open, frame_cache_bytes, settings.video_decode_threads, counters)
-    )
-
-
-def _make_videos(
-    locator: ClipLocator, max_open: int, frame_cache_bytes: int, num_threads: int | None, counters: Counters
-) -> Videos:
-    if num_threads is None:
-        num_threads = 0 if is_worker() else min(_MOST_THREADS, num_processors())
-    return Videos(
+    num_kept, by_gop = _samples_kept(settings, meta, options), settings.video_locality == "gop"
+    make = partial(
+        Videos,
         locator,
         max_open=max_open,
-        frame_cache_bytes=frame_cache_bytes,
-        num_threads=num_threads,
-        row=counters.row(),
+        frame_cache_bytes=parse_bytes(settings.frame_cache_bytes),
+        # In an order that fits the video, more would have to go before its time; in any other, most goes much sooner.
+        most_ahead=max(1, 3 * num_kept // 4 if by_gop else 2 * num_kept),
+        staggers=not by_gop,
     )
+    return PerProcess(partial(_make_videos, make, settings.video_decode_threads, counters))
+
+
+def _make_videos(make: Callable[..., Videos], num_threads: int | None, counters: Counters) -> Videos:
+    if num_threads is None:
+        num_threads = 0 if is_worker() else min(_MOST_THREADS, num_processors())
+    return make(num_threads=num_threads, row=counters.row())

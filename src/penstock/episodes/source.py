@@ -63,7 +63,7 @@ class EpisodeFiles:
     images: Mapping[str, StreamingDataset]
     videos: PerProcess[Videos]
     fetched: FetchedClips | None = None  # where videos are fetched from; None: they are here
-    frames_kept: int = 0  # how many pictures a process may keep
+    samples_kept: int = 0  # of how many samples a process may keep all pictures
     stretches: Int64Array | None = (
         None  # the samples at which pictures begin that are decoded in one go, if that counts
     )
@@ -130,11 +130,10 @@ class EpisodeSource(Source):
 
     @cached_property
     def samples_ahead(self) -> int:
-        """As many as have their pictures kept; in random order twice as many, since most are not kept for so long."""
+        """Twice as many as have their pictures kept: in random order, most of them are not kept for so long."""
         if not self.meta.video_keys:
             return 0
-        widths = (len(self.options.windows.get(key, _NOW)) for key in self.meta.video_keys)
-        ahead = (1 if self.stretches is not None else 2) * self.files.frames_kept // max(1, sum(widths))
+        ahead = 2 * self.files.samples_kept
         if self.is_fetched:
             ahead = max(ahead, self.files.pool_samples)
         return min(_MOST_AHEAD, max(1, ahead))

@@ -33,19 +33,20 @@ class WantedFrames:
     def __init__(self) -> None:
         self._uses: dict[ClipKey, dict[int, deque[int]]] = {}
         self._queue: deque[Want] = deque()
-        self._num_samples = 0
+        self.num_samples = 0  # that were announced
         self.is_known = False  # whether anything was announced: if not, any frame may be wanted
+        self.now = 0  # the last sample that has got a frame
 
     def clear(self) -> None:
         """Forget all."""
         self._uses.clear()
         self._queue.clear()
-        self._num_samples = 0
+        self.num_samples = self.now = 0
         self.is_known = False
 
     def add_sample(self, wants: Iterable[tuple[ClipKey, Iterable[int]]]) -> None:
         """Note what one more sample needs."""
-        turn, self._num_samples = self._num_samples, self._num_samples + 1
+        turn, self.num_samples = self.num_samples, self.num_samples + 1
         self.is_known = True
         for clip, frames in wants:
             uses = self._uses.setdefault(clip, {})
@@ -69,7 +70,7 @@ class WantedFrames:
         times = None if uses is None else uses.get(frame)
         if uses is None or times is None:
             return NEVER
-        times.popleft()
+        self.now = max(self.now, times.popleft())
         if times:
             return times[0]
         del uses[frame]

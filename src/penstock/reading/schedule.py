@@ -138,16 +138,16 @@ class Announcer:
     def __init__(self, schedule: BatchSchedule, source: Source) -> None:
         self._schedule, self._source = schedule, source
         self._turns_ahead = -(-source.samples_ahead // schedule.batch_size)
-        self._at_once = max(1, min(_ANNOUNCED_AT_ONCE // schedule.batch_size, self._turns_ahead))
+        self._at_once = max(1, min(_ANNOUNCED_AT_ONCE // schedule.batch_size, self._turns_ahead // 8))
         self._next_turn: int | None = None
 
     def look_ahead(self, turn: int) -> None:
         """Look ahead from a batch of the worker."""
         is_first = self._next_turn is None
         begin = turn if self._next_turn is None else max(turn, self._next_turn)
-        end = min(turn + self._turns_ahead + self._at_once, self._schedule.num_turns())
-        if end - begin >= self._at_once or end == self._schedule.num_turns():
-            self._next_turn = end
+        end = min(turn + max(1, self._turns_ahead), self._schedule.num_turns())
+        if end - begin >= self._at_once or begin <= turn or end == self._schedule.num_turns():
+            self._next_turn = max(begin, end)
             ids = self._schedule.ids(range(begin, end)) if begin < end else []
             if ids:
                 self._source.announce(np.concatenate(ids), is_first=is_first)
