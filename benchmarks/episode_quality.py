@@ -43,7 +43,8 @@ def batch_means(ids: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]
     values = values + drift[:, 0] * np.sin(way) + drift[:, 1] * np.cos(way)
     whole = len(values) // BATCH * BATCH
     means: np.ndarray[tuple[int], np.dtype[np.float64]] = values[:whole].reshape(-1, BATCH).mean(axis=1)
-    return means - means.mean()
+    means -= means.mean()
+    return means
 
 
 def autocorrelation(ids: Int64Array) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,13 @@ class EpisodeSource(Source):
         if self.files.fetched is not None:
             episodes = self.chosen.episodes[shards].tolist()
             self.files.fetched.expect(zip(episodes, batches_ahead.tolist(), strict=True))
+
+    @cached_property
+    def content(self) -> str:
+        """A word for the stretches, if there are any: others make another order."""
+        if self.stretches is None:
+            return ""
+        return hashlib.blake2b(self.stretches.astype("<i8").tobytes(), digest_size=8).hexdigest()
 
     @property
     def stretches(self) -> Int64Array | None:

@@ -31,7 +31,7 @@ class StreamShards:
     weight: StreamWeight = field(default_factory=StreamWeight)
     sizes: Int64Array | None = None  # bytes of each shard as it is read
     content: str = ""  # names the files
-    stretches: Int64Array | None = None  # ids at which samples begin that are best read one after the other
+    stretches: Int64Array | None = None  # ids at which samples begin that are best read in a row; `content` names them
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", np.asarray(self.lengths, dtype=np.int64))
@@ -45,8 +45,6 @@ class StreamShards:
     def fingerprint(self) -> str:
         """Name the shard lengths, and the files if they count: others are other data."""
         named = self.lengths.astype("<i8").tobytes() + self.content.encode()
-        if self.stretches is not None:
-            named += self.stretches.astype("<i8").tobytes()
         return hashlib.blake2b(named, digest_size=8).hexdigest()
 
 

@@ -43,7 +43,7 @@ class Stretches:
         stream: The name of the stream.
         num_lanes: How many lanes there are; the slots are divided among them.
         window: How many episodes make up a pool.
-        stretches: The ids at which stretches begin, ascending; by default each episode is one.
+        stretches: The ids at which stretches begin, ascending, besides the first of each episode.
     """
 
     def __init__(
@@ -60,8 +60,7 @@ class Stretches:
         self._lengths = np.asarray(lengths, dtype=np.int64)
         self._filled = np.flatnonzero(self._lengths)
         self.num_samples, self.num_lanes = self._spans.num_samples, num_lanes
-        starts = self._spans.starts[self._filled]
-        self._stretches = np.union1d(starts, [] if stretches is None else stretches).astype(np.int64)
+        self._stretches = np.zeros(0, np.int64) if stretches is None else stretches
         self._slots = max(1, min(window, MOST_SLOTS) // num_lanes)  # of each lane
         self._group = max(1, window // (self._slots * num_lanes))  # episodes that are shuffled together
         self._seed, self._stream = seed, stream
@@ -123,10 +122,9 @@ class Stretches:
         def shuffle() -> Int64Array:
             shards = np.sort(layout.shards[layout.first_shards[group] : layout.first_shards[group + 1]])
             starts, ends = self._spans.starts[shards], self._spans.starts[shards + 1]
-            firsts = [
-                self._stretches[np.searchsorted(self._stretches, start) : np.searchsorted(self._stretches, end)]
-                for start, end in zip(starts, ends, strict=True)
-            ]
+            # An episode begins a stretch, whether that is listed or not.
+            cuts = np.searchsorted(self._stretches, [starts + 1, ends]).T.tolist()
+            firsts = [np.append(start, self._stretches[a:b]) for start, (a, b) in zip(starts, cuts, strict=True)]
             begins = np.concatenate(firsts)
             stops = np.concatenate([np.append(each[1:], end) for each, end in zip(firsts, ends, strict=True)])
             order = permutation(fold("stretches", self._seed, self._stream, epoch, pass_id, group), len(begins))
