@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "decode_ns")
 
+_GONE_ON = 64  # frames at most, to the next group
 _LOOKED_AT = 64  # wants, to find one that nobody is busy with
 _of_parents: list[Videos] = []  # in a forked child, and never closed there
 
@@ -242,7 +243,11 @@ class Videos:
         first, last = int(group[0]), int(group[-1])
         index = held.file.index
         keyframe = int(index.keyframe_of(group[:1])[0])
+        at = held.file.next_frame
         with self._changed:
+            if at is not None and first - _GONE_ON <= at < first:
+                # Frames of the group before are left: going back to them later would cost all of that group.
+                first = at if all(self._is_worth(clip, held, each, until) for each in range(at, first)) else first
             end = self._end_of_group(index, keyframe)
             last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each, until))])
             if last < end - 1:
@@ -250,7 +255,7 @@ class Videos:
             following = keyframe + 1
             while following < len(index.keyframes) and self._is_all_worth(clip, held, following, until):
                 last, following = self._end_of_group(index, following) - 1, following + 1
-            while keyframe > 0 and self._is_all_worth(clip, held, keyframe - 1, until):
+            while first != at and keyframe > 0 and self._is_all_worth(clip, held, keyframe - 1, until):
                 keyframe -= 1
                 first = int(index.keyframes[keyframe])
         return first, last

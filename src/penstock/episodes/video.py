@@ -62,6 +62,11 @@ class VideoFile:
         ticks, is_key = zip(*packets, strict=True)
         return FrameIndex.of(np.array(ticks, np.int64), np.array(is_key, np.bool_), float(self._stream.time_base))
 
+    @property
+    def next_frame(self) -> int | None:
+        """The frame that comes next without a seek, if that is known."""
+        return None if self._decoded is None or self._next == _UNKNOWN else self._next
+
     def decode(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
         """Decode from one frame to another, and give with them all others on the way to the first."""
         try:
