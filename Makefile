@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := 2.13.0
 
-.PHONY: demo test servers lint types format interop integrations soak bench peers clean
+.PHONY: demo test servers lint types format interop integrations engines soak bench peers clean
 
 # In an environment of its own, with the package and nothing more.
 demo: .demo/.ready
@@ -30,13 +30,17 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # Reads what mosaicml-streaming writes, and the other way round, with the real library in .peers/mosaic; and runs the
-# tests of its release 0.5.0, Composer and LLM-foundry on penstock.
-interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/composer/.ready
+# tests of its release 0.5.0, Composer and LLM-foundry on penstock. Has lerobot read the robot datasets that penstock writes.
+interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/composer/.ready .peers/lerobot/.ready
 	$(BIN)/python -m pytest -m interop
 
 # Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations.
 integrations: .peers/integrations/.ready
 	.peers/integrations/bin/python -m pytest -m integrations tests/integrations
+
+# Spreads work over a real Ray on this machine, in .peers/engines.
+engines: .peers/engines/.ready
+	PYTHONPATH=src .peers/engines/bin/python -m pytest -m engines tests/engines
 
 # Slow or large tests: a 4 GiB shard, long fuzzing.
 soak: $(READY)
@@ -53,7 +57,7 @@ bench: $(READY) peers
 	$(BIN)/python benchmarks/order_mosaic.py --samples 1e7 1e8 --compare
 	$(BIN)/python benchmarks/order_quality.py --table
 
-peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready
+peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready .peers/easydel/.ready
 
 .peers/mosaic-0.5.0/.ready: scripts/get_mosaic_tests
 	PYTHON=$(PYTHON) scripts/get_mosaic_tests

@@ -1,11 +1,12 @@
 """Whether a change made anything slower, or larger: this tree beside another work tree of it, by turns, in one run.
 
 git worktree add /tmp/before HEAD~1
-python benchmarks/before_after.py /tmp/before [--pairs 9] [--only NAME]
+python benchmarks/before_after.py /tmp/before [--pairs 9] [--only NAME] [--directory FOLDER --keep --results FILE]
 
 For each figure: the ratio before / after of wall time, of processor time over all processes of the run (the fetcher
 too) and of memory, each the median over the pairs, with the half width of the middle half of the pairs beside it. Above
-1 means that this tree is better.
+1 means that this tree is better. With `--keep` and `--results` it can be run in slices: datasets stay in the folder,
+and pairs are added to those of earlier runs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import formats, remote, stream
 from benchmarks.harness import ROOT, BenchmarkError, Result, Run, Workshop, run_once
+from benchmarks.kept_results import KeptResults
 from benchmarks.servers import s3_emulator
 
 if TYPE_CHECKING:
@@ -87,19 +89,28 @@ def remote_runs(shop: Workshop, endpoint: str, slow_endpoint: str, bucket_endpoi
     yield "remote upload", Run("penstock", "write_tokens", upload, module="penstock_remote")
 
 
-def measure_pairs(runs: dict[str, Run], before: Path, pairs: int, scratch: Path) -> Pairs:
+def measure_pairs(runs: dict[str, Run], before: Path, pairs: int, scratch: Path, kept: KeptResults) -> None:
     """Runs each with the one tree and the other by turns; who begins changes from pair to pair."""
     sources = {"before": str(before / "src"), "after": str(ROOT / "src")}
-    results: Pairs = {name: [] for name in runs}
     for pair in range(pairs):
         for name, run in runs.items():
             if name.startswith("remote"):
                 remote.use_memory(scratch / "used")
             names = sorted(sources, reverse=bool(pair % 2))
             found = {tree: run_once(run, scratch, {"PYTHONPATH": sources[tree]}) for tree in names}
-            results[name].append((found["before"], found["after"]))
+            for tree in ("before", "after"):
+                kept.add((name, tree), found[tree])
             print(f"pair {pair + 1}/{pairs}: {name}", file=sys.stderr)
-    return results
+
+
+def pairs_of(kept: KeptResults) -> Pairs:
+    """Puts together what was measured of both trees."""
+    results = kept.results
+    return {
+        name: list(zip(results[name, "before"], results[name, "after"], strict=False))
+        for name, tree in results
+        if tree == "after"
+    }
 
 
 def ratios(pairs: list[tuple[Result, Result]], per_sample: bool, *names: str) -> list[float]:
@@ -140,22 +151,32 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--only", action="append", default=[], help="figures whose names begin so (repeatable)")
     parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
+    parser.add_argument("--keep", action="store_true", help="leave the datasets there, and use those of the last run")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="add to the pairs there, and show them all")
     arguments = parser.parse_args()
+    only, kept = tuple(arguments.only or [""]), KeptResults.load(arguments.results)
     try:
         with ExitStack() as stack:
-            shop = stack.enter_context(Workshop(arguments.directory))
-            runs = dict([*format_runs(shop), *stream_runs(shop), *remote_runs(shop, "", "", "")])  # writes the datasets
-            far = stack.enter_context(remote.network(shop, latency_s=remote.LATENCY_S))
-            slow = stack.enter_context(remote.network(shop, remote.LATENCY_S, remote.BYTES_PER_S))
-            folder = Path(tempfile.mkdtemp(prefix="emulator-", dir=shop.path))
-            port = stack.enter_context(s3_emulator(folder))
-            bucket = f"http://127.0.0.1:{port}"
-            run_once(Run("penstock", "make_bucket", {"endpoint": bucket}, module="penstock_remote"), shop.path)
-            runs |= remote_runs(shop, far.endpoint, slow.endpoint, bucket)
-            chosen = {name: run for name, run in runs.items() if name.startswith(tuple(arguments.only or [""]))}
-            print(show(measure_pairs(chosen, arguments.before.resolve(), arguments.pairs, shop.path)))
+            shop = stack.enter_context(Workshop(arguments.directory, keep=arguments.keep))
+            runs = dict([*format_runs(shop), *stream_runs(shop)])  # writes the datasets
+            if any(each.startswith("remote"[: len(each)]) for each in only):
+                runs |= connected_runs(shop, stack)
+            chosen = {name: run for name, run in runs.items() if name.startswith(only)}
+            measure_pairs(chosen, arguments.before.resolve(), arguments.pairs, shop.path, kept)
     except BenchmarkError as error:
         sys.exit(f"error: {error}")
+    print(show(pairs_of(kept)))
+
+
+def connected_runs(shop: Workshop, stack: ExitStack) -> dict[str, Run]:
+    """Gives the runs that need a network, with servers that end with the stack."""
+    dict(remote_runs(shop, "", "", ""))  # writes the datasets, which the servers read
+    far = stack.enter_context(remote.network(shop, latency_s=remote.LATENCY_S))
+    slow = stack.enter_context(remote.network(shop, remote.LATENCY_S, remote.BYTES_PER_S))
+    folder = Path(tempfile.mkdtemp(prefix="emulator-", dir=shop.path))
+    bucket = f"http://127.0.0.1:{stack.enter_context(s3_emulator(folder))}"
+    run_once(Run("penstock", "make_bucket", {"endpoint": bucket}, module="penstock_remote"), shop.path)
+    return dict(remote_runs(shop, far.endpoint, slow.endpoint, bucket))
 
 
 if __name__ == "__main__":

@@ -169,20 +169,37 @@ def table(comparisons: list[Comparison]) -> str:
 
 
 class Workshop:
-    """A scratch directory in which each dataset is written once, by whoever will read it."""
+    """A scratch directory in which each dataset is written once, by whoever will read it.
 
-    def __init__(self, directory: str | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
+    It is removed in the end, unless `keep` says to leave the datasets in `directory` for the next run.
+    """
+
+    def __init__(self, directory: str | None = None, *, keep: bool = False) -> None:
+        self.keep = keep
+        if keep:
+            self.path = Path(directory or tempfile.gettempdir()).resolve()
+            self.path.mkdir(parents=True, exist_ok=True)
+        else:
+            self.path = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
 
     def dataset(self, peer: str, module: str = "", **options: Any) -> str:
         label = "-".join([module or peer, *(f"{key}={value}" for key, value in sorted(options.items()))])
         path = self.path / label
         if not path.exists():
-            run_once(Run(peer, "write", {"directory": str(path), **options}, module=module), self.path)
+            # Under its name only when it is whole: a run may be stopped, and the next one find what it left.
+            half = path.with_name(f"{label}.half")
+            shutil.rmtree(half, ignore_errors=True)
+            run_once(Run(peer, "write", {"directory": str(half), **options}, module=module), self.path)
+            half.rename(path)
         return str(path)
+
+    def folder(self, prefix: str) -> tempfile.TemporaryDirectory[str]:
+        """A folder that is removed after use."""
+        return tempfile.TemporaryDirectory(prefix=prefix, dir=self.path)
 
     def __enter__(self) -> Workshop:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        shutil.rmtree(self.path)
+        if not self.keep:
+            shutil.rmtree(self.path)

@@ -1,184 +1,195 @@
-"""How fast sources are read, packed, mixed and loaded, beside the bare libraries that they stand on.
+"""How fast sources are read, loaded, mixed and packed, beside bare libraries, EasyDeL's data package and Hugging Face.
 
 python benchmarks/sources.py [--quick] [--only NAME] [--json FILE]
+
+Every figure is the median of several runs, each a process of its own, by turns with the others.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import sys
-import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
+# Adapters run as modules of `benchmarks`, so this script has to be able to import it by that name too.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.harness import Comparison, Workshop
+from benchmarks.harness import Comparison, Run, Workshop, measure, median_rate, run_once
 from benchmarks.questions import answer
 
-from penstock import (
-    AsyncDataLoader,
-    JsonShardedSource,
-    MemoryShardedSource,
-    MixedShardedSource,
-    PackedShardedSource,
-    ParquetShardedSource,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 ROWS, TOKENS = "rows/s", "tokens/s"
-SEQ_LENGTH = 2048
+EASYDATA, HF = "EasyDeL's data package", "HF IterableDataset"
+BUFFER = 10_000
+WEIGHTS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.07, "e": 0.03}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much to read, and how often."""
+    """How much to read, and how long and often."""
 
     token_rows: int
     text_rows: int
     documents: int
+    large_files: int  # of 100 MB
+    seconds: float
     repeats: int
 
 
-FULL = Scale(token_rows=100_000, text_rows=300_000, documents=40_000, repeats=5)
-QUICK = Scale(token_rows=20_000, text_rows=60_000, documents=8_000, repeats=3)
+FULL = Scale(token_rows=100_000, text_rows=200_000, documents=40_000, large_files=100, seconds=1, repeats=3)
+QUICK = Scale(token_rows=20_000, text_rows=60_000, documents=8000, large_files=10, seconds=0.3, repeats=1)
 
 
-def rates(runs: dict[str, Callable[[], int]], repeats: int) -> dict[str, float]:
-    """Run by turns, one turn that is not counted first, and give the median rate of each."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(repeats + 1):
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            count = run()
-            if turn:
-                seconds[name].append((time.perf_counter() - begin) / count)
-    return {name: 1 / median(each) for name, each in seconds.items()}
+def ours(action: str, **options: Any) -> Run:
+    return Run("penstock", action, options, module="penstock_sources")
+
+
+def bare(action: str, **options: Any) -> Run:
+    return Run("penstock", action, options, module="bare_sources")
+
+
+def easydata(action: str, **options: Any) -> Run:
+    return Run("easydel", action, options)
+
+
+def hugging_face(action: str, **options: Any) -> Run:
+    return Run("hf", action, options, module="hf_sources")
+
+
+def file(shop: Workshop, scale: Scale, name: str) -> str:
+    folder = shop.dataset("penstock", module="penstock_sources", tokens=scale.token_rows, text=scale.text_rows)
+    return str(Path(folder, name))
+
+
+def compare(
+    question: str, runs: dict[str, Run], needed: dict[str, float], shop: Workshop, scale: Scale, unit: str = ROWS
+) -> list[Comparison]:
+    """Sets what is called "ours" beside all others."""
+    rates = {name: median_rate(results) for name, results in measure(runs, scale.repeats, shop.path).items()}
+    return [
+        Comparison(question, rates["ours"], unit, name, rate, needed=needed.get(name))
+        for name, rate in rates.items()
+        if name != "ours"
+    ]
 
 
 def token_lists(shop: Workshop, scale: Scale) -> list[Comparison]:
-    """Lists of 256 tokens from Parquet, through the loader, beside a loop from Arrow to NumPy."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder = Path(shop.path) / "token-lists"
-    folder.mkdir()
-    tokens = np.random.default_rng(0).integers(0, 50_000, 256 * scale.token_rows, dtype=np.int32)
-    column = pa.ListArray.from_arrays(np.arange(0, len(tokens) + 1, 256, dtype=np.int32), tokens)
-    pq.write_table(pa.table({"input_ids": column}), folder / "0.parquet", row_group_size=10_000)
-
-    def bare() -> int:
-        count = 0
-        for batch in pq.ParquetFile(folder / "0.parquet").iter_batches(256):
-            count += len(batch.column(0).values.to_numpy().reshape(-1, 256).copy())
-        return count
-
-    def ours() -> int:
-        loader = AsyncDataLoader(ParquetShardedSource(str(folder)), 256, drop_last=False)
-        return sum(len(batch["input_ids"]) for batch in loader)
-
-    found = rates({"bare": bare, "ours": ours}, scale.repeats)
+    """Lists of 256 tokens from Parquet through the loader, in order and with a shuffle buffer."""
+    options: dict[str, Any] = {"path": file(shop, scale, "tokens.parquet"), "seconds": scale.seconds}
+    in_order = {
+        "ours": ours("loader", **options),
+        "Arrow to NumPy": bare("arrow_to_numpy", **options),
+        EASYDATA: easydata("loader", **options),
+        HF: hugging_face("loader", **options),
+    }
+    shuffled = {
+        "ours": ours("loader", buffer=BUFFER, **options),
+        EASYDATA: easydata("loader", buffer=BUFFER, **options),
+        HF: hugging_face("loader", buffer=BUFFER, **options),
+    }
     return [
-        Comparison("token lists through the loader", found["ours"], ROWS, "Arrow to NumPy", found["bare"], needed=0.7)
+        *compare("token lists, loader", in_order, {"Arrow to NumPy": 0.7, EASYDATA: 5}, shop, scale),
+        *compare("token lists, loader, buffer of 10 000", shuffled, {EASYDATA: 1}, shop, scale),
     ]
 
 
 def text_rows(shop: Workshop, scale: Scale) -> list[Comparison]:
-    """Text rows as dicts, from Parquet and from JSON lines."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder = Path(shop.path) / "text-rows"
-    folder.mkdir()
-    rows = [{"id": n, "text": f"some text about number {n} " * 6} for n in range(scale.text_rows)]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "0.parquet", row_group_size=20_000)
-    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    (folder / "0.jsonl").write_bytes(lines)
-
-    def bare_parquet() -> int:
-        return sum(len(batch.to_pylist()) for batch in pq.ParquetFile(folder / "0.parquet").iter_batches(1024))
-
-    def read(source: Any) -> int:
-        count, samples = 0, iter(source)
-        while chunk := samples.read():
-            count += len(chunk)
-        return count
-
-    def bare_json() -> int:
-        from msgspec.json import Decoder
-
-        decode = Decoder().decode
-        return sum(len(decode(line)) > 0 for line in io.BytesIO((folder / "0.jsonl").read_bytes()))
-
-    found = rates(
-        {
-            "bare parquet": bare_parquet,
-            "parquet": lambda: read(ParquetShardedSource(str(folder / "0.parquet"))),
-            "loader": lambda: sum(
-                len(batch["id"]) for batch in AsyncDataLoader(ParquetShardedSource(str(folder / "0.parquet")), 256)
-            ),
-            "bare json": bare_json,
-            "json": lambda: read(JsonShardedSource(str(folder / "0.jsonl"))),
-        },
-        scale.repeats,
-    )
-    return [
-        Comparison(
-            "text rows of Parquet", found["parquet"], ROWS, "pyarrow, as dicts", found["bare parquet"], needed=0.5
-        ),
-        Comparison("text rows through the loader", found["loader"], ROWS, "pyarrow, as dicts", found["bare parquet"]),
-        Comparison("JSON lines", found["json"], ROWS, "msgspec, line by line", found["bare json"], needed=0.8),
-    ]
-
-
-def packing(shop: Workshop, scale: Scale) -> list[Comparison]:  # noqa: ARG001
-    """Documents of mixed length into rows of 2048 tokens."""
-    rng = np.random.default_rng(0)
-    lengths = rng.lognormal(5.5, 1.2, scale.documents).astype(int).clip(1, 20_000)
-    documents = MemoryShardedSource([{"input_ids": rng.integers(2, 50_000, n, dtype=np.int32)} for n in lengths])
-    sources = {
-        strategy: PackedShardedSource(documents, SEQ_LENGTH, 1, strategy=strategy)
-        for strategy in ("greedy", "pool", "first_fit")
+    """Rows of a number and some text from Parquet: samples one by one, and batches through the loader."""
+    options: dict[str, Any] = {"path": file(shop, scale, "text.parquet"), "seconds": scale.seconds}
+    samples = {
+        "ours": ours("rows", **options),
+        "pyarrow, as dicts": bare("arrow_to_dicts", **options),
+        EASYDATA: easydata("rows", **options),
+        HF: hugging_face("rows", **options),
     }
-
-    def run(source: PackedShardedSource) -> int:
-        rows = source.open_shard("packed")
-        while rows.take(64):
-            pass
-        return int(lengths.sum())
-
-    found = rates({name: partial(run, source) for name, source in sources.items()}, scale.repeats)
-    filled = sources["first_fit"].stats().filled
-    return [
-        *(Comparison(f"packing, {name}", rate, TOKENS, "target", 20e6, needed=1) for name, rate in found.items()),
-        Comparison("packing, first_fit: filled", filled, "of 1", "target", 0.99, needed=1),
-    ]
+    needed = {"pyarrow, as dicts": 0.5, EASYDATA: 1, HF: 3}
+    compared = compare("text rows of Parquet", samples, needed, shop, scale)
+    for buffer in (None, BUFFER):
+        batches = {
+            "ours": ours("loader", buffer=buffer, **options),
+            EASYDATA: easydata("loader", buffer=buffer, **options),
+            HF: hugging_face("loader", buffer=buffer, **options),
+        }
+        question = "text rows, loader" if buffer is None else "text rows, loader, buffer of 10 000"
+        compared += compare(question, batches, {EASYDATA: 1}, shop, scale)
+    return compared
 
 
-def mixing(shop: Workshop, scale: Scale) -> list[Comparison]:  # noqa: ARG001
-    """Samples of five sources, mixed, beside the same samples of one."""
-    samples = [{"id": n} for n in range(10_000)]
-    one = MemoryShardedSource(samples)
-    weights = dict(zip("abcde", (0.4, 0.3, 0.2, 0.07, 0.03), strict=True))
-    mixed = MixedShardedSource({name: MemoryShardedSource(samples) for name in weights}, weights)
-    count = scale.text_rows // 3
+def lines(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """The same rows from JSON lines, CSV, plain text and Arrow, one by one."""
+    compared = []
+    for name, question in {
+        "text.jsonl": "rows of JSON lines",
+        "text.csv": "rows of CSV",
+        "text.txt": "lines of text",
+        "text.arrow": "rows of Arrow",
+    }.items():
+        options: dict[str, Any] = {"path": file(shop, scale, name), "seconds": scale.seconds}
+        runs = {"ours": ours("rows", **options)}
+        if name == "text.jsonl":
+            runs["msgspec, line by line"] = bare("json_lines", **options)
+        runs |= {EASYDATA: easydata("rows", **options), HF: hugging_face("rows", **options)}
+        compared += compare(question, runs, {"msgspec, line by line": 0.8, EASYDATA: 1}, shop, scale)
+    return compared
 
-    def alone() -> int:
-        return sum(len(iter(one).take(10_000)) for _ in range(count // 10_000))
 
-    found = rates({"alone": alone, "mixed": lambda: len(iter(mixed).take(count))}, scale.repeats)
-    return [Comparison("mixing five sources", found["mixed"], ROWS, "one source", found["alone"])]
+def packing(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """Documents of mixed length into rows of 2048 tokens."""
+    compared = []
+    for strategy in ("greedy", "pool", "first_fit"):
+        options: dict[str, Any] = {"strategy": strategy, "documents": scale.documents, "seconds": scale.seconds}
+        runs = {"ours": ours("pack", **options), EASYDATA: easydata("pack", **options)}
+        results = measure(runs, scale.repeats, shop.path)
+        rates = {name: median_rate(each) for name, each in results.items()}
+        compared += [
+            Comparison(f"packing, {strategy}", rates["ours"], TOKENS, "target", 20e6, needed=1),
+            Comparison(f"packing, {strategy}", rates["ours"], TOKENS, EASYDATA, rates[EASYDATA], needed=1),
+        ]
+        if strategy == "first_fit":
+            filled = 100 * results["ours"][0]["filled"]
+            compared.append(Comparison("packing, first_fit: filled", filled, "%", "target", 99, needed=1))
+    return compared
 
 
-QUESTIONS = {"token-lists": token_lists, "text-rows": text_rows, "packing": packing, "mixing": mixing}
+def mixing(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """Samples of five sources of text, mixed by weights."""
+    options: dict[str, Any] = {
+        "path": file(shop, scale, "text.parquet"),
+        "weights": WEIGHTS,
+        "count": scale.text_rows,
+        "seconds": scale.seconds,
+    }
+    runs = {"ours": ours("mix", **options), EASYDATA: easydata("mix", **options)}
+    return compare("five sources mixed", runs, {EASYDATA: 1}, shop, scale)
+
+
+def large(shop: Workshop, scale: Scale) -> list[Comparison]:
+    """A set of 10 GB: resuming at its end beside its start, and memory over the whole of it."""
+    folder = str(shop.path / "large")
+    run_once(ours("write_large", directory=folder, files=scale.large_files, rows=100_000), shop.path)
+    compared = []
+    for buffer in (None, BUFFER):
+        found = measure({"ours": ours("large", directory=folder, repeats=9, buffer=buffer)}, 1, shop.path)["ours"]
+        how = "" if buffer is None else ", buffer of 10 000"
+        start, end, early, late = (
+            median(result[name] for result in found) for name in ("start_ms", "end_ms", "early_mb", "late_mb")
+        )
+        compared += [
+            Comparison(f"resuming at the end{how}", end, "ms", "at the start", start, 0.8, lower_is_better=True),
+            Comparison(f"memory at the end{how}", late, "MB", "after a tenth", early, 0.9, lower_is_better=True),
+        ]
+    return compared
+
+
+QUESTIONS = {
+    "token-lists": token_lists,
+    "text-rows": text_rows,
+    "lines": lines,
+    "packing": packing,
+    "mixing": mixing,
+    "large": large,
+}
 
 if __name__ == "__main__":
-    answer(__doc__ or "", QUESTIONS, full=FULL, quick=QUICK, peers=[])
+    answer(__doc__ or "", QUESTIONS, full=FULL, quick=QUICK, peers=["easydel", "hf"])

@@ -49,6 +49,8 @@ def main() -> None:
         enable_progress_bar=False,
     )
     trainer.fit(Line(args.seen), loader)
+    if torch.distributed.is_initialized():  # left open, its threads may abort the process at its end
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
     "write": {"index", "codecs", "storage", "formats", "cache"},
     "reading": {"order", "index", "codecs", "formats", "cachedir", "cache", "wire"},
-    "data": BELOW_DATA,
+    "data": BELOW_DATA | {"sources"},
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},
     "as_streaming": BELOW_PIPELINE,

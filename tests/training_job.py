@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock import StreamingDataLoader, StreamingDataset
+from penstock import StreamingDataLoader, StreamingDataset, StreamingLeRobotDataset
+from tests.episodes.golden import TOP, codes_of
 from tests.in_place.kinds import KINDS
 from tests.streaming import sample
 
@@ -22,11 +23,13 @@ from tests.streaming import sample
 def main() -> None:
     settings = json.loads(sys.argv[1])
     out = Path(settings["out"])
-    dataset = StreamingDataset(**settings["dataset"])
+    is_of_robots = settings["kind"] == "robots"
+    dataset = (StreamingLeRobotDataset if is_of_robots else StreamingDataset)(**settings["dataset"])
     loader = StreamingDataLoader(
         dataset, batch_size=settings["batch_size"], num_workers=settings["workers"], drop_last=False
     )
     kind = KINDS.get(settings["kind"])  # of files that are read in place
+    numbers_of = check_frames if is_of_robots else check if kind is None else kind.batch_numbers
     saved: dict[str, Any] = {"batches": []}
     if (out / "saved.json").exists():
         saved = json.loads((out / "saved.json").read_text())
@@ -35,7 +38,7 @@ def main() -> None:
     batches: list[list[int]] = saved["batches"]
     while len(batches) < settings["epochs"] * len(loader):
         for batch in loader:
-            batches.append(check(batch) if kind is None else kind.batch_numbers(batch))
+            batches.append(numbers_of(batch))
             save(out, {"state": loader.state_dict(), "batches": batches})
             say(f"batch {len(batches)}")
             time.sleep(settings["step_s"])
@@ -52,6 +55,13 @@ def check(batch: dict[str, Any]) -> list[int]:
         assert text == written["text"]
         assert np.array_equal(x, written["x"])
     numbers: list[int] = batch["id"].tolist()
+    return numbers
+
+
+def check_frames(batch: dict[str, Any]) -> list[int]:
+    """Each picture shows the number of its frame."""
+    numbers: list[int] = batch["index"].tolist()
+    assert codes_of(batch[TOP]) == numbers
     return numbers
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.data.warm import warm_cache
     from penstock.episodes.dataset import StreamingLeRobotDataset
+    from penstock.episodes.mixing.dataset import StreamingLeRobotMix
+    from penstock.episodes.mixing.stream import LeRobotStream
+    from penstock.episodes.writing.convert import convert_to_lerobot
+    from penstock.episodes.writing.writer import LeRobotWriter
     from penstock.errors import PenstockError, TransformError
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
@@ -123,6 +127,8 @@ _HOMES = {
     "HuggingFaceShardedSource": "penstock.sources.files.hub",
     "JSONWriter": "penstock.write.writers",
     "JsonShardedSource": "penstock.sources.files.text_sources",
+    "LeRobotStream": "penstock.episodes.mixing.stream",
+    "LeRobotWriter": "penstock.episodes.writing.writer",
     "LimitedShardedSource": "penstock.sources.composite",
     "LoadStageConfig": "penstock.pipeline.config",
     "LocalDataset": "penstock.data.local",
@@ -160,6 +166,7 @@ _HOMES = {
     "StreamingDataLoader": "penstock.loaders.torch",
     "StreamingDataset": "penstock.data.dataset",
     "StreamingLeRobotDataset": "penstock.episodes.dataset",
+    "StreamingLeRobotMix": "penstock.episodes.mixing.dataset",
     "TSVWriter": "penstock.write.writers",
     "TextShardedSource": "penstock.sources.files.text_sources",
     "TokenizeStageConfig": "penstock.pipeline.config",
@@ -177,6 +184,7 @@ _HOMES = {
     "batch_iterator": "penstock.loaders.collate",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
+    "convert_to_lerobot": "penstock.episodes.writing.convert",
     "create_pipeline": "penstock.pipeline.pipeline",
     "create_source": "penstock.pipeline.create_source",
     "create_writer": "penstock.pipeline.saving.writer",
@@ -226,6 +234,8 @@ __all__ = [
     "HuggingFaceShardedSource",
     "JSONWriter",
     "JsonShardedSource",
+    "LeRobotStream",
+    "LeRobotWriter",
     "LimitedShardedSource",
     "LoadStageConfig",
     "LocalDataset",
@@ -263,6 +273,7 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "StreamingLeRobotDataset",
+    "StreamingLeRobotMix",
     "TSVWriter",
     "TextShardedSource",
     "TokenizeStageConfig",
@@ -281,6 +292,7 @@ __all__ = [
     "batch_iterator",
     "clear_cache",
     "collate_batch",
+    "convert_to_lerobot",
     "create_pipeline",
     "create_source",
     "create_writer",

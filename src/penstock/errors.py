@@ -76,6 +76,10 @@ class OutputExistsError(ConfigError, FileExistsError):
     """The place to write to already holds something."""
 
 
+class OutputBusyError(OutputExistsError):
+    """Another process is writing there just now."""
+
+
 class SampleIndexError(PenstockError, IndexError):
     """A sample number outside the dataset."""
 

@@ -26,6 +26,8 @@ POINTS = (
     "evict.after",
 )
 
+SAVE_POINTS = ("save.ready", "save.between", "save.published")
+
 
 def reach(point: str) -> None:
     """Kill this process as `kill -9` would if the environment names this point.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PART_SUFFIX = ".part"
 _COPY_BYTES = 1 << 20
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD of Linux, and the flag that Linux and macOS both have
 
 
 @contextmanager
@@ -33,10 +34,15 @@ def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
     try:
         yield part
         if flush:
-            _flush(part, os.O_RDONLY, _flush_data)
+            flush_file(part)
         os.replace(part, path)  # noqa: PTH105  tests record the order of such calls
     finally:
         part.unlink(missing_ok=True)
+
+
+def flush_file(path: Path) -> None:
+    """Have the bytes of a file on the disk."""
+    _flush(path, os.O_RDONLY, _flush_data)
 
 
 def flush_folder(folder: Path) -> None:
@@ -62,6 +68,21 @@ def _flush_data(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two folders at one stroke, so that there is never neither; False if this system or disk cannot."""
+    import ctypes  # which hardly anybody needs
+
+    library = ctypes.CDLL(None, use_errno=True)
+    one, two = os.fsencode(first), os.fsencode(second)
+    if hasattr(library, "renameat2"):
+        done = library.renameat2(_HERE, one, _HERE, two, _EXCHANGE)
+    elif hasattr(library, "renamex_np"):
+        done = library.renamex_np(one, two, _EXCHANGE)
+    else:
+        return False
+    return bool(done == 0)
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -44,9 +44,10 @@ waiting, decoding = _Waiting(), _Decoding()  # for `with`; one never stands with
 
 @contextmanager
 def reading_inside() -> Iterator[None]:
-    """Have another reader work within `decoding`: all that it does counts as decoding here."""
-    kept = spent.begun_ns, spent.waiting_ns, spent.decoding_ns
+    """Have another reader work within `decoding`: what it waits for counts as waiting, all else as decoding."""
+    begun_ns, waiting_ns, decoding_ns = spent.begun_ns, spent.waiting_ns, spent.decoding_ns
     try:
         yield
     finally:
-        spent.begun_ns, spent.waiting_ns, spent.decoding_ns = kept
+        waited_ns = spent.waiting_ns - waiting_ns
+        spent.begun_ns, spent.decoding_ns = begun_ns + waited_ns, decoding_ns

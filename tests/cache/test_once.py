@@ -96,3 +96,11 @@ def test_whoever_has_waited_too_long_computes_it_as_well(tmp_path: Path, monkeyp
 def test_a_small_one_is_not_kept(tmp_path: Path) -> None:
     assert keep_in_files("small", lambda: np.arange(10)).tolist() == list(range(10))
     assert not list((tmp_path / "arrays").glob("*.npy"))
+
+
+def test_each_kind_makes_room_for_its_own(tmp_path: Path) -> None:
+    keep_in_files("first", lambda: np.arange(LENGTH))
+    for number in range(3):
+        keep_in_files(str(number), lambda: np.arange(10), min_values=0, kind="index", max_files=2)
+    kept = sorted(path.name.split(".")[0] for path in (tmp_path / "arrays").glob("*.npy"))
+    assert kept == ["index-1", "index-2", "order-first"]

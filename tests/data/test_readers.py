@@ -97,3 +97,14 @@ def test_who_waits_needs_nothing_that_is_open(dataset: StreamingDataset) -> None
     thread.join()
     assert left == [0, 1]
     assert len(shelf) == 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_the_first_sample_waits_for_its_own_shard_alone(tmp_path: Path, batch_size: int) -> None:
+    dataset = StreamingDataset(local=write_samples(tmp_path, 200), shuffle=True, batch_size=batch_size)
+    samples = iter(dataset)
+    first = next(samples)
+    assert len(dataset.readers.here.main.open_shards) == 1
+    seen = [*ids_of([first]), *ids_of(list(samples))]
+    assert sorted(seen) == list(range(200))
+    assert dataset.stats().samples == 200

@@ -41,7 +41,7 @@ def test_every_query_gives_what_the_map_style_reader_gives(name: str) -> None:
                 check(sample[key], answer)
 
 
-@pytest.mark.parametrize("name", ["history_and_chunk", "video_future"])
+@pytest.mark.parametrize("name", WINDOWS)
 def test_a_stream_gives_the_same_samples_all_once(name: str) -> None:
     window = expected()["windows"][name]
     answers = {query["index"]: query["item"] for query in window["queries"]}
@@ -70,6 +70,10 @@ def test_what_the_dataset_says_of_itself() -> None:
         meta = dataset.meta
         assert (meta.fps, meta.total_frames, meta.total_episodes) == (10, NUM_FRAMES, len(LENGTHS))
         assert meta.episodes.lengths.tolist() == LENGTHS
+        assert (meta.total_tasks, meta.chunks_size, meta.robot_type) == (2, 1000, "golden_arm")
+        assert meta.shapes["action"] == (4,)
+        assert meta.names["action"] == ["dx", "dy", "dz", "grip"]
+        assert (meta.data_path, meta.video_path) == (meta.info["data_path"], meta.info["video_path"])
         assert meta.video_keys == meta.camera_keys == ["observation.images.top", "observation.images.wrist"]
         assert sorted(meta.tasks.values()) == ["open the drawer", "pick up the red cube"]
         assert meta.stats is not None

@@ -172,7 +172,7 @@ def test_errors_name_episode_frame_and_file(tmp_path: Path) -> None:
     (tmp_path / "set" / f"videos/{CAMERA}/chunk-000/file-001.mp4").write_bytes(b"no video")
     with StreamingLeRobotDataset(root=tmp_path / "set") as dataset:
         assert int(dataset[12]["index"]) == 12
-        with pytest.raises(CorruptShardError, match=r"episode 2 of .*, frame 0: .*file-001\.mp4"):
+        with pytest.raises(CorruptShardError, match=r"episode 2 of .*, frame 0 at 0\.000 s: .*file-001\.mp4"):
             dataset[13]
     with StreamingLeRobotDataset(root=tmp_path / "set", on_error="skip", batch_size=8) as dataset:
         assert sorted({int(sample["index"]) for sample in dataset}) == list(range(13))
@@ -184,7 +184,7 @@ def test_a_frame_that_a_video_does_not_have_is_an_error(tmp_path: Path) -> None:
     videos = tmp_path / "set" / f"videos/{CAMERA}/chunk-000"
     (videos / "file-001.mp4").replace(videos / "file-000.mp4")  # three frames too few
     with StreamingLeRobotDataset(root=tmp_path / "set") as dataset:
-        with pytest.raises(FrameTimeError, match=r"episode 1 of .*, frame 8: .*no frame at 1\.2"):
+        with pytest.raises(FrameTimeError, match=r"episode 1 of .*, frame 8 at 0\.800 s: .*no frame at 1\.2"):
             dataset[12]
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.errors import ResumeError
+from penstock.order.pool import EpisodePool
 from tests.episodes.build import CAMERA, Layout, write_dataset
 from tests.episodes.golden import LENGTHS, NUM_FRAMES, ROOT, TOP, codes_of
 
@@ -147,7 +148,7 @@ def test_the_two_numbers_of_lerobot_resume_every_rank(rows: Path, world_size: in
 
 def test_a_state_that_is_none_is_refused(rows: Path) -> None:
     with open_rows(rows) as dataset:
-        with pytest.raises(ResumeError, match="whole numbers"):
+        with pytest.raises(ResumeError, match="whole number"):
             dataset.load_state_dict({"batches_consumed": "3", "batch_size": 4})
 
 
@@ -208,3 +209,32 @@ def test_workers_are_forked_after_videos_were_decoded(tmp_path: Path) -> None:
         assert int(dataset[0]["index"]) == 0
         loader = DataLoader(dataset, batch_size=32, num_workers=2, timeout=60)
         assert sorted(batched(loader)) == list(range(NUM_FRAMES))
+
+
+def test_frames_of_a_pool_are_uniformly_mixed() -> None:
+    """Over many epochs, a frame is as likely in one part of its pool as in any other."""
+    lengths = np.array([30, 10, 50, 20, 40, 10, 25, 15])
+    order = EpisodePool(lengths, seed=1, stream="s", num_lanes=1, window=4)
+    assert order.num_samples == 200
+    counts = np.zeros((2, 5))
+    for epoch in range(400):
+        ids = order.ids(epoch, 0, range(200))
+        assert sorted(ids.tolist()) == list(range(200))
+        episodes = np.searchsorted(np.cumsum(lengths), ids, side="right")
+        first = list(dict.fromkeys(episodes.tolist()))[:4]
+        size = int(lengths[first].sum())
+        assert set(episodes[:size].tolist()) == set(first)  # four whole episodes, then the four others
+        for row, frame in enumerate((0, 199)):
+            place = ids.tolist().index(frame)
+            begin, length = (0, size) if place < size else (size, 200 - size)
+            counts[row, 5 * (place - begin) // length] += 1
+    assert np.abs(counts - 80).max() < 4.5 * np.sqrt(80 * 0.8)
+
+
+def test_any_place_of_a_plan_of_many_episodes_is_found_at_once() -> None:
+    lengths = np.random.default_rng(0).integers(100, 500, 10**6)
+    order = EpisodePool(lengths, seed=1, stream="s", num_lanes=1, window=64)
+    begin = order.num_samples * 9 // 10
+    ids = order.ids(3, 0, range(begin, begin + 1000, 1))
+    assert order.ids(3, 0, range(begin + 500, begin + 600)).tolist() == ids[500:600].tolist()
+    assert len(set(ids.tolist())) == 1000

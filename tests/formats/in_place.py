@@ -13,8 +13,9 @@ from penstock.formats.files import ScannedFile, get_file_format
 from penstock.index.model import FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.codecs.stream import FrameStart
     from penstock.types import Columns, Sample, Span
 
 
@@ -28,6 +29,7 @@ class MemoryFile:
     is_compressed: bool = False
     num_bytes: int = 0
     seek_bytes: int = 1 << 20
+    frame_starts: Sequence[FrameStart] = ()
 
     def __post_init__(self) -> None:
         self.num_bytes = len(self.data)

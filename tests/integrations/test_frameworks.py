@@ -64,3 +64,19 @@ def test_a_stock_loader_that_accelerate_would_divide_again_is_refused(
     assert done.returncode != 0
     assert "use penstock's StreamingDataLoader" in done.stdout + done.stderr, done.stdout + done.stderr[-3000:]
     assert "not refused" not in done.stdout
+
+
+def test_the_trainer_goes_on_with_packed_text(tmp_path: Path) -> None:
+    def train(steps: int, seen: str, *more: object) -> None:
+        done = launch(
+            1, "examples/text_hf_trainer.py", tmp_path / "data", "--steps", steps, "--seen", tmp_path / seen, *more
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+        assert "loss" in done.stdout
+
+    train(30, "whole")
+    for steps in (13, 17):
+        train(steps, "cut", "--checkpoint", tmp_path / "checkpoints")
+    whole = (tmp_path / "whole").read_text()
+    assert (tmp_path / "cut").read_text() == whole
+    assert len(whole.splitlines()) == 30

@@ -45,7 +45,11 @@ class Slow(ShardedSource):
 
 
 def loader_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name in ("penstock-prefetch", "penstock-reader")]
+    return [
+        each.name
+        for each in threading.enumerate()
+        if each.name in ("penstock-prefetch", "penstock-reader", "penstock-async")
+    ]
 
 
 def wait_for_no_threads() -> None:
@@ -105,6 +109,51 @@ def test_the_event_loop_goes_on_while_a_batch_is_awaited() -> None:
 
     asyncio.run(main())
     assert ticks > 3
+
+
+def test_a_task_that_is_cancelled_waits_for_no_batch() -> None:
+    released, has_waited = threading.Event(), []
+
+    class Stalls(ShardedSource):
+        shard_names = ("a",)
+
+        def read_shard(self, shard_name: str, row: int) -> Iterator[dict[str, Any]]:
+            yield from ({"x": x} for x in range(row, 300))
+            has_waited.append(not released.wait(20))
+            yield {"x": 300}
+
+    async def main(loader: AsyncDataLoader) -> int:
+        taken = 0
+
+        async def take() -> None:
+            nonlocal taken
+            async for _ in loader:
+                taken += 1
+
+        task = asyncio.create_task(take())
+        while taken < 32:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return taken
+
+    for options in ({}, {"prefetch_enabled": False}):
+        released.clear()
+        assert asyncio.run(main(AsyncDataLoader(Stalls(), 8, **options))) >= 32  # type: ignore[arg-type]
+        released.set()
+    wait_for_no_threads()
+    assert not any(has_waited)
+
+
+def test_an_async_loop_that_is_left_ends_its_threads() -> None:
+    async def take() -> None:
+        async for _ in AsyncDataLoader(numbers(4000), 4):
+            break
+
+    asyncio.run(take())
+    wait_for_no_threads()
 
 
 # --- Shuffling ----------------------------------------------------------------------------------------------
@@ -177,7 +226,7 @@ def test_an_index_makes_the_shuffle_global() -> None:
     assert sorted(first) == sorted(second) == list(range(1000))
     assert first != second
     assert abs(np.corrcoef(first, np.arange(1000))[0, 1]) < 0.5
-    with pytest.raises(ConfigError, match="cannot read its rows in any order"):
+    with pytest.raises(ConfigError, match="Slow has no fingerprint.* shuffle_buffer_size="):
         AsyncDataLoader(Slow(), shuffle=True)
     with pytest.raises(ConfigError, match="needs no buffer"):
         AsyncDataLoader(numbers(9), shuffle=True, shuffle_buffer_size=3)
@@ -264,6 +313,40 @@ def test_a_pass_that_was_left_is_followed_by_the_next_epoch() -> None:
     other = AsyncDataLoader(numbers(60), 5, shuffle_buffer_size=20)
     other.set_epoch(1)
     assert left == xs(other)
+
+
+def test_a_pass_that_was_left_no_longer_moves_the_state() -> None:
+    loader = AsyncDataLoader(numbers(100), 10, shuffle_buffer_size=20)
+    left, current = iter(loader), iter(loader)
+    next(left)
+    assert len(next(current)["x"]) == 10
+    next(left)  # of epoch 0, which the other one has left behind
+    resumed = AsyncDataLoader(numbers(100), 10, shuffle_buffer_size=20)
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed))["x"].tolist() == next(current)["x"].tolist()
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    next(current)
+    assert loader.state_dict() == state
+
+
+def test_a_trainer_that_sets_each_epoch_does_not_lose_a_loaded_state() -> None:
+    loader = AsyncDataLoader(numbers(60), 5, shuffle_buffer_size=20)
+    whole = [batch["x"].tolist() for epoch in range(2) for batch in loader]
+    cut = AsyncDataLoader(numbers(60), 5, shuffle_buffer_size=20)
+    xs(cut)
+    for _ in zip(range(3), cut, strict=False):
+        state = cut.state_dict()
+    resumed = AsyncDataLoader(numbers(60), 5, shuffle_buffer_size=20)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(1)  # as trainers do before each epoch
+    assert [batch["x"].tolist() for batch in resumed] == whole[15:]
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    assert [batch["x"].tolist() for batch in resumed] == whole[:12]
+    next(iter(resumed))
+    resumed.set_epoch(1)  # from its beginning, if no state was loaded
+    assert [batch["x"].tolist() for batch in resumed] == whole[12:]
 
 
 def test_going_back_reads_no_more_than_the_buffer() -> None:
@@ -394,6 +477,23 @@ def test_a_stall_is_a_stall_and_not_the_end() -> None:
     assert xs(AsyncDataLoader(Stalls(), 4)) == list(range(16))
 
 
+def test_the_first_rows_of_a_slow_source_do_not_wait_for_many() -> None:
+    read: list[int] = []
+
+    class Slow(ShardedSource):
+        shard_names = ("a",)
+
+        def read_shard(self, shard_name: str, row: int) -> Iterator[dict[str, Any]]:
+            for x in range(row, 300):
+                time.sleep(0.01)
+                read.append(x)
+                yield {"x": x}
+
+    taken = iter(AsyncDataLoader(Slow(), 2, prefetch_enabled=False))
+    assert next(taken)["x"].tolist() == [0, 1]
+    assert len(read) < 200
+
+
 INTERRUPTED = """
 import os, signal, threading, time
 from penstock import AsyncDataLoader, ShardedSource
@@ -421,6 +521,18 @@ def test_an_interrupt_says_what_was_waited_for_and_the_process_ends() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30)
     assert done.stdout.split(maxsplit=1)[1].strip() == "while waiting for the next batch", done.stderr
     assert done.returncode == 0
+
+
+def test_memory_is_pinned_where_that_is_possible() -> None:
+    import torch
+
+    source = MemoryShardedSource([{"x": x} for x in range(8)])
+    if torch.cuda.is_available():
+        assert next(iter(AsyncDataLoader(source, 4, output="torch", pin_memory=True)))["x"].is_pinned()
+    else:
+        with pytest.warns(UserWarning, match="pin_memory=True has no effect"):
+            loader = AsyncDataLoader(source, 4, output="torch", pin_memory=True)
+        assert next(iter(loader))["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_torch_tensors() -> None:

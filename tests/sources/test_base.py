@@ -148,7 +148,7 @@ def test_sources_with_equal_names_are_all_read() -> None:
 def test_a_composite_needs_sources() -> None:
     with pytest.raises(ConfigError, match="at least one source"):
         CompositeShardedSource([])
-    with pytest.raises(ConfigError, match="at least one source"):
+    with pytest.raises(ConfigError, match="source is a list: pass a ShardedSource or a StreamingDataset"):
         CompositeShardedSource([[{"x": 1}]])  # type: ignore[list-item]
 
 

@@ -121,7 +121,7 @@ def test_a_file_opens_at_every_row_and_goes_back_to_every_place(
     kind: tuple[str, Callable[[], bytes], Any, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.sources.files.lines._PIECE", 50)  # rows lie over several pieces
-    monkeypatch.setattr("penstock.sources.files.columnar_sources._BATCH_ROWS", 3)
+    monkeypatch.setattr("penstock.sources.files.columnar_sources._MOST_ROWS", 3)
     name, content, make, rows = kind
     path = tmp_path / name
     path.write_bytes(content())

@@ -10,18 +10,27 @@ import pytest
 
 from penstock import (
     CompositeShardedSource,
-    JsonShardedSource,
+    LimitedShardedSource,
     MDSWriter,
     MemoryShardedSource,
+    MixedShardedSource,
     Stream,
     StreamingDataLoader,
     StreamingDataset,
     Transform,
 )
-from penstock.errors import ConfigError, ResumeError
+from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError, ResumeError
+from tests.streaming import private_places
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def places() -> Iterator[Path]:
+    with private_places() as folder:
+        yield folder
 
 
 def memory(count: int = 200, word: str = "one", first: int = 0) -> MemoryShardedSource:
@@ -62,6 +71,14 @@ def test_transforms_and_joined_sources() -> None:
     assert sorted(xs(dataset(joined))) == sorted([*range(0, 400, 2), *range(1000, 1050)])
 
 
+def test_columns_are_chosen() -> None:
+    samples = [{"x": number, "y": "unread"} for number in range(10)]
+    streamed = dataset(MemoryShardedSource(samples, fingerprint="xy"), columns=["x"], shuffle=False)
+    assert list(streamed) == [{"x": number} for number in range(10)]
+    with pytest.raises(MissingColumnError, match="memory:0 has no field 'z'"):
+        list(dataset(MemoryShardedSource(samples, fingerprint="xy"), columns=["z"]))
+
+
 def test_mixed_with_shards(tmp_path: Path) -> None:
     with MDSWriter(out=tmp_path, columns={"x": "int"}) as writer:
         for x in range(1000, 1100):
@@ -98,13 +115,14 @@ def test_a_state_of_other_samples_is_refused() -> None:
         next(iter(other))
 
 
-def test_what_cannot_be_streamed_says_why(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+def test_what_cannot_be_streamed_says_why() -> None:
     with pytest.raises(ConfigError, match="MemoryShardedSource has no fingerprint"):
         dataset(MemoryShardedSource([{"x": 1}]))
     with pytest.raises(ConfigError, match=r"TransformedShardedSource has no fingerprint.* define settings\(\)"):
         dataset(memory().map(dict))
-    with pytest.raises(ConfigError, match="JsonShardedSource cannot read its rows in any order: .* remote="):
-        dataset(JsonShardedSource(str(tmp_path / "a.jsonl")))
+    with pytest.raises(ConfigError, match="MixedShardedSource never ends.* stop_strategy="):
+        dataset(MixedShardedSource({"a": memory()}))
+    with pytest.raises(EmptyDatasetError, match="LimitedShardedSource gives none"):
+        dataset(LimitedShardedSource(memory(), 0))
     with pytest.raises(ConfigError, match="source= of a stream is a list"):
         dataset([{"x": 1}])

@@ -30,12 +30,20 @@ _PATIENCE_S = 600.0
 
 
 def keep_in_files(
-    name: str, compute: Callable[[], npt.NDArray[Any]], *, min_values: int = _MIN_VALUES
+    name: str,
+    compute: Callable[[], npt.NDArray[Any]],
+    *,
+    min_values: int = _MIN_VALUES,
+    kind: str = "order",
+    max_files: int = _MAX_FILES,
 ) -> npt.NDArray[Any]:
-    """Give the array of a name, from its file if there is one; computed by one process while others wait for it."""
+    """Give the array of a name, from its file if there is one; computed by one process while others wait for it.
+
+    Of each kind, no more than `max_files` are kept.
+    """
     folder = user_cache_dir() / "arrays"
     # Files are not flushed: after a loss of power they may hold zeros, so those of another boot are left alone.
-    path = folder / f"{name}.{(boot_id() or 'any')[:8]}.npy"
+    path = folder / f"{kind}-{name}.{(boot_id() or 'any')[:8]}.npy"
     try:
         if path.exists():
             return _map(path)
@@ -44,20 +52,20 @@ def keep_in_files(
     except (OSError, LockTimeoutError):  # nothing can be kept there, or whoever holds the lock is stopped
         return compute()
     with lock:
-        return _map(path) if path.exists() else _compute(path, compute, min_values)
+        if path.exists():
+            return _map(path)
+        values = compute()
+        return values if len(values) < min_values else _keep(path, values, f"{kind}-*.npy", max_files)
 
 
-def _compute(path: Path, compute: Callable[[], npt.NDArray[Any]], min_values: int) -> npt.NDArray[Any]:
-    values = compute()
-    if len(values) < min_values:
-        return values
+def _keep(path: Path, values: npt.NDArray[Any], all_like_it: str, max_files: int) -> npt.NDArray[Any]:
     try:
         with appearing(path) as part, part.open("wb") as file:
             np.save(file, values, allow_pickle=False)
     except OSError as error:
         log.warning("cannot save %s in %s: %s", path.stem, path.parent, error)
         return values
-    for old in sorted(path.parent.glob("*.npy"), key=lambda path: path.stat().st_mtime)[:-_MAX_FILES]:
+    for old in sorted(path.parent.glob(all_like_it), key=lambda path: path.stat().st_mtime)[:-max_files]:
         old.unlink(missing_ok=True)
     return _map(path)
 

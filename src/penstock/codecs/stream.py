@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.errors import CorruptShardError, PenstockError
 from penstock.extras import require
@@ -35,12 +35,22 @@ def split_compression(name: str) -> tuple[str, str | None]:
     return name, None
 
 
-def decompress_stream(chunks: Iterator[bytes], codec: str, where: str) -> Iterator[bytes]:
+class FrameStart(NamedTuple):
+    """Where a frame begins, which can be unpacked without those before it."""
+
+    stored: int  # bytes of the compressed file before it
+    content: int  # bytes of its content before it
+
+
+def decompress_stream(
+    chunks: Iterator[bytes], codec: str, where: str, on_frame: Callable[[FrameStart], None] = lambda _: None
+) -> Iterator[bytes]:
     """Give the content of a compressed file, about a MB at a time; broken files and bombs are a `CorruptShardError`.
 
-    The file may be any number of frames, one after the other, as `cat` and parallel compressors leave them.
+    The file may be any number of frames, one after the other, as `cat` and parallel compressors leave them. `on_frame`
+    hears of each before any of its content is given.
     """
-    frames = _Frames(codec, where)
+    frames = _Frames(codec, where, on_frame)
     try:
         for chunk in chunks:
             yield from frames.feed(chunk)
@@ -77,8 +87,8 @@ class FrameDecoder(Protocol):
 class _Frames:
     """Decodes frame after frame, and counts."""
 
-    def __init__(self, codec: str, where: str) -> None:
-        self._new_decoder, self._where = _DECODERS[codec], where
+    def __init__(self, codec: str, where: str, on_frame: Callable[[FrameStart], None]) -> None:
+        self._new_decoder, self._where, self._on_frame = _DECODERS[codec], where, on_frame
         self._is_padded = codec == "xz"  # which allows zeros between and after frames
         self._decoder: FrameDecoder | None = None
         self._num_frames = self._given = self._content = 0
@@ -92,6 +102,7 @@ class _Frames:
                 if not data:
                     return
                 self._decoder = self._new_decoder()
+                self._on_frame(FrameStart(self._given - len(data), self._content))
             piece = self._decoder.decompress(data, _PIECE_BYTES)
             data = b""
             if piece:

@@ -20,6 +20,7 @@ from penstock.data.resharding import refuse_resharding
 from penstock.data.run_state import Planner, RunState, advise
 from penstock.data.seat import is_worker, worker_of
 from penstock.data.settings import DatasetSettings
+from penstock.data.sources.methods import SourceMethods
 from penstock.data.stats import open_counters
 from penstock.data.stock_loader import warn_of_other_batches
 from penstock.data.stream import fill_weights, gather_streams, name_streams
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _STREAMS_SHOWN = 3
 
 
-class StreamingDataset(MosaicNames, IterableDataset[Any]):
+class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
     """A dataset in a store or on disk: iterate over it, or read any sample by its number.
 
         dataset = StreamingDataset(remote="s3://bucket/train", local="/tmp/train", shuffle=True)
@@ -96,8 +97,7 @@ class StreamingDataset(MosaicNames, IterableDataset[Any]):
         replication: How many consecutive ranks get the same samples, for tensor or sequence parallelism.
         stream_name: Name of the class of streams to make from `stream_config`.
         stream_config: Arguments of that class, besides `remote`, `local` and `split`.
-        rank: The rank of this process, if the launcher does not set it. Pass `world_size` too, and `num_nodes` if there
-            are several.
+        rank: The rank of this process, if the launcher does not set it; pass `world_size` and `num_nodes`, too.
         world_size: The number of ranks.
         num_nodes: The number of nodes; all have the same number of ranks.
         on_error: What happens if a sample cannot be read: `raise` an error, or `skip`: another sample of the same batch

@@ -66,6 +66,7 @@ class OpenedStreams:
                 name=name,
                 lengths=lengths,
                 weight=stream.weight,
+                window=stream.window,
                 stretches=stretches,
                 **(_counted(files) or {"content": content}),
             )
@@ -122,7 +123,7 @@ def open_streams(
     streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None = None
 ) -> OpenedStreams:
     """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
-    own = [_own_source(stream) for stream in streams]
+    own = [_own_source(stream, options.columns) for stream in streams]
     stored = {number: stream for number, stream in enumerate(streams) if own[number] is None}
     with one_wait():
         table = _open_stored(stored, options, limit_bytes, counters) if stored else None
@@ -155,7 +156,7 @@ def open_streams(
     )
 
 
-def _own_source(stream: Stream) -> Source | None:
+def _own_source(stream: Stream, columns: tuple[str, ...] | None) -> Source | None:
     given = stream.source
     if given is None:
         return None
@@ -163,7 +164,7 @@ def _own_source(stream: Stream) -> Source | None:
     if isinstance(made, Source):
         return made
     if hasattr(made, "as_stream_source"):
-        return made.as_stream_source()
+        return made.as_stream_source(columns)
     raise ConfigError(f"source= of a stream is a {type(made).__name__}: give a ShardedSource, a Source or a name")
 
 
@@ -175,7 +176,7 @@ def _open_stored(
     folders: list[InPlace | None] = []
     numbers: list[int | None] = []
     for name, stream in stored.items():
-        files = files_of(stream, options.columns)
+        files = files_of(stream, stream.options(options).columns)
         stream.choose_folder(None if files is None else files.root)
         if files is not None:
             folder: InPlace | None = None if files.folder is None else LocalFiles(files.folder)
@@ -204,7 +205,8 @@ def _open_stored(
             index = folder.index
         else:
             raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
-        check_layouts(index, options)
+        own = stream.options(options)
+        check_layouts(index, own)
         where = shown_url(stream.url or str(stream.folder))
         found.append(
             StreamFiles(
@@ -213,10 +215,11 @@ def _open_stored(
                 in_place=folder,
                 cached=number,
                 validates=stream.validate_hash is not None,
-                share=fetched_share(index, options.columns),
+                share=fetched_share(index, own.columns),
+                options=own,
             )
         )
-    return ShardTable(found, cache, options)
+    return ShardTable(found, cache)
 
 
 def _complete_copy(stream: Stream, error: StoreError) -> Stream:

@@ -11,13 +11,14 @@ from penstock.data.in_place.identity import DataIdentity
 from penstock.data.passes import NO_WORKER, SharedPasses
 from penstock.data.ranks.agreement import Agreement
 from penstock.data.seat import find_seat, is_worker, worker_of
-from penstock.errors import ResumeError
+from penstock.errors import ConfigError, ResumeError
 from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
 from penstock.order.make_plan import MOSAIC, choose_order, make_plan
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.state import with_mosaic_keys
 from penstock.order.native import StreamPlan
+from penstock.order.world import seats
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
 from penstock.user_warnings import warn_user
@@ -53,7 +54,7 @@ class PlannedRun:
             return Cursor(next_epoch, 0)
         at = self.resumed_at
         if at.position >= self.plan.epoch_size(at.epoch) or (
-            at.position and not len(self.plan.global_batch(at, 0, world, global_batch_size))
+            at.position and not any(self.plan.num_batches(at, seat, global_batch_size) for seat in seats(world))
         ):
             return Cursor(at.epoch + 1, 0)
         return at
@@ -136,6 +137,16 @@ class RunState:
             (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------
+
+    def sit(self, rank: int, world_size: int) -> None:
+        """Take a seat that a loader knows of, such as that of a process of JAX, unless the user named another one."""
+        said = self._seat.rank, self._seat.world_size
+        if said != (None, None) and said != (rank, world_size):
+            raise ConfigError(
+                f"the dataset is rank {said[0]} of {said[1]}, but its loader is rank {rank} of {world_size}: pass rank="
+                " and world_size= to one of them only"
+            )
+        self._seat = replace(self._seat, rank=rank, world_size=world_size)
 
     def seat(self) -> Seat:
         """Find this rank in its job, as it is now; a worker that was spawned is told by its parent."""

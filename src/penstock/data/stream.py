@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from penstock.units import check_bool, check_mapping, check_seconds, check_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.formats.base import ReadOptions
     from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
-    from penstock.reading.source import MakesSource, Source
+    from penstock.reading.source import MakesSource, Source, SourceFiles
     from penstock.reading.transforms import SampleTransform
     from penstock.scan.patterns import Given
 
@@ -63,8 +65,9 @@ class Stream:
         storage_options: Credentials and settings of the store, under the names that fsspec uses.
         sample_transform: Your function, called on each sample of this stream as it is read; it returns what takes its
             place. It runs in the workers of the loader.
-        source: Where samples come from, if not from shards: a `ShardedSource` that reads its rows in any order, a
-            `Source` of your own, or the name of one that a package registered, which is called with this stream.
+        source: Where samples come from, instead of `remote`: any `ShardedSource` that has a fingerprint and an end, a
+            `StreamingDataset`, a `Source` of your own, or the name of one that a package registered, which is called
+            with this stream.
         samples: The old name of `choose`.
     """
 
@@ -91,6 +94,7 @@ class Stream:
         samples: int | float | str | None = None,
     ) -> None:
         self.patterns: tuple[str, ...] | None = None  # of a list, what to look for below the folder that holds all
+        self.window: int | None = None  # how many shards are shuffled together, if whoever made the source knows
         self.remote = self._place(remote, is_data=True)
         self.local = self._place(local, is_data=remote is None)
         if not self.remote and not self.local and source is None:
@@ -111,13 +115,36 @@ class Stream:
         self.name = name
         self.storage_options = storage_options
         self.sample_transform = sample_transform
-        self.source = source
+        self.columns: tuple[str, ...] | None = None  # of a source that reads some columns only
+        self.source = None if self._adopt_files(source) else source
 
     def __repr__(self) -> str:
         shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
         values = {name: getattr(self, name) for name in shown if getattr(self, name) not in (None, "")}
         values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def _adopt_files(self, source: Source | MakesSource | str | None) -> bool:
+        """Read the files of a source in place, if they are files that can be read so; tell whether they are."""
+        as_files = getattr(source, "as_files", None)
+        files: SourceFiles | None = None if as_files is None else as_files()
+        if files is None:
+            return False
+        self.remote = self._place(files.urls, is_data=True)
+        self.format, self.types, self.columns = files.format, files.types, files.columns
+        self.storage_options = self.storage_options or files.storage_options
+        return True
+
+    def options(self, common: ReadOptions) -> ReadOptions:
+        """Say how values are read: as in the whole dataset, but for columns that the source leaves out."""
+        if self.columns is None:
+            return common
+        lacking = [name for name in common.columns or () if name not in self.columns]
+        if lacking:
+            raise ConfigError(
+                f"columns= names {', '.join(lacking)}, but the source of a stream reads {', '.join(self.columns)} only"
+            )
+        return common if common.columns is not None else replace(common, columns=self.columns)
 
     def _place(self, given: Given | None, *, is_data: bool) -> str | None:
         """Give the place of the data, or of their copies, as one path or URL."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from penstock.counters import Counters
-from penstock.data.dataset import StreamingDataset
-from penstock.data.seat import worker_number
 from penstock.data.stream import Stream
-from penstock.episodes.decoders import COUNTED
-from penstock.episodes.opening import open_episodes
+from penstock.episodes.base import RobotDataset
+from penstock.episodes.counted import open_episode_counters
+from penstock.episodes.opening import open_episodes, pool_window
 from penstock.episodes.settings import EpisodeSettings
-from penstock.errors import ResumeError
+from penstock.order.base import STRETCHES
 
 if TYPE_CHECKING:
     import os
@@ -23,12 +18,11 @@ if TYPE_CHECKING:
     from penstock.episodes.samples import ImageTransform
     from penstock.episodes.settings import EpisodeFilter
     from penstock.order.plan import EpochEnd
-    from penstock.types import Int64Array
 
 _STREAM = "episodes"
 
 
-class StreamingLeRobotDataset(StreamingDataset):
+class StreamingLeRobotDataset(RobotDataset):
     """A LeRobot dataset (v3.0 or v2.1): iterate over its frames in random order, or read any of them by number.
 
         dataset = StreamingLeRobotDataset("me/arm", root="/data/arm", delta_timestamps={"action": [0, 0.1, 0.2]})
@@ -46,6 +40,7 @@ class StreamingLeRobotDataset(StreamingDataset):
         tolerance_s: How far the frames of a video may be from the times of their rows.
         revision: A branch, tag or commit of the Hub.
         episode_pool_size: How many episodes are mixed at a time.
+        pool_bytes: Mix fewer episodes at a time if the rows of so many could take more than this, such as "2gb".
         seed: Seed of the order.
         shuffle: Mix frames of the pool; without it they come in stored order.
         return_uint8: Give pictures as bytes from 0 to 255, instead of float32 from 0 to 1.
@@ -89,6 +84,7 @@ class StreamingLeRobotDataset(StreamingDataset):
         revision: str | None = None,
         *,
         episode_pool_size: int = 64,
+        pool_bytes: int | float | str | None = None,
         seed: int = 42,
         shuffle: bool = True,
         return_uint8: bool = False,
@@ -119,16 +115,18 @@ class StreamingLeRobotDataset(StreamingDataset):
     ) -> None:
         settings = EpisodeSettings.of(locals())
         self.repo_id, self.root = repo_id, settings.place
-        self._video_counters = Counters(COUNTED, worker_number)
-        self._episodes = open_episodes(settings, self._video_counters)
-        self.meta = self._episodes.meta
+        self._episode_counters = open_episode_counters()
+        source = open_episodes(settings, self._episode_counters)
+        self._sources = [source]
+        self.meta = source.meta
+        stream = Stream(source=source, name=_STREAM)
+        stream.window = pool_window(source, settings)
         super().__init__(
-            streams=[Stream(source=self._episodes, name=_STREAM)],
-            order="episode_pool" if self._episodes.stretches is None else "stretches",
+            streams=[stream],
+            order="episode_pool" if source.stretches is None else STRETCHES,
             shuffle=shuffle,
             shuffle_seed=seed,
-            shuffle_block_size=_block_size(self._episodes.chosen.counts, episode_pool_size),
-            num_canonical_nodes=1 if self._episodes.stretches is None else _lanes(episode_pool_size),
+            num_canonical_nodes=1 if source.stretches is None else _lanes(episode_pool_size),
             rank=rank,
             world_size=world_size,
             batch_size=batch_size,
@@ -143,16 +141,6 @@ class StreamingLeRobotDataset(StreamingDataset):
         )
 
     @property
-    def num_frames(self) -> int:
-        """The number of frames that are samples, over all ranks."""
-        return self._episodes.spans.num_samples
-
-    @property
-    def num_episodes(self) -> int:
-        """The number of chosen episodes."""
-        return len(self._episodes.chosen.episodes)
-
-    @property
     def fps(self) -> float:
         """Frames per second."""
         return self.meta.fps
@@ -162,38 +150,6 @@ class StreamingLeRobotDataset(StreamingDataset):
         """What each frame has: dtype, shape and names by key."""
         return self.meta.features
 
-    def video_decoder_cache_stats(self) -> dict[str, Any]:
-        """Return how often video files were found open, and how many frames were decoded and used, over all workers."""
-        total: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
-        for counts in self._video_counters.read():
-            total.update(counts.numbers)
-        asked = total["hits"] + total["misses"]
-        here = self._episodes.files.videos.made
-        decode_s = total.pop("decode_ns") / 1e9
-        return {
-            **total,
-            "hit_rate": total["hits"] / asked if asked else None,
-            "size": 0 if here is None else here.num_open,
-            "seconds_decoding": decode_s,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of this class or of a loader, or from LeRobot's two numbers.
-
-        `{"batches_consumed": …, "batch_size": …}` counts batches of each rank in the next epoch, on as many ranks as
-        there are now.
-        """
-        if isinstance(state, dict) and "batches_consumed" in state:
-            state = self._state_of_batches(state)
-        super().load_state_dict(state)
-
-    def _state_of_batches(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        counts = [state["batches_consumed"], state.get("batch_size", self.batch_size)]
-        if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts):
-            raise ResumeError("batches_consumed and batch_size must both be whole numbers: load the state as saved")
-        position = counts[0] * counts[1] * self.run.seat().world.num_ranks
-        return {**self.run.describe_order(), "epoch": self.next_epoch, "position": min(position, self.num_frames)}
-
 
 _MOST_LANES = 8
 
@@ -201,9 +157,3 @@ _MOST_LANES = 8
 def _lanes(pool_size: int) -> int:
     """Choose how many lanes frames are divided among: ranks that divide them decode only what they need themselves."""
     return min(_MOST_LANES, 1 << (pool_size.bit_length() - 1))
-
-
-def _block_size(lengths: Int64Array, pool_size: int) -> int:
-    """Say in samples how large a pool is: a plan counts it back into so many episodes of mean length."""
-    num_episodes = int(np.count_nonzero(lengths))
-    return pool_size * max(1, int(lengths.sum()) // max(1, num_episodes))

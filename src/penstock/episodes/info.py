@@ -21,7 +21,7 @@ _FIELD = re.compile(r"\{([a-z_]+)(?::0?(\d{1,2})d)?\}")
 _MAX_DIMENSIONS = 8
 _MAX_VALUES = 1 << 28  # of one feature in one frame
 
-_DEFAULT_PATHS = {
+DEFAULT_PATHS = {
     2: (
         "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
         "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
@@ -56,6 +56,11 @@ class Feature:
     def is_camera(self) -> bool:
         """Whether it is a picture, wherever it is stored."""
         return self.is_video or self.is_image
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes one frame of it takes in the rows: nothing if it is a video."""
+        return 0 if self.is_video else self.frame_bytes // (4 if self.is_image else 1)
 
     @property
     def frame_bytes(self) -> int:
@@ -100,7 +105,7 @@ def parse_info(data: bytes, where: str) -> DatasetInfo:
     if not isinstance(raw, dict):
         raise BadIndexError(f"{where} is not a JSON object: this is no LeRobot dataset", file=where)
     version = _parse_version(raw.get("codebase_version"), where)
-    data_path, video_path = _DEFAULT_PATHS[version[0]]
+    data_path, video_path = DEFAULT_PATHS[version[0]]
     if "video_path" in raw:
         video_path = raw["video_path"]
     return DatasetInfo(
@@ -144,7 +149,7 @@ def fill_path(template: str, where: str, **values: int | str) -> str:
 def _parse_version(given: Any, where: str) -> tuple[int, int]:
     match = _VERSION.fullmatch(str(given))
     version = None if match is None else (int(match.group(1)), int(match.group(2)))
-    if version is None or version[0] not in _DEFAULT_PATHS:
+    if version is None or version[0] not in DEFAULT_PATHS:
         raise BadIndexError(
             f"{where} has codebase_version={given!r}, but versions {', '.join(_READABLE)} are readable: convert the"
             " dataset with the tools of lerobot",
@@ -168,10 +173,11 @@ def _parse_chunks_size(given: Any, where: str) -> int:
 def _parse_features(given: Any, where: str) -> dict[str, Feature]:
     if not isinstance(given, dict) or not given:
         raise BadIndexError(f"{where} declares no features", file=where)
-    return {key: _parse_feature(key, schema, where) for key, schema in given.items()}
+    return {key: parse_feature(key, schema, where) for key, schema in given.items()}
 
 
-def _parse_feature(key: str, schema: Any, where: str) -> Feature:
+def parse_feature(key: str, schema: Any, where: str) -> Feature:
+    """Read what is declared of one feature."""
     if not isinstance(schema, dict) or not isinstance(schema.get("dtype"), str) or "/" in key:
         raise BadIndexError(f"{where} declares the feature {key!r} without a dtype, or with a / in its name", key=key)
     shape = schema.get("shape") or ()

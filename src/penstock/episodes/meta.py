@@ -83,6 +83,36 @@ class LeRobotMetadata:
         return len(self.episodes)
 
     @property
+    def total_tasks(self) -> int:
+        """The number of tasks."""
+        return len(self.tasks)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the values of each feature are called, by key."""
+        return {key: feature.names for key, feature in self.schema.features.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each feature in one frame, by key."""
+        return {key: feature.shape for key, feature in self.schema.features.items()}
+
+    @property
+    def data_path(self) -> str:
+        """How data files are named."""
+        return self.schema.data_path
+
+    @property
+    def video_path(self) -> str | None:
+        """How video files are named; None: there are none."""
+        return self.schema.video_path
+
+    @property
+    def chunks_size(self) -> int:
+        """How many files a folder holds; of v2.1, how many episodes."""
+        return self.schema.chunks_size
+
+    @property
     def total_frames(self) -> int:
         """The number of frames of all episodes."""
         return int(self.episodes.lengths.sum())

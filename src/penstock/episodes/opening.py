@@ -23,13 +23,14 @@ from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions,
 from penstock.episodes.stretches import find_stretches
 from penstock.episodes.windows import parse_windows
 from penstock.errors import BadIndexError, ConfigError
+from penstock.order.pool import pool_size
 from penstock.processes import PerProcess, num_processors
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.counters import Counters
     from penstock.episodes.clips import ClipLocator
@@ -42,11 +43,19 @@ _MOST_DECODERS = 256
 _MOST_THREADS = 8
 
 
-def open_episodes(settings: EpisodeSettings, counters: Counters) -> EpisodeSource:
-    """Read the metadata, and give the source of all frames that the user chose."""
+def open_episodes(
+    settings: EpisodeSettings,
+    counters: Counters,
+    windows_of: Callable[[LeRobotMetadata], Mapping[str, Sequence[float]]] | None = None,
+) -> EpisodeSource:
+    """Read the metadata, and give the source of all frames that the user chose.
+
+    `windows_of` gives the windows in seconds if they depend on the dataset.
+    """
     meta = _read_metadata(settings)
+    windows = settings.delta_timestamps if windows_of is None else windows_of(meta)
     options = SampleOptions(
-        windows=parse_windows(settings.delta_timestamps, list(meta.schema.features), meta.fps, settings.tolerance_s),
+        windows=parse_windows(windows, list(meta.schema.features), meta.fps, settings.tolerance_s),
         tolerance_s=settings.tolerance_s,
         pictures=PictureOptions(return_uint8=settings.return_uint8, image_transforms=settings.image_transforms),
     )
@@ -57,7 +66,13 @@ def open_episodes(settings: EpisodeSettings, counters: Counters) -> EpisodeSourc
         settings.drop_n_last_frames,
     )
     files = _open_files(settings, meta, chosen, options, counters)
-    return EpisodeSource(meta, chosen, files, options)
+    return EpisodeSource(meta, chosen, files, options, counters)
+
+
+def pool_window(source: EpisodeSource, settings: EpisodeSettings) -> int:
+    """Say how many episodes are mixed at a time: as many as the user wants, if their rows fit."""
+    most_bytes = None if settings.pool_bytes is None else parse_bytes(settings.pool_bytes)
+    return pool_size(source.row_sizes, settings.episode_pool_size, most_bytes)
 
 
 def _read_metadata(settings: EpisodeSettings) -> LeRobotMetadata:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ImageTransform = Callable[[Any], Any]
 _KINDS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_NUMBERS = {name: np.dtype(name) for name in (*_KINDS, "bool")}
+NUMBER_DTYPES = {name: np.dtype(name) for name in (*_KINDS, "bool")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class PictureOptions:
 
 def as_array(feature: Feature, values: Any, where: str) -> Any:
     """Give the values of a column in the shape and type that the dataset declares, or as they are if not numbers."""
-    dtype = _NUMBERS.get(feature.dtype)
+    dtype = NUMBER_DTYPES.get(feature.dtype)
     if dtype is None:
         return values
     try:

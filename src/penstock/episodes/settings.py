@@ -30,6 +30,7 @@ class EpisodeSettings:
     tolerance_s: float
     revision: str | None
     episode_pool_size: int
+    pool_bytes: int | float | str | None
     return_uint8: bool
     video_decoder_cache_size: int | None
     video_decode_threads: int | None
@@ -71,6 +72,8 @@ class EpisodeSettings:
         if not self.tolerance_s > 0:
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} must be a number of seconds above 0")
         parse_bytes(self.frame_cache_bytes)
+        if self.pool_bytes is not None and not parse_bytes(self.pool_bytes):
+            raise ConfigError(f"pool_bytes={self.pool_bytes!r} must be more than 0")
         for name, better in _INSTEAD.items():
             if getattr(self, name) is not None:
                 text = f"{name}= has no effect: set {better}= instead"

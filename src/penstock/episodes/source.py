@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.episodes.counted import count_latency
 from penstock.episodes.samples import PictureOptions, as_array, decode_image, task_of, to_picture, to_tensor
 from penstock.episodes.wanted import ClipKey
 from penstock.episodes.windows import Window, window_of
-from penstock.errors import CorruptShardError, DataError
+from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
+from penstock.reading.skip import SKIPPED
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.spent import reading_inside
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.cache.shares import ShareListener
+    from penstock.counters import Counters
     from penstock.data.dataset import StreamingDataset
     from penstock.episodes.clips import FetchedClips
     from penstock.episodes.decoders import DecodedFrames, Videos
@@ -84,9 +88,15 @@ class EpisodeSource(Source):
     """The chosen frames of a LeRobot dataset, episode by episode."""
 
     def __init__(
-        self, meta: LeRobotMetadata, chosen: ChosenFrames, files: EpisodeFiles, options: SampleOptions
+        self,
+        meta: LeRobotMetadata,
+        chosen: ChosenFrames,
+        files: EpisodeFiles,
+        options: SampleOptions,
+        counters: Counters,
     ) -> None:
         super().__init__(chosen.counts)
+        self.counters = counters
         self.meta, self.chosen, self.files, self.options = meta, chosen, files, options
         # Reading one row takes almost as long as reading an episode.
         self.rows_at_hand: LRU[dict[str, Any]] = LRU(_ROWS_AT_HAND_BYTES)
@@ -107,6 +117,12 @@ class EpisodeSource(Source):
             divisor = 4 if feature.is_camera and self.options.pictures.return_uint8 else 1
             sample_bytes += width * feature.frame_bytes // divisor
         return self.chosen.counts * sample_bytes
+
+    @property
+    def row_sizes(self) -> Int64Array:
+        """About how many bytes the rows of each episode take, whole, where they are mapped."""
+        row_bytes = sum(feature.row_bytes for feature in self.meta.row_features)
+        return self.meta.episodes.lengths[self.chosen.episodes] * row_bytes
 
     @property
     def portion_bytes(self) -> int:
@@ -201,27 +217,36 @@ class _EpisodeReader:
     def __init__(self, source: EpisodeSource, shard: int) -> None:
         self._source = source
         self._files, self._options, self._meta = source.files, source.options, source.meta
-        self._where = source.describe_shard(shard)
+        self._where, self._counters = source.describe_shard(shard), source.counters
         self._episode = int(source.chosen.episodes[shard])
         self._skipped = int(source.chosen.first_frames[shard])
         self._first_row = int(source.files.first_rows[shard])
         self._length = int(source.meta.episodes.lengths[self._episode])
 
     def read(self, rows: Int64Array) -> list[Sample]:
-        frames = rows + self._skipped
-        windows = {key: window_of(frames, offsets, self._length) for key, offsets in self._options.windows.items()}
+        begun_ns = perf_counter_ns()
         try:
-            return self._make(frames, windows)
-        except DataError as error:
-            numbers = f"{frames.min()} to {frames.max()}" if len(frames) > 1 else str(int(frames[0]))
-            facts = {**error.facts, "episode": self._number}
-            raise type(error)(f"{self._where}, frame {numbers}: {error}", **facts) from error
+            samples = self._make(rows + self._skipped)
+        except SKIPPED:
+            # One by one, to say which it is.
+            samples = [self._make_alone(int(frame)) for frame in rows + self._skipped]
+        count_latency(self._counters.row(), len(rows), perf_counter_ns() - begun_ns)
+        return samples
+
+    def _make_alone(self, frame: int) -> Sample:
+        try:
+            return self._make(np.array([frame], np.int64))[0]
+        except SKIPPED as error:
+            seconds = frame / self._meta.fps
+            facts = {"seconds": seconds, **error.facts, "episode": self._number, "frame": frame}
+            raise type(error)(f"{self._where}, frame {frame} at {seconds:.3f} s: {error}", **facts) from error
 
     @property
     def _number(self) -> int:
         return int(self._meta.episodes.numbers[self._episode])
 
-    def _make(self, frames: Int64Array, windows: Mapping[str, Window]) -> list[Sample]:
+    def _make(self, frames: Int64Array) -> list[Sample]:
+        windows = {key: window_of(frames, offsets, self._length) for key, offsets in self._options.windows.items()}
         at_hand, columns = self._rows_for(frames, windows)
         samples: list[Sample] = [{} for _ in frames]
         for key in self._meta.video_keys:

@@ -18,6 +18,7 @@ from penstock.index.entry import formats
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.codecs.stream import FrameStart
     from penstock.formats.base import ReadOptions, ShardBuilder, ShardReader
     from penstock.formats.body import ChunkPool
     from penstock.index.model import Column, ShardInfo, ShardLayout
@@ -34,8 +35,13 @@ class StoredObject(Protocol):
 
     name: str  # below the root of the dataset, for errors
     num_bytes: int  # as it is stored
-    is_compressed: bool  # it can only be read from its beginning, and fetched whole: it makes one shard
+    is_compressed: bool  # it can only be read from its beginning, and cut into shards where frames begin
     seek_bytes: int  # asking for a range takes as long as reading so many bytes in order
+
+    @property
+    def frame_starts(self) -> Sequence[FrameStart]:
+        """Of a compressed one, where the frames begin that `chunks` has come to, as far as they are far apart."""
+        ...
 
     def read(self, begin: int, end: int) -> bytes:
         """Give the bytes `[begin, end)`; asking beyond its end, or of a compressed one, is an error."""

@@ -49,8 +49,7 @@ def view_memory(kind: str, num_bytes: int) -> npt.NDArray[Any]:
     nothing is mapped, which ends the process: only ask for what was checked to lie within bytes that are held.
     """
     length = _ADDRESSES - _ORIGIN
-    memory = memoryview((ctypes.c_char * length).from_address(_ORIGIN))
-    return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", memory, 0, (1,))
+    return np.ndarray((length - num_bytes,), f"{kind}{num_bytes}", _memory(), 0, (1,))
 
 
 def copy_values(begins: Int64Array, num_bytes: int) -> npt.NDArray[Any]:
@@ -62,6 +61,20 @@ def copy_values(begins: Int64Array, num_bytes: int) -> npt.NDArray[Any]:
     for value, begin in zip(copied, begins.tolist(), strict=True):
         value[:] = memory[begin : begin + num_bytes]
     return copied.view(f"V{num_bytes}").reshape(-1)
+
+
+def join_values(begins: Int64Array, sizes: Int64Array) -> bytearray:
+    """Copy values of so many bytes, which begin at these places of memory (`place_of`), one after another."""
+    memory = _memory()
+    return bytearray().join(
+        [memory[begin:end] for begin, end in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)]
+    )
+
+
+@lru_cache(maxsize=1)
+def _memory() -> memoryview:
+    """View all memory of this process, under the condition of `view_memory`."""
+    return memoryview((ctypes.c_char * (_ADDRESSES - _ORIGIN)).from_address(_ORIGIN)).cast("B")
 
 
 def place_of(data: ShardBytes) -> int:

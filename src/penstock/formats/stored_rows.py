@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ShardBytes
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import ColumnKind, Pieces
+    from penstock.formats.gather import Pieces
     from penstock.types import Int64Array
 
 
@@ -49,6 +49,12 @@ class RowFields:
         encodings = tuple((each.name, each.encoding) for each in self.fields if each.name in self.wanted)
         object.__setattr__(self, "num_sizes", sum(each.num_bytes is None for each in self.fields))
         object.__setattr__(self, "encodings", encodings)
+
+    def find_rows(
+        self, shards: Sequence[ShardMemory], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
+    ) -> StoredRows:
+        """Find the values of rows of several shards, shard by shard."""
+        return StoredRows(self, shards, counts, rows, order)
 
 
 class ShardMemory(NamedTuple):
@@ -101,7 +107,7 @@ class GathersValues(Protocol):
     """A shard reader that gives stored values column by column, to be decoded when all of a batch are there."""
 
     name: str
-    encodings: Mapping[str, Encoding | ColumnKind]
+    encodings: Mapping[str, Encoding]
 
     def gather(self, name: str, rows: Int64Array) -> Pieces:
         """Copy the stored values of a column."""
@@ -111,7 +117,7 @@ class GathersValues(Protocol):
 class ReaderRows(NamedTuple):
     """Some rows of one shard, whose reader finds their values itself."""
 
-    reader: Any  # a `GathersValues`; that of a file of columns gives them, too
+    reader: GathersValues
     numbers: Int64Array
 
     def origins(self) -> RowOrigins:
@@ -120,12 +126,7 @@ class ReaderRows(NamedTuple):
 
     def pieces(self, name: str) -> Pieces:
         """Copy the values of a column."""
-        pieces: Pieces = self.reader.gather(name, self.numbers)
-        return pieces
-
-    def column(self, name: str) -> Any:
-        """Give a column of a file of columns, to take values from."""
-        return self.reader.column(name, self.numbers)
+        return self.reader.gather(name, self.numbers)
 
 
 class StoredRows:
@@ -172,28 +173,10 @@ class StoredRows:
 
     def pieces(self, name: str) -> Pieces:
         """Copy the values of any other column."""
-        begins, ends = self._begins[name], self._ends[name]
-        sizes = ends - begins
-        shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
-        # An item as long as the longest value must lie within the shard, whichever value it begins with.
-        if is_gathered(shortest, longest) and (shortest == longest or (begins + longest <= self._limits()).all()):
-            items = view_memory("S", longest)
-            gathered = gather_strings(items, begins, None if shortest == longest else sizes)
-            if gathered is not None:
-                return gathered
-        data = [shard.data for shard, count in zip(self._shards, self._counts, strict=True) for _ in range(count)]
-        if self._order is not None:
-            data = [data[at] for at in self._order.tolist()]
-        places = self._ordered(self._places)
-        firsts, lasts = (begins - places).tolist(), (ends - places).tolist()
-        return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]
+        return copy_pieces(self._shards, self._counts, self._order, self._begins[name], self._ends[name])
 
     def _ordered(self, values: Int64Array) -> Int64Array:
         return values if self._order is None else values[self._order]
-
-    def _limits(self) -> Int64Array:
-        """Say where the shard of each value ends."""
-        return self._ordered(self._places + np.repeat([shard.num_bytes for shard in self._shards], self._counts))
 
     def _find_samples(self) -> tuple[Int64Array, Int64Array]:
         """Read where each sample begins and ends, by the table of offsets of its shard."""
@@ -241,3 +224,48 @@ class StoredRows:
     def _error(self, at: int, what: str) -> CorruptShardError:
         shard, row = self.origins()._replace(order=None).find(at)
         return CorruptShardError(f"{shard}, row {row}: {what}", shard=shard, row=row)
+
+
+class HeldBytes(Protocol):
+    """Bytes that stay in place for as long as this is held."""
+
+    @property
+    def data(self) -> ShardBytes:
+        """The bytes."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Where they begin in memory (`place_of`)."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """How many they are."""
+        ...
+
+
+def copy_pieces(
+    shards: Sequence[HeldBytes], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, ends: Int64Array
+) -> Pieces:
+    """Copy values of any lengths that were found to lie in these shards.
+
+    There are so many of each shard, and `order` says which of them stands at each place of what is given out, as in
+    `begins` and `ends`.
+    """
+    sizes = ends - begins
+    shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
+    if is_gathered(shortest, longest):
+        limits = np.repeat([shard.place + shard.num_bytes for shard in shards], counts)
+        # An item as long as the longest value must lie within the shard, whichever value it begins with.
+        is_within = shortest == longest or (begins + longest <= (limits if order is None else limits[order])).all()
+        sizes_if_unequal = None if shortest == longest else sizes
+        gathered = gather_strings(view_memory("S", longest), begins, sizes_if_unequal) if is_within else None
+        if gathered is not None:
+            return gathered
+    data = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
+    places = np.repeat([shard.place for shard in shards], counts)
+    if order is not None:
+        data, places = list(map(data.__getitem__, order.tolist())), places[order]
+    firsts, lasts = (begins - places).tolist(), (ends - places).tolist()
+    return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]

@@ -31,7 +31,7 @@ class FileShard(NamedTuple):
     """One shard of a file, as `formats.files.ScannedShard` says it, in plain numbers."""
 
     num_samples: int
-    begin: int
+    begin: int  # of what is stored, also if that is compressed
     end: int
     raw_bytes: int
     is_exact: bool = True
@@ -169,16 +169,17 @@ class _Loader:
             self.refuse(f"has a version of {name} that is not text")
         layout = layouts[self._count(value.get("layout"), len(layouts) - 1)]
         num_bytes = self._count(value.get("bytes"))
-        loaded = tuple(self._shard(shard, name, None if layout.compression else num_bytes) for shard in shards)
-        if layout.compression and len(loaded) > 1:
-            self.refuse(f"cuts {name}, which is compressed, into shards")
+        is_whole = layout.compression is not None and len(shards) == 1  # whatever else an older index says
+        loaded = tuple(self._shard(shard, name, _MOST if is_whole else num_bytes) for shard in shards)
+        if is_whole:
+            loaded = (loaded[0]._replace(begin=0, end=num_bytes),)
         return IndexedFile(name, num_bytes, version, layout, loaded)
 
-    def _shard(self, value: Any, name: str, num_bytes: int | None) -> FileShard:
+    def _shard(self, value: Any, name: str, num_bytes: int) -> FileShard:
         if not isinstance(value, list) or len(value) not in (4, 6):
             self.refuse(f"has a shard of {name} that is not valid")
         num_samples, begin, end, raw_bytes = (self._count(number) for number in value[:4])
-        if not begin <= end <= (_MOST if num_bytes is None else num_bytes) or num_samples > _MOST_SAMPLES:
+        if not begin <= end <= num_bytes or num_samples > _MOST_SAMPLES:
             self.refuse(f"has a shard of {name} that lies outside of that file")
         if len(value) == 4:
             return FileShard(num_samples, begin, end, raw_bytes)
@@ -203,18 +204,16 @@ def shards_of(file: IndexedFile) -> list[ShardInfo]:
     form = formats.get(file.layout.format)()
     shards = []
     for shard in file.shards:
+        is_whole = (shard.begin, shard.end) == (0, file.num_bytes)
+        name = file.name if is_whole else f"{file.name}@{shard.begin}-{shard.end}"
+        stored, span = FileInfo(name, shard.end - shard.begin), _span(file, shard.begin, shard.end)
         if file.layout.compression is not None:
-            stored = FileInfo(file.name, file.num_bytes)
-            part = Part(FileInfo(f"{file.name}.raw", shard.raw_bytes), stored, _span(file, 0, file.num_bytes))
+            part = Part(FileInfo(f"{name}.raw", shard.raw_bytes), stored, span)
+        elif form.raw_version:
+            raw = FileInfo(f"{name}.{form.raw_version}", shard.raw_bytes, is_exact=shard.is_exact)
+            part = Part(raw, stored, span)
         else:
-            is_whole = (shard.begin, shard.end) == (0, file.num_bytes)
-            name = file.name if is_whole else f"{file.name}@{shard.begin}-{shard.end}"
-            stored, span = FileInfo(name, shard.end - shard.begin), _span(file, shard.begin, shard.end)
-            if form.raw_version:
-                raw = FileInfo(f"{name}.{form.raw_version}", shard.raw_bytes, is_exact=shard.is_exact)
-                part = Part(raw, stored, span)
-            else:
-                part = Part(stored, span=span)
+            part = Part(stored, span=span)
         shards.append(ShardInfo(file.layout, shard.num_samples, (part,), shard.details))
     return shards
 

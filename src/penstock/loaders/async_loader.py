@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from penstock.data.seat import find_seat
-from penstock.data.stats import LoopStats
 from penstock.errors import ConfigError
-from penstock.interrupts import WaitingFor, cut_short
-from penstock.loaders.collate import collate_batch
+from penstock.loaders.collate import collate_batch, takes_rows
+from penstock.loaders.loop_clock import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.sources.base import ShardedSource
+from penstock.sources.worker_threads import WorkerThreads
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
     from penstock.data.dataset import StreamingDataset
+    from penstock.data.stats import LoopStats
     from penstock.loaders.indexed_passes import IndexedPasses
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 Uneven = Literal["drop", "pad"]
@@ -48,7 +49,8 @@ class AsyncDataLoader:
         drop_last: Leave out a last batch that is not full.
         sharding_map: JAX shardings, one for all fields or a dict by field; implies `output="jax"`.
         seed: Seeds the shuffling, together with the epoch. Global random state is neither used nor changed.
-        shuffle: Shuffle all samples globally. Needs a source that reads its rows in any order; a dataset has its own.
+        shuffle: Shuffle all samples globally. Sources that cannot read their rows in any order are streamed as
+            `Stream(source=...)` does: files in place, others written to files first, once on each node.
         shuffle_buffer_bytes: Also limit the buffer by bytes, such as `"1gb"`.
         interleave: How many shards are read side by side when a buffer shuffles.
         rank, world_size: The place of this process among those that divide the samples; by default it is found as for
@@ -84,10 +86,11 @@ class AsyncDataLoader:
     ) -> None:
         _check(batch_size, prefetch_workers, prefetch_buffer_size, shuffle_buffer_size, interleave, uneven, output)
         place = find_placement("jax" if sharding_map is not None else output, sharding_map, pin_memory=pin_memory)
-        make = collate_fn or collate_batch
-        self._make: Callable[[list[Sample]], Any] = make if place is None else lambda rows: place.put(make(rows))
-        if rank is None and world_size is None and place is not None and place.rank is not None:
-            rank, world_size = place.rank
+        make = takes_rows(collate_fn or collate_batch)
+        self._make: Callable[[Rows], Any] = make if place is None else lambda rows: place.put(make(rows))
+        found = None if place is None else place.rank
+        if rank is None and world_size is None and found is not None and found[1] > 1:
+            rank, world_size = found
         seed = _DEFAULT_SEED if seed is None else seed
         self._passes: IndexedPasses | StreamedPasses
         if shuffle or not isinstance(source, ShardedSource):
@@ -95,7 +98,9 @@ class AsyncDataLoader:
                 raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
             from penstock.loaders import indexed_passes  # it loads torch, if that is installed
 
-            dataset = indexed_passes.as_dataset(source, seed, rank=rank, world_size=world_size, epoch_end=uneven)
+            dataset = indexed_passes.as_dataset(
+                source, seed, shuffle=shuffle, rank=rank, world_size=world_size, epoch_end=uneven
+            )
             self._passes = indexed_passes.IndexedPasses(dataset, batch_size, drop_last=drop_last)
         else:
             seat = find_seat(rank=rank, world_size=world_size)
@@ -114,45 +119,36 @@ class AsyncDataLoader:
         self._num_threads = prefetch_workers if prefetch_enabled else 0
         self._num_ahead = prefetch_buffer_size
         self._is_exhausted = False
-        self._num_batches = 0
-        self._starting_s = self._waiting_s = self._training_s = 0.0
+        self._clock = LoopClock()
 
     def __iter__(self) -> Generator[Any]:
         """Begin the next pass, or go on where a loaded state says."""
         self._is_exhausted = False
-        gave: float | None = None
         batches = self._passes.batches(self._make, num_threads=self._num_threads, num_ahead=self._num_ahead)
         try:
-            while True:
-                asked = time.perf_counter()
-                self._training_s += 0.0 if gave is None else asked - gave
-                try:
-                    with WaitingFor("the next batch"):
-                        batch = next(batches, _END)
-                except KeyboardInterrupt as interrupt:
-                    raise cut_short(interrupt) from None
-                now = time.perf_counter()
-                if gave is None:
-                    self._starting_s += now - asked
-                else:
-                    self._waiting_s += now - asked
-                if batch is _END:
-                    self._is_exhausted = True
-                    return
-                self._num_batches += 1
-                gave = time.perf_counter()
-                yield batch
+            yield from self._clock.time(batches)
+            self._is_exhausted = True
         finally:
             batches.close()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Begin the next pass, without keeping the event loop waiting."""
-        batches = iter(self)
+        loop, batches = asyncio.get_running_loop(), iter(self)
+        # Not one of the event loop's own threads: a loop waits for these when it ends, however long a batch takes.
+        thread = WorkerThreads(1, "penstock-async")
+        is_taking = False
         try:
-            while (batch := await asyncio.to_thread(next, batches, _END)) is not _END:
+            while True:
+                is_taking = True
+                batch = await loop.run_in_executor(thread, next, batches, _END)
+                is_taking = False
+                if batch is _END:
+                    return
                 yield batch
         finally:
-            await asyncio.to_thread(batches.close)
+            if not is_taking:  # else the thread has the iterator, and drops it when it has a batch
+                await loop.run_in_executor(thread, batches.close)
+            thread.shutdown()
 
     def __len__(self) -> int:
         """Count the batches of an epoch on this rank; an error if the source does not know its length."""
@@ -167,7 +163,7 @@ class AsyncDataLoader:
         return self._is_exhausted
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, which begins at its first batch."""
+        """Set the epoch of the next pass. It begins at its first batch, or where a loaded state of this epoch says."""
         check_whole("epoch", epoch, 0)
         self._passes.set_epoch(epoch)
 
@@ -181,14 +177,7 @@ class AsyncDataLoader:
 
     def stats(self) -> LoopStats:
         """Return the number of batches, and the seconds that your training loop waited for them."""
-        passed_s = self._waiting_s + self._training_s
-        return LoopStats(
-            batches=self._num_batches,
-            seconds_starting=self._starting_s,
-            seconds_waiting=self._waiting_s,
-            seconds_training=self._training_s,
-            waiting_share=self._waiting_s / passed_s if passed_s else None,
-        )
+        return self._clock.stats()
 
 
 def _check(

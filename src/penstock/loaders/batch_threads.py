@@ -1,7 +1,11 @@
-"""Batches made ahead: one thread takes samples in order, others collate, and batches come out in the same order."""
+"""Batches made ahead: one thread takes rows in order and collates them, or has others do it if that takes long.
+
+Batches come out in the order of the rows in either case.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.loaders.threads import in_thread
@@ -10,48 +14,74 @@ from penstock.sources.worker_threads import WorkerThreads
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from penstock.types import Sample
+    from penstock.sources.columns import Rows
 
-    # Lists of samples, each with something that belongs to it.
-    Rows = Iterator[tuple[list[Sample], Any]]
+    # The rows of batches, each with something that belongs to it.
+    RowsOfBatches = Iterator[tuple[Rows, Any]]
+
+_QUICK_S = 0.002  # handing work to another thread would take longer, or not much less
 
 
 def make_batches(
-    open_rows: Callable[[WorkerThreads | None], Rows],
-    make: Callable[[list[Sample]], Any],
+    open_rows: Callable[[WorkerThreads | None], RowsOfBatches],
+    make: Callable[[Rows], Any],
     *,
     num_threads: int,
     num_ahead: int,
 ) -> Generator[tuple[Any, Any]]:
-    """Make a batch of each list of samples, ahead of whoever takes them; with 0 threads, when they are taken.
+    """Make a batch of some rows at a time, ahead of whoever takes them; with 0 threads, when they are taken.
 
     Whoever stops taking, by closing the iterator or losing it, ends the threads.
     """
     if num_threads == 0:
         rows = open_rows(None)
         try:
-            for samples, label in rows:
-                yield make(samples), label
+            for some, label in rows:
+                yield make(some), label
         finally:
             _close(rows)
         return
     workers = WorkerThreads(num_threads, "penstock-prefetch")
+    timed = _Timed(make)
 
-    def submit_all() -> Iterator[tuple[Any, Any]]:
+    def make_all() -> Iterator[tuple[Any, Any]]:
         rows = open_rows(workers)
         try:
-            for samples, label in rows:
-                yield workers.submit(make, samples), label
+            for some, label in rows:
+                yield workers.submit(timed, some) if timed.seconds > _QUICK_S else _Made(timed(some)), label
         finally:
             _close(rows)
 
-    ahead = in_thread(submit_all, ahead=num_ahead)
+    ahead = in_thread(make_all, ahead=num_ahead)
     try:
-        for future, label in ahead:
-            yield future.result(), label
+        for made, label in ahead:
+            yield made.result(), label
     finally:
         workers.shutdown()
         _close(ahead)
+
+
+class _Timed:
+    """A function that makes batches, and how long it took the last time."""
+
+    def __init__(self, make: Callable[[Rows], Any]) -> None:
+        self._make, self.seconds = make, 0.0
+
+    def __call__(self, rows: Rows) -> Any:
+        begin = time.perf_counter()
+        batch = self._make(rows)
+        self.seconds = time.perf_counter() - begin
+        return batch
+
+
+class _Made:
+    """A batch that is there already, where others are awaited."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def result(self) -> Any:
+        return self._batch
 
 
 def _close(iterator: Any) -> None:

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ConfigError, MissingColumnError
+from penstock.sources.columns import ColumnarRows, to_samples
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.sources.columns import FieldValues, Rows
     from penstock.types import Sample
 
 _NUMBERS = (int, float, np.number, np.bool_)
@@ -23,17 +27,42 @@ def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
     Numbers, and arrays or lists of numbers that all have one shape, are stacked. Text, bytes, and lists of several
     lengths stay lists. Dicts become dicts of batches. A sample that lacks a field that others have is an error.
     """
-    if not examples:
+    return _collate_columns(_columns_of(examples))
+
+
+def takes_rows(collate: Callable[[list[Sample]], Any]) -> Callable[[Rows], Any]:
+    """Give a function that collates rows in any form; one of a user gets samples."""
+    if collate is collate_batch:
+        return collate_rows
+    if type(collate) is PadCollator:
+        return collate.collate_rows
+    return lambda rows: collate(to_samples(rows))
+
+
+def collate_rows(rows: Rows) -> dict[str, Any]:
+    """Make the batch that `collate_batch` makes of the samples of these rows."""
+    return _collate_columns(rows.columns() if isinstance(rows, ColumnarRows) else _columns_of(rows))
+
+
+def _columns_of(samples: Sequence[Sample]) -> Mapping[str, FieldValues]:
+    """Give the values of each field."""
+    if not samples:
         return {}
-    names = examples[0].keys()
-    for sample in examples:
+    names = samples[0].keys()
+    for sample in samples:
         if len(sample) != len(names) or sample.keys() != names:
             different = ", ".join(sorted(map(str, sample.keys() ^ names)))
             raise MissingColumnError(
                 f"some samples of a batch have {different} and some do not: select the fields that all have, or pass"
                 " collate_fn="
             )
-    return {name: _collate([sample[name] for sample in examples]) for name in names}
+    return {name: [sample[name] for sample in samples] for name in names}
+
+
+def _collate_columns(columns: Mapping[str, FieldValues]) -> dict[str, Any]:
+    return {
+        name: values if isinstance(values, np.ndarray) else _collate_values(values) for name, values in columns.items()
+    }
 
 
 class PadCollator:
@@ -61,21 +90,28 @@ class PadCollator:
 
     def __call__(self, examples: Sequence[Sample]) -> dict[str, Any]:
         """Make a batch."""
-        padded: dict[str, Any] = {}
-        lengths: list[int] | None = None
-        for name in examples[0]:
-            values = [sample.get(name) for sample in examples]
-            if all(_is_list_of_numbers(value) for value in values):
-                lengths = lengths or [len(value) for value in values]  # type: ignore[arg-type]
-                padded[name] = self._pad(name, values)
-        others = [{name: value for name, value in sample.items() if name not in padded} for sample in examples]
-        batch = {**collate_batch(others), **padded}
-        if self._mask_field is not None and lengths is not None:
-            length = next(iter(padded.values())).shape[1]
-            batch[self._mask_field] = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
-        return {name: batch[name] for name in (*examples[0], *(self._mask_field,)) if name in batch}
+        return self._collate(_columns_of(examples))
 
-    def _pad(self, name: str, values: list[Any]) -> Any:
+    def collate_rows(self, rows: Rows) -> dict[str, Any]:
+        """Make a batch of rows in any form."""
+        return self._collate(rows.columns() if isinstance(rows, ColumnarRows) else _columns_of(rows))
+
+    def _collate(self, columns: Mapping[str, FieldValues]) -> dict[str, Any]:
+        batch: dict[str, Any] = {}
+        mask = None
+        for name, values in columns.items():
+            if not all(map(_is_list_of_numbers, values)):
+                batch[name] = _collate_columns({name: values})[name]
+                continue
+            batch[name] = self._pad(name, values)
+            if mask is None:
+                lengths = np.array(list(map(len, values)))
+                mask = (np.arange(batch[name].shape[1]) < lengths[:, None]).astype(np.int32)
+        if self._mask_field is not None and mask is not None:
+            batch[self._mask_field] = mask
+        return batch
+
+    def _pad(self, name: str, values: FieldValues) -> Any:
         longest = max(map(len, values))
         if self._max_length is not None and longest > self._max_length:
             raise ConfigError(f"{name!r} has {longest} values, more than max_length={self._max_length}")
@@ -97,7 +133,7 @@ def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool =
             yield batch
 
 
-def _collate(values: list[Any]) -> Any:
+def _collate_values(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, np.ndarray) and first.dtype.kind in "iufbc":
         if set(map(type, values)) != {np.ndarray} or len({value.shape for value in values}) > 1:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from penstock.data.stats import LoopStats
-from penstock.interrupts import WaitingFor, cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.data.dataset import StreamingDataset
     from penstock.data.passes import Pass
-    from penstock.loaders.waiting import WaitingWatch
 
 T = TypeVar("T")
-
-_END = object()
 
 
 class DeliveredBatches:
@@ -25,12 +18,9 @@ class DeliveredBatches:
 
     def __init__(self, dataset: StreamingDataset, *, drops_last: bool) -> None:
         self._dataset, self._drops_last = dataset, drops_last
-        self.watch: WaitingWatch | None = None  # looks at the loop every now and then
         self._begun: Pass | None = None
         self._num_steps = 0
         self._is_over = False
-        self._num_batches = 0
-        self._starting_s = self._waiting_s = self._training_s = 0.0
 
     def count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
         """Give the batches of a pass that begins now, each counted as it is taken."""
@@ -38,31 +28,11 @@ class DeliveredBatches:
         return self._count(begun, batches)
 
     def _count(self, begun: Pass, batches: Iterator[T]) -> Iterator[T]:
-        gave: float | None = None
-        while True:
-            asked = time.perf_counter()
-            if gave is not None:
-                self._training_s += asked - gave
-            try:
-                with WaitingFor("the next batch"):
-                    batch: Any = next(batches, _END)
-            except KeyboardInterrupt as interrupt:
-                raise cut_short(interrupt) from None
-            got = time.perf_counter()
-            if gave is None:
-                self._starting_s += got - asked
-            else:
-                self._waiting_s += got - asked
-            if batch is _END:
-                self._is_over = self._is_over or self._begun is begun
-                return
+        for batch in batches:
             if self._begun is begun:  # a pass that was left for another one no longer counts
                 self._num_steps += 1
-            self._num_batches += 1
-            if self.watch is not None and self.watch.is_due(self._waiting_s + self._training_s):
-                self.watch.look(self.stats())
-            gave = time.perf_counter()
             yield batch
+        self._is_over = self._is_over or self._begun is begun
 
     def num_batches(self) -> int:
         """Count the batches of an epoch."""
@@ -82,14 +52,3 @@ class DeliveredBatches:
     def forget(self) -> None:
         """A state was loaded: what was delivered before it no longer counts."""
         self._begun = None
-
-    def stats(self) -> LoopStats:
-        """Count the batches delivered, the seconds that the training loop waited for them, and the others."""
-        passed_s = self._waiting_s + self._training_s
-        return LoopStats(
-            batches=self._num_batches,
-            seconds_starting=self._starting_s,
-            seconds_waiting=self._waiting_s,
-            seconds_training=self._training_s,
-            waiting_share=self._waiting_s / passed_s if passed_s else None,
-        )

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.data.dataset import StreamingDataset
 from penstock.data.stream import Stream
-from penstock.errors import ConfigError
 from penstock.loaders.batch_threads import make_batches
 from penstock.loaders.counting import DeliveredBatches
-from penstock.sources.base import ShardedSource
+from penstock.sources.base import as_source
 from penstock.sources.indexed import IndexedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from penstock.order.plan import EpochEnd
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -28,7 +28,7 @@ class IndexedPasses:
         self._dataset, self._drop_last = dataset, drop_last
         self._delivered = DeliveredBatches(dataset, drops_last=drop_last)
 
-    def batches(self, make: Callable[[list[Sample]], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+    def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
         """Give the batches of the next pass."""
         with self._dataset.readers.announced(0) as begun:
             samples = iter(self._dataset)
@@ -55,7 +55,7 @@ class IndexedPasses:
         self._dataset.load_state_dict(state)
         self._delivered.forget()
 
-    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[list[Sample], None]]:
+    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[Rows, None]]:
         batch_size = self._dataset.batch_size or 1
         while rows := list(islice(samples, batch_size)):
             if len(rows) == batch_size or not self._drop_last:
@@ -63,18 +63,18 @@ class IndexedPasses:
 
 
 def as_dataset(
-    source: Any, seed: int, *, rank: int | None, world_size: int | None, epoch_end: EpochEnd
+    source: Any, seed: int, *, shuffle: bool, rank: int | None, world_size: int | None, epoch_end: EpochEnd
 ) -> StreamingDataset:
-    """Make a dataset of a source that reads any rows, shuffled globally; a dataset stays as it is."""
-    if isinstance(source, StreamingDataset):
+    """Make a dataset of a source, shuffled globally; a dataset stays as it is, unless it has yet to be shuffled."""
+    if isinstance(source, StreamingDataset) and (source.shuffle or not shuffle):
+        if rank is not None and world_size is not None:
+            source.run.sit(rank, world_size)
         return source
-    if not isinstance(source, ShardedSource):
-        raise ConfigError(
-            f"source is a {type(source).__name__}: pass a ShardedSource or a StreamingDataset. MemoryShardedSource"
-            " makes a source of a list"
-        )
+    samples = as_source(source)
+    # What is in memory may have no fingerprint: its order then fits any data of the same lengths.
+    is_nameless = samples.fingerprint is None and samples.has_random_rows
     return StreamingDataset(
-        streams=[Stream(source=IndexedSource(source))],
+        streams=[Stream(source=IndexedSource(samples) if is_nameless else samples)],
         shuffle=True,
         shuffle_seed=seed,
         rank=rank,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
-from penstock.sources.interleaving import InterleavedIterator, Piece, SplitIterator, divide
+from penstock.sources.interleaving import InterleavedIterator, SplitIterator
+from penstock.sources.pieces import Piece, PieceReading, divide
 from penstock.sources.shuffling import NUM_SLICES, ShuffledIterator
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from penstock.sources.base import ShardedSource
+    from penstock.sources.columns import Rows
     from penstock.sources.iterators import SampleIterator, State
-    from penstock.types import Sample
 
 _KIND = "penstock-stream"
 _VERSION = 1
@@ -58,22 +60,28 @@ class StreamedPasses:
         self._epoch = 0  # of the position
         self._position: State | None = None  # None: the beginning
         self._begins_next = False  # whether the next pass is another epoch
+        self._current: object = None  # the pass that moves the position: the last that has begun
 
-    def batches(self, make: Callable[[list[Sample]], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
-        """Give the batches of the next pass."""
+    def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+        """Give the batches of the next pass. One that was left for another, or for a state, moves nothing any more."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
         self._begins_next = True
+        current = self._current = object()
         while True:
             is_resumed, num_given = self._position is not None, 0
-            made = make_batches(self._rows, make, num_threads=num_threads, num_ahead=num_ahead)
+            opening = partial(self._rows, self._epoch, self._position)
+            made = make_batches(opening, make, num_threads=num_threads, num_ahead=num_ahead)
             try:
                 for batch, position in made:
-                    self._position = position
+                    if self._current is current:
+                        self._position = position
                     num_given += 1
                     yield batch
             finally:
                 made.close()
+            if self._current is not current:
+                return
             self._epoch, self._position, self._begins_next = self._epoch + 1, None, False
             if num_given or not is_resumed:
                 return
@@ -88,8 +96,9 @@ class StreamedPasses:
         return share // settings.batch_size if settings.drop_last else -(-share // settings.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass."""
-        self._epoch, self._position, self._begins_next = epoch, None, False
+        """Set the epoch of the next pass. A state that waits to be resumed in just this epoch stays."""
+        if epoch != self._epoch or self._begins_next:
+            self._go_to(epoch, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Describe the position after the batch delivered last."""
@@ -117,17 +126,20 @@ class StreamedPasses:
             raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
         if None not in (state["source"], self._source.fingerprint) and state["source"] != self._source.fingerprint:
             raise ResumeError("the state belongs to another source: its fingerprint differs")
-        self._epoch, self._position, self._begins_next = state["epoch"], state["position"], False
+        self._go_to(state["epoch"], state["position"])
+
+    def _go_to(self, epoch: int, position: State | None) -> None:
+        self._epoch, self._position, self._begins_next, self._current = epoch, position, False, None
 
     # --- Samples --------------------------------------------------------------------------------------------
 
-    def _rows(self, executor: Executor | None) -> Iterator[tuple[list[Sample], State]]:
-        samples = self._open(self._epoch, executor)
-        if self._position is not None:
-            samples.load_state_dict(self._position)
+    def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Rows, State]]:
+        samples = self._open(epoch, executor)
+        if position is not None:
+            samples.load_state_dict(position)
         settings = self._settings
         try:
-            while rows := samples.take(settings.batch_size):
+            while len(rows := samples.take_rows(settings.batch_size)):
                 if len(rows) == settings.batch_size or not settings.drop_last:
                     yield rows, samples.state_dict()
         finally:
@@ -144,13 +156,16 @@ class StreamedPasses:
         pieces = [Piece(name) for name in names]
         if lengths is not None:
             pieces = divide(names, lengths, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads)
-        samples: SampleIterator = InterleavedIterator(
-            pieces,
+        rows_in_turn = self._rows_in_turn()
+        # Rows whose bytes are counted one by one had better be samples.
+        reading = PieceReading(
             self._source.open_shard_at_row,
-            num_open=settings.interleave if settings.is_shuffled else 1,
-            rows_in_turn=self._rows_in_turn(),
-            executor=executor,
+            rows_in_turn or _ROWS_IN_TURN,
+            executor,
+            makes_samples=settings.buffer_bytes is not None,
         )
+        num_open = settings.interleave if settings.is_shuffled else 1
+        samples: SampleIterator = InterleavedIterator(pieces, reading, num_open=num_open, rows_in_turn=rows_in_turn)
         if settings.num_ranks > 1 and lengths is None:
             samples = SplitIterator(
                 samples, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed
@@ -162,9 +177,9 @@ class StreamedPasses:
         rows = settings.buffer_rows or _NO_LIMIT_ROWS
         return ShuffledIterator(samples, num_rows=rows, num_bytes=settings.buffer_bytes, key=key)
 
-    def _rows_in_turn(self) -> int:
+    def _rows_in_turn(self) -> int | None:
         settings = self._settings
         if settings.buffer_rows is None:
-            return 1 if settings.is_shuffled else _ROWS_IN_TURN
+            return 1 if settings.is_shuffled else None
         # Few enough that what is mixed together comes from all open shards.
         return max(1, min(_ROWS_IN_TURN, settings.buffer_rows // (NUM_SLICES * settings.interleave)))

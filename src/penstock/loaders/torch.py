@@ -13,7 +13,8 @@ from penstock.data.stats import Stats
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.loaders.counting import DeliveredBatches
-from penstock.loaders.threads import in_thread as run_ahead
+from penstock.loaders.loop_clock import LoopClock
+from penstock.loaders.overlap import overlapped
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
 
@@ -45,8 +46,8 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset: The dataset.
         batch_size: Samples per batch on each rank; by default that of the dataset, which it replaces if both are given.
         columnar: Return batches as dicts of tensors, made from whole columns without making samples first; columns that
-            are not arrays come as lists. Any `num_workers` but 0 then means one thread of this process that reads ahead
-            of your loop, `num_workers` × `prefetch_factor` batches or 128 MB of them.
+            are not arrays come as lists. Any `num_workers` but 0 then means that one thread of this process reads ahead
+            of your loop if that turns out to be faster, `num_workers` × `prefetch_factor` batches or 128 MB of them.
         warn_when_waiting: Warn once if the training loop waits much for data, with the reason that the counts show.
         **options: All other arguments of torch's loader.
     """
@@ -67,6 +68,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._is_streaming = isinstance(dataset, StreamingDataset)
         self._drops_last = bool(options.get("drop_last"))
         self._delivered = DeliveredBatches(dataset, drops_last=self._drops_last)
+        self._clock = LoopClock()
         if not self._is_streaming:
             if columnar:
                 raise ConfigError(f"columnar=True needs a StreamingDataset, not a {type(dataset).__name__}")
@@ -88,7 +90,7 @@ class StreamingDataLoader(DataLoader[Any]):
             num_processors=num_processors(),
             limit=dataset.cache_limit,
         )
-        self._delivered.watch = WaitingWatch(dataset.count, explain, is_on=warn_when_waiting)
+        self._clock.watch = WaitingWatch(dataset.count, explain, is_on=warn_when_waiting)
         if self._columnar:
             dataset.check_columnar()
             if options.get("collate_fn") is not None:
@@ -119,7 +121,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return super().__iter__()
         with self._streaming.readers.announced(0 if self._columnar else self.num_workers) as begun:
             batches = self._columns(begun) if self._columnar else super().__iter__()
-        return self._delivered.count(begun, batches)
+        return self._clock.time(self._delivered.count(begun, batches))
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -156,7 +158,7 @@ class StreamingDataLoader(DataLoader[Any]):
             by_worker: Also return the counts of each worker.
             flat: Return a dict of numbers by dotted name, for loggers, instead of an object with named fields.
         """
-        loop = self._delivered.stats()
+        loop = self._clock.stats()
         stats = self._streaming.count(loop=loop, by_worker=by_worker) if self._is_streaming else Stats()
         return stats.flat() if flat else stats
 
@@ -180,7 +182,7 @@ class StreamingDataLoader(DataLoader[Any]):
         reader = dataset.readers.for_loader(begun, dataset.make_columns, in_thread=in_thread)
         batches: Iterator[Columns] = reader.columns()
         if in_thread:
-            batches = run_ahead(
+            batches = overlapped(
                 reader.columns,
                 ahead=self._batches_ahead,
                 max_bytes=_MAX_BYTES_AHEAD,

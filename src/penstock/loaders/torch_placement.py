@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.extras import require
+from penstock.user_warnings import warn_user
 
 torch = require("torch", extra="torch", purpose="output='torch'")
 
@@ -30,5 +31,13 @@ class TorchPlacement:
 
 
 def make(_: Any, *, pin_memory: bool) -> TorchPlacement:
-    """Make the placement."""
-    return TorchPlacement(pins=pin_memory)
+    """Make the placement. As with torch's own loader, a machine without an accelerator pins nothing, and is told so."""
+    can_pin = pin_memory and _has_accelerator()
+    if pin_memory and not can_pin:
+        warn_user("pin_memory=True has no effect: torch finds no accelerator to copy batches to")
+    return TorchPlacement(pins=can_pin)
+
+
+def _has_accelerator() -> bool:
+    accelerator = getattr(torch, "accelerator", None)  # since 2.6
+    return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())

@@ -134,6 +134,18 @@ class StreamPlan:
         ids = self._read(at, first, num_steps, seat.world, global_batch_size, residue=seat.residue, modulus=modulus)
         return [ids[(step - first) * share : (step - first + 1) * share] for step in steps]
 
+    def first_of_batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
+        """Give the first id of one rank's share of a global batch; empty past the end of the epoch.
+
+        It is computed alone: of a whole batch, many lanes have a window to shuffle.
+        """
+        self._check_batch(at, global_batch_size, seat.world)
+        begin = at.position + step * global_batch_size
+        first = begin + (seat.residue - begin) % seat.world.num_ranks
+        if first >= min(begin + global_batch_size, self.epoch_size(at.epoch)):  # there is none, or it is a repeat
+            return self.batch(at, step, seat, global_batch_size)[:1]
+        return self.order.ids(at.epoch, range(first, first + 1))
+
     def upcoming_shards(
         self, at: Cursor, step: int, num_steps: int, seat: Seat, global_batch_size: int, *, of: Literal["rank", "node"]
     ) -> Int64Array:
@@ -293,6 +305,8 @@ def check_schedule(schedule: MixSchedule, streams: Sequence[StreamShards]) -> No
 
 def choose_window(stream: StreamShards, options: OrderOptions, num_lanes: int, num_streams: int) -> int:
     """Fix how many shards of a stream each lane keeps open."""
+    if stream.window is not None:
+        return stream.window
     if options.shuffle_block_size is not None:
         return window_of_block(stream.lengths, options.shuffle_block_size)
     return default_window(stream.lengths, num_lanes, num_streams, stream.sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -63,6 +63,22 @@ def worker_batches(plan: Plan, at: Cursor, turns: range, seat: Seat, global_batc
     """Give the ids of some of a worker's batches, by their numbers: the workers of a rank take its steps in turn."""
     steps = range(seat.step_of(turns.start), seat.step_of(turns.stop), seat.world.workers_per_rank)
     return plan.batches(at, steps, seat, global_batch_size)
+
+
+@runtime_checkable
+class FindsFirst(Protocol):
+    """A plan that finds the first sample of a batch without the others, of which each may need a window of its own."""
+
+    def first_of_batch(self, at: Cursor, step: int, seat: Seat, global_batch_size: int) -> Int64Array:
+        """Give the first id of one rank's share of a global batch; empty past the end of the epoch."""
+
+
+def worker_first(plan: Plan, at: Cursor, turn: int, seat: Seat, global_batch_size: int) -> Int64Array:
+    """Give the first id of one of a worker's batches, if there is one."""
+    step = seat.step_of(turn)
+    if isinstance(plan, FindsFirst):
+        return plan.first_of_batch(at, step, seat, global_batch_size)
+    return plan.batch(at, step, seat, global_batch_size)[:1]
 
 
 def first_uses(shards: Int64Array, steps: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 
+def pool_size(sizes: Int64Array, most_shards: int, most_bytes: int | None) -> int:
+    """Say how many shards a pool may have, so that no choice of so many exceeds the bytes; at least one."""
+    if most_bytes is None:
+        return most_shards
+    largest_first = np.cumsum(np.sort(sizes)[::-1])
+    return max(1, min(most_shards, int(np.searchsorted(largest_first, most_bytes, side="right"))))
+
+
 class _Layout(NamedTuple):
     """The pools of one pass: all shards in their order, and where each pool begins among shards and positions."""
 

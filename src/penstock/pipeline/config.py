@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from penstock.errors import ConfigError
 from penstock.order.quota import exact_shares
 from penstock.pipeline.fields import dump_text, is_yaml_path, load_text, read_fields, write_fields
+from penstock.pipeline.saving.settings import SaveFormat
 from penstock.sources.mix.weights import WeightSchedulePoint  # noqa: TC001
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
 from penstock.units import check_seconds, check_whole, parse_bytes
@@ -18,7 +19,6 @@ from penstock.units import check_seconds, check_whole, parse_bytes
 SCHEMA_VERSION = 1
 
 DatasetType = Literal["json", "jsonl", "parquet", "csv", "tsv", "arrow", "txt", "huggingface", "hf"]
-SaveFormat = Literal["parquet", "arrow", "jsonl", "mds"]
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
@@ -12,10 +13,10 @@ from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.gather import ColumnKind, as_list, copy_values, in_order
 from penstock.formats.rows import join_columns
-from penstock.formats.stored_rows import ReaderRows, RowFields, StoredRows
+from penstock.formats.stored_rows import ReaderRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.gather import GatheredColumn, Pieces, Values
-    from penstock.formats.stored_rows import FoundRows, GathersValues, RowOrigins, ShardMemory
+    from penstock.formats.stored_rows import FoundRows, GathersValues, RowOrigins
     from penstock.types import Columns, Int64Array, Sample
 
     View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
@@ -35,17 +36,35 @@ _LARGE_VALUE_BYTES = 2048
 SAMPLES_AT_ONCE = 2048
 
 
+class RowLayout(Protocol):
+    """How shards store their rows; those of equal layouts are looked at together."""
+
+    @property
+    def encodings(self) -> tuple[tuple[str, Encoding | ColumnKind], ...]:
+        """The columns that are wanted, and how their values are stored."""
+        ...
+
+    def find_rows(
+        self, shards: Sequence[Any], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
+    ) -> FoundRows:
+        """Find rows of several shards, given shard by shard, so many of each; `order` is that of what is found."""
+        ...
+
+
 class StoresRows(Protocol):
     """A shard reader that lets values be found in its memory, those of several shards at once."""
 
-    layout: RowFields
+    @property
+    def layout(self) -> RowLayout:
+        """How its rows are stored."""
+        ...
 
     def __len__(self) -> int:
         """Give the number of rows; a shard that is closed has none."""
         ...
 
-    def memory(self) -> ShardMemory:
-        """Give the bytes of the shard."""
+    def memory(self) -> Any:
+        """Give what `find_rows` of its layout takes as a shard. Whoever holds it keeps the bytes in place."""
         ...
 
     def find(self, rows: Int64Array) -> FoundRows:
@@ -63,7 +82,7 @@ def gathers_values(reader: ShardReader) -> TypeGuard[GathersValues]:
     return hasattr(reader, "gather")
 
 
-def columns_of(reader: ShardReader) -> RowFields | Mapping[str, Encoding | ColumnKind] | None:
+def columns_of(reader: ShardReader) -> RowLayout | Mapping[str, Encoding | ColumnKind] | None:
     """Give what is equal for shards whose columns are gathered together; None: the reader takes no part in that."""
     if stores_rows(reader):
         return reader.layout
@@ -74,16 +93,16 @@ class ColumnGathering:
     """All columns of so many rows, of shards that store them alike; `by_sample`, each a list of values for samples."""
 
     def __init__(
-        self, columns: RowFields | Mapping[str, Encoding | ColumnKind], num_rows: int, *, by_sample: bool
+        self, columns: RowLayout | Mapping[str, Encoding | ColumnKind], num_rows: int, *, by_sample: bool
     ) -> None:
         self._like, self._num_rows = columns, num_rows
-        encodings = columns.encodings if isinstance(columns, RowFields) else columns.items()
+        encodings = columns.items() if isinstance(columns, Mapping) else columns.encodings
         self._columns = {
             name: _begin_column(name, encoding, num_rows, by_sample=by_sample) for name, encoding in encodings
         }
         self._places: list[Int64Array] = []
         # What was added and is not looked at yet: the shards, and the rows of each with their places.
-        self._waiting: list[tuple[StoresRows, ShardMemory, Int64Array, Int64Array]] = []
+        self._waiting: list[tuple[StoresRows, Any, Int64Array, Int64Array]] = []
 
     def takes(self, reader: ShardReader) -> bool:
         """Tell whether a shard stores its columns like those before."""
@@ -95,8 +114,9 @@ class ColumnGathering:
         if stores_rows(reader):
             self._waiting.append((reader, reader.memory(), rows, places))
             return
-        order, places = self._in_order(places)
-        self._add(ReaderRows(reader, rows[order]), places)
+        if gathers_values(reader):
+            order, places = self._in_order(places)
+            self._add(ReaderRows(reader, rows[order]), places)
 
     def gather(self) -> None:
         """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it.
@@ -111,8 +131,8 @@ class ColumnGathering:
         order, places = self._in_order(all_places)
         if len(readers) == 1 and len(readers[0]):  # it is still open
             self._add(readers[0].find(rows[order]), places)
-        elif isinstance(self._like, RowFields):
-            self._add(StoredRows(self._like, shards, list(map(len, row_groups)), rows, order), places)
+        elif not isinstance(self._like, Mapping):
+            self._add(self._like.find_rows(shards, list(map(len, row_groups)), rows, order), places)
 
     def _in_order(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Give the order in which places rise, and the places in it: so values are moved once, when they are copied."""

@@ -105,13 +105,18 @@ class PassReader:
         return Prefetcher(schedule, self._source, ahead)
 
     def samples(self) -> Iterator[Iterator[Any]]:
-        """Give samples, in pieces to be laid end to end."""
+        """Give samples, in pieces to be laid end to end.
+
+        The very first one comes alone: a whole batch may lie in hundreds of shards that have to be opened.
+        """
+        if self._begins_alone:
+            yield from self._read(self._schedule.first_id(0))
         for block, skipped in self._blocks(by_column=False):
             for portion, passed in self._portions(block, skipped):
                 if self._skips:
                     yield self._taken.hand_over(self._read_around(portion)[passed:])
                 else:
-                    yield from self._read(np.concatenate(portion), passed)
+                    yield from self._read(np.concatenate(portion)[passed:])
 
     def columns(self) -> Iterator[Columns]:
         """Give batch after batch, by column."""
@@ -165,16 +170,21 @@ class PassReader:
             skipped = 0
 
     @property
+    def _begins_alone(self) -> bool:
+        """Whether to read the first sample before its batch; what stands in for a bad one is of the same batch."""
+        return not (self._source.is_fetched or self._skips or self._taken.count)
+
+    @property
     def _skips(self) -> bool:
         return self._options.on_error == "skip"
 
     # --- Reading a block ------------------------------------------------------------------------------------
 
-    def _read(self, ids: Int64Array, passed: int) -> Iterator[Iterator[Any]]:
-        """Read samples all at once, but for those passed over, and hand over some at a time of what was read."""
+    def _read(self, ids: Int64Array) -> Iterator[Iterator[Any]]:
+        """Read samples all at once, and hand over some at a time of what was read."""
         reader = self._reader
         collected: CollectedSamples | None = None
-        for begin in range(passed, len(ids), SAMPLES_AT_ONCE):
+        for begin in range(0, len(ids), SAMPLES_AT_ONCE):
             some = slice(begin, min(begin + SAMPLES_AT_ONCE, len(ids)))
             with reader.counts.reading(ids if collected is None else ids[:0]):
                 if collected is None:

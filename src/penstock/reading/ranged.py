@@ -28,11 +28,12 @@ _MAX_ROWS = 64
 
 
 class FetchedShard(NamedTuple):
-    """A shard in a store: the number of its stream in the cache, its own there, and what the index says of it."""
+    """A shard in a store: the number of its stream in the cache, its own there, what it is and how it is read."""
 
     stream: int
     number: int
     info: ShardInfo
+    options: ReadOptions
 
 
 class RangedRows:
@@ -41,8 +42,8 @@ class RangedRows:
     `find` gives a shard that may be read so, or None.
     """
 
-    def __init__(self, cache: Cache, options: ReadOptions, find: Callable[[int], FetchedShard | None]) -> None:
-        self._cache, self._options, self._find = cache, options, find
+    def __init__(self, cache: Cache, find: Callable[[int], FetchedShard | None]) -> None:
+        self._cache, self._find = cache, find
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
@@ -67,7 +68,7 @@ class RangedRows:
         missing = [(ask, place.spans) for ask, place in zip(asked, located, strict=True) if place.pieces is None]
         came = iter(self._read(missing))
         return [
-            ask.ranges.open(ask.info, next(came) if place.pieces is None else place.pieces, self._options)
+            ask.ranges.open(ask.info, next(came) if place.pieces is None else place.pieces, ask.options)
             for ask, place in zip(asked, located, strict=True)
         ]
 
@@ -89,7 +90,7 @@ class RangedRows:
         if found is None or ranges is None:
             raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read in ranges", shard=str(shard))
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        return _Request(found.stream, found.number, found.info, rows, ranges)
+        return _Request(found.stream, found.number, found.info, rows, ranges, found.options)
 
     def _read(self, wanted: Sequence[tuple[_Request, list[Span]]]) -> list[list[bytes]]:
         """Read ranges of many objects at once: one question for each stream."""
@@ -116,6 +117,7 @@ class _Request:
     info: ShardInfo
     rows: Int64Array
     ranges: RowRanges
+    options: ReadOptions
 
     @property
     def key(self) -> str:

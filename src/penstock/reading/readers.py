@@ -168,6 +168,7 @@ class ProcessReaders:
         self.main = self._make_reader()
         self._threads: list[ThreadReader] = []
         self._abandoned: list[ThreadReader] = []  # of threads that were left behind and may still read
+        self._idle: list[ThreadReader] = []  # of nobody at the moment
         self.under_way: PassUnderWay | None = None
         # Samples that were read with others and that will be asked for one by one next.
         self.at_hand: dict[int, Any] = {}
@@ -177,6 +178,18 @@ class ProcessReaders:
         while len(self._threads) < count:
             self._threads.append(self._make_reader())
         return self._threads[:count]
+
+    @contextmanager
+    def lent(self) -> Iterator[ThreadReader]:
+        """Lend a reader to whoever reads something now, in any thread; who comes next finds it as it was left."""
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = self._make_reader()
+        try:
+            yield reader
+        finally:
+            self._idle.append(reader)
 
     def _make_reader(self) -> ThreadReader:
         return ThreadReader(self._source, ReadCounts(self._row, self._source, self._first_ids))
@@ -188,5 +201,5 @@ class ProcessReaders:
 
     def close(self) -> None:
         """Close the shards that are open; whoever reads on opens them again."""
-        for reader in [self.main, *self._threads, *self._abandoned]:
+        for reader in [self.main, *self._threads, *self._abandoned, *self._idle]:
             reader.open_shards.close()

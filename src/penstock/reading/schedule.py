@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.order.plan import worker_batches
+from penstock.order.plan import worker_batches, worker_first
 from penstock.reading.source import PORTION_BYTES
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class BatchSchedule:
     def ids(self, turns: range) -> list[Int64Array]:
         """Give the ids of some of the worker's batches, by their numbers; empty past the end."""
         return worker_batches(self.plan, self.at, turns, self.seat, self.global_batch_size)
+
+    def first_id(self, turn: int) -> Int64Array:
+        """Give the first id of one of the worker's batches alone, if there is one."""
+        return worker_first(self.plan, self.at, turn, self.seat, self.global_batch_size)
 
     def num_turns(self) -> int:
         """Count the batches of this worker."""

@@ -54,15 +54,15 @@ class StreamFiles:
     cached: int | None  # its number in the cache
     validates: bool = False  # whole files only: a digest says nothing of a part
     share: float = 1.0  # about how much of its shards is fetched, where that is only some columns
+    options: ReadOptions  # how its values are read
 
 
 class ShardTable(Source):
     """The shards of all streams that lie in stores and folders, by number, the streams laid end to end."""
 
-    def __init__(self, streams: Sequence[StreamFiles], cache: Cache, options: ReadOptions) -> None:
+    def __init__(self, streams: Sequence[StreamFiles], cache: Cache) -> None:
         self.streams = tuple(streams)
         self.cache = cache
-        self.options = options
         lengths = [files.index.lengths for files in self.streams]
         super().__init__(np.concatenate(lengths))
         self.first_shards = np.cumsum([0, *map(len, lengths)])
@@ -78,12 +78,12 @@ class ShardTable(Source):
         stream, number, info = self.find(shard)
         files = self.streams[stream]
         if files.in_place is not None and (files.cached is None or files.in_place.is_raw(info)):
-            return OpenShard(files.in_place.open_shard(info, self.options))
+            return OpenShard(files.in_place.open_shard(info, files.options))
         if files.cached is None:
             raise ConfigError(f"stream {stream} has neither a folder nor a store")
         lease = self.cache.lease(files.cached, number, f"shard {shard + 1}/{len(self.spans)}")
         try:
-            return OpenShard(open_files(lease.paths, info, self.options), lease)
+            return OpenShard(open_files(lease.paths, info, files.options), lease)
         except BaseException:
             lease.close()
             raise
@@ -111,7 +111,7 @@ class ShardTable(Source):
 
     def row_reader(self) -> RowReader | None:
         """Give what fetches a few rows alone."""
-        return RangedRows(self.cache, self.options, self._find_fetched) if self.is_fetched else None
+        return RangedRows(self.cache, self._find_fetched) if self.is_fetched else None
 
     def _find_fetched(self, shard: int) -> FetchedShard | None:
         """Give a shard that may be read in parts from its store; None: it lies in a folder, or is checked whole."""
@@ -119,7 +119,7 @@ class ShardTable(Source):
         files = self.streams[stream]
         if files.cached is None or files.in_place is not None or files.validates:
             return None
-        return FetchedShard(files.cached, number, info)
+        return FetchedShard(files.cached, number, info, files.options)
 
     def share_limit(self, holder: ShareListener) -> None:
         """Let those who share the cache limit what is kept open of it."""

@@ -8,6 +8,7 @@ your own may compute its samples, or read them from anywhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from penstock.order.id_spans import IdSpans
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -40,9 +41,20 @@ class Closable(Protocol):
 class MakesSource(Protocol):
     """What can be given to a `Stream` as a source, because it makes one of itself: a `ShardedSource`."""
 
-    def as_stream_source(self) -> Source:
-        """Give the source; an error says why there is none."""
+    def as_stream_source(self, columns: tuple[str, ...] | None = None) -> Source:
+        """Give the source, of some columns or all; an error says why there is none."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFiles:
+    """Files that a `ShardedSource` reads, if a stream can read them in place and gives the very same samples."""
+
+    urls: tuple[str, ...]
+    format: str
+    columns: tuple[str, ...] | None = None  # None: all of them
+    types: Mapping[str, str] | None = None  # of columns of CSV files
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 class OpenShard(NamedTuple):

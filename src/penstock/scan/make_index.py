@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from operator import lt
 from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.versions import tag_of
@@ -93,7 +94,7 @@ class Scan:
         layout = ShardLayout(
             format=kind.format, columns=found.columns, compression=kind.compression, settings=found.settings
         )
-        shards = _one_shard(found) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
+        shards = _compressed(found, file) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
         return IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
 
     def _count(self, num_bytes: int) -> None:
@@ -121,14 +122,22 @@ def _plain(info: ObjectInfo, shard: Any) -> FileShard:
     )
 
 
-def _one_shard(found: ScannedFile) -> list[FileShard]:
-    """Join what was found in a compressed file: it can only be fetched whole."""
+def _compressed(found: ScannedFile, file: ScannedObject) -> list[FileShard]:
+    """Say which stored bytes each shard is unpacked from; shards that do not lie between frames are joined."""
+    stored = {start.content: start.stored for start in file.frame_starts}
+    begins = [stored[shard.span.begin] for shard in found.shards if shard.span.begin in stored]
+    ends = [stored.get(shard.span.end, file.num_bytes) for shard in found.shards]
+    if 1 < len(found.shards) == len(begins) and all(map(lt, begins, ends)):
+        return [
+            FileShard(shard.num_samples, begin, end, len(shard.span), details=shard.details)
+            for shard, begin, end in zip(found.shards, begins, ends, strict=True)
+        ]
     if not found.shards:
         return []
     num_samples = sum(shard.num_samples for shard in found.shards)
-    end = max(shard.span.end for shard in found.shards)
+    num_bytes = max(shard.span.end for shard in found.shards)
     details = found.shards[0].details if len(found.shards) == 1 else b""
-    return [FileShard(num_samples, 0, end, end, details=details)]
+    return [FileShard(num_samples, 0, file.num_bytes, num_bytes, details=details)]
 
 
 def check_alike(files: Sequence[IndexedFile], where: str) -> None:

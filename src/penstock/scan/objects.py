@@ -16,6 +16,7 @@ from penstock.types import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.codecs.stream import FrameStart
     from penstock.storage.base import ObjectInfo, Store
 
 _CHUNK_BYTES = 4 << 20
@@ -23,6 +24,9 @@ _AHEAD = 4  # pieces of one object that are read at once
 # A store answers after 30 ms or so, and then gives some 100 MB/s. A file is opened in 50 µs, and gives 1 GB/s and more.
 _SEEK_BYTES = 8 << 20
 _SEEK_BYTES_HERE = 128 << 10
+# What is compressed so may be cut where frames begin; others have padding between them, or no frames.
+_CUT_AT_FRAMES = ("zstd", "gz", "bz2")
+_FRAME_BYTES = 1 << 20
 
 
 class ScannedObject:
@@ -42,6 +46,7 @@ class ScannedObject:
         self._store, self._info, self._compression = store, info, compression
         self._on_bytes = on_bytes
         self._tail = Span(0, 0), b""
+        self.frame_starts: list[FrameStart] = []
 
     def fetch_tail(self, num_bytes: int) -> None:
         """Read the end of the object, for whoever asks for any of it."""
@@ -63,7 +68,17 @@ class ScannedObject:
     def chunks(self, begin: int = 0) -> Iterator[bytes]:
         """Give all of it, in order, or what is stored from a byte on; of a compressed object, its content."""
         stored = self._pieces(Span(min(begin, self.num_bytes), self.num_bytes))
-        return stored if self._compression is None else decompress_stream(stored, self._compression, self.name)
+        if self._compression is None:
+            return stored
+        self.frame_starts = []
+        return decompress_stream(stored, self._compression, self.name, self._note_frame)
+
+    def _note_frame(self, start: FrameStart) -> None:
+        """Keep the beginnings of frames, but not those of many small ones."""
+        last = self.frame_starts[-1] if self.frame_starts else None
+        is_apart = last is not None and start.content - last.content >= _FRAME_BYTES
+        if last is None or (is_apart and self._compression in _CUT_AT_FRAMES):
+            self.frame_starts.append(start)
 
     def _pieces(self, span: Span) -> Iterator[bytes]:
         """Give a span in pieces, some of them read ahead."""

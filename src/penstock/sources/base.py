@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
@@ -26,10 +26,11 @@ from penstock.sources.transforms import (
     Transform,
     apply_all,
 )
+from penstock.sources.written import write_once
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    from penstock.reading.source import Source
+    from penstock.reading.source import Source, SourceFiles
     from penstock.sources.chat import AppliesChatTemplate
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnyTransform
@@ -163,18 +164,32 @@ class ShardedSource(ABC):
     def close(self) -> None:  # noqa: B027
         """Close what is open."""
 
-    def as_stream_source(self) -> Source:
-        """Give this source as one of a `StreamingDataset`: `Stream(source=...)` calls it.
+    def as_files(self) -> SourceFiles | None:
+        """Name the files that this source reads, if a stream can read them in place and gives the same samples."""
+        return None
 
-        It has to know its lengths, read rows in any order and have a fingerprint, so that states fit the data.
+    def as_stream_source(self, columns: tuple[str, ...] | None = None) -> Source:
+        """Give this source, or some columns of it, as one of a `StreamingDataset`: `Stream(source=...)` calls it.
+
+        It needs a fingerprint, so that states fit the data. If it cannot read rows in any order, its samples are
+        written to files first, once on each node.
         """
-        if self.fingerprint is None:
+        fingerprint = self.fingerprint
+        if fingerprint is None:
             raise ConfigError(
                 f"{type(self).__name__} has no fingerprint, so a state could be resumed with other data unnoticed: give"
                 " data in memory a fingerprint=, and in the place of functions use transforms that define settings(),"
-                " or stream what save_dataset(..., format='mds') writes"
+                " stream what save_dataset(..., format='mds') writes, or shuffle with shuffle_buffer_size= of"
+                " AsyncDataLoader"
             )
-        return IndexedSource(self)
+        if self.has_random_rows and self.shard_lengths() is not None:
+            return IndexedSource(self, columns)
+        if self.is_endless:
+            raise ConfigError(
+                f"{type(self).__name__} never ends, because its mix restarts: use stop_strategy='all_exhausted' or"
+                " 'first_exhausted', epochs=, or LimitedShardedSource"
+            )
+        return write_once(self.iter_shards, fingerprint, type(self).__name__, columns)
 
     # --- Transforms -----------------------------------------------------------------------------------------
 
@@ -236,6 +251,26 @@ class ShardedSource(ABC):
         return self.transform(ChatTemplateTransform(tokenizer, messages_field, output_field, **options))
 
 
+class GivesSource(Protocol):
+    """What can be given in the place of a source, because it makes one of itself: a `StreamingDataset`."""
+
+    def as_source(self) -> ShardedSource:
+        """Give the source."""
+        ...
+
+
+def as_source(given: ShardedSource | GivesSource) -> ShardedSource:
+    """Take a source as it is, and a dataset as the source of its samples."""
+    if isinstance(given, ShardedSource):
+        return given
+    if hasattr(given, "as_source"):
+        return given.as_source()
+    raise ConfigError(
+        f"source is a {type(given).__name__}: pass a ShardedSource or a StreamingDataset. MemoryShardedSource makes a"
+        " source of a list"
+    )
+
+
 AnySourceTransform = Transform | ExpandTransform | BatchTransform | ChainedTransform | Callable[[dict[str, Any]], Any]
 
 
@@ -256,12 +291,13 @@ class TransformedShardedSource(ShardedSource):
 
     def __init__(
         self,
-        source: ShardedSource,
+        source: ShardedSource | GivesSource,
         transform: AnySourceTransform,
         *,
         num_workers: int = 0,
         worker_kind: WorkerKind = "thread",
     ) -> None:
+        source = as_source(source)
         check_whole("num_workers", num_workers, 0)
         if worker_kind not in ("thread", "process"):
             raise ConfigError(f"worker_kind={worker_kind!r} is unknown: use 'thread' or 'process'")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource, ShardInfo, as_source
 from penstock.sources.iterators import SampleIterator, State, check_row
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.sources.base import GivesSource
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -21,10 +23,10 @@ class CompositeShardedSource(ShardedSource):
     Names that an earlier source has taken get a number: `train:0` and `train:0#2`.
     """
 
-    def __init__(self, sources: Sequence[ShardedSource]) -> None:
-        self._sources = list(sources)
-        if not self._sources or not all(isinstance(source, ShardedSource) for source in self._sources):
+    def __init__(self, sources: Sequence[ShardedSource | GivesSource]) -> None:
+        if not sources or isinstance(sources, ShardedSource):
             raise ConfigError("CompositeShardedSource needs a list of at least one source")
+        self._sources = [as_source(source) for source in sources]
         # The name here, the source, and the name there.
         self._homes: dict[str, tuple[ShardedSource, str]] = {}
         for source in self._sources:
@@ -99,9 +101,9 @@ class LimitedShardedSource(ShardedSource):
         max_rows: The number of samples.
     """
 
-    def __init__(self, source: ShardedSource, max_rows: int) -> None:
+    def __init__(self, source: ShardedSource | GivesSource, max_rows: int) -> None:
         check_whole("max_rows", max_rows, 0)
-        self._source, self._max_rows = source, max_rows
+        self._source, self._max_rows = as_source(source), max_rows
         self._counted: list[int] = []  # samples of the first shards, where they had to be counted
 
     @property
@@ -166,8 +168,8 @@ class _LimitedIterator(SampleIterator):
     def close(self) -> None:
         self._samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
-        chunk = self._samples.take(min(self._left, 256))
+    def _read_chunk(self) -> Rows:
+        chunk = self._samples.take_rows(min(self._left, 256))
         self._left -= len(chunk)
         return chunk
 

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource, ShardInfo, as_source
 from penstock.sources.iterators import RowIterator, check_row, in_chunks
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class HFDatasetShardedSource(ShardedSource):
 
 def wrap_hf_dataset(dataset: Any, name: str | None = None) -> ShardedSource:
     """Turn a dataset of the Hugging Face library, or a sequence of samples, into a source; a source stays as it is."""
-    if isinstance(dataset, ShardedSource):
-        return dataset
+    if isinstance(dataset, ShardedSource) or hasattr(dataset, "as_source"):
+        return as_source(dataset)
     is_dataset = hasattr(dataset, "column_names") or hasattr(dataset, "__getitem__") or hasattr(dataset, "__len__")
     if isinstance(dataset, str | bytes | dict) or not hasattr(dataset, "__iter__") or not is_dataset:
         raise ConfigError(

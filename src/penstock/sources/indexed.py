@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, MissingColumnError
 from penstock.reading.source import FunctionReader, OpenShard, Source
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class RowsByNumber(Protocol):
 class IndexedSource(Source):
     """The shards of a source that knows its lengths and reads any rows; give it to a `Stream` as `source=`."""
 
-    def __init__(self, source: RowsByNumber) -> None:
+    def __init__(self, source: RowsByNumber, columns: tuple[str, ...] | None = None) -> None:
         lengths = source.shard_lengths()
         if lengths is None or not source.has_random_rows:
             raise ConfigError(
@@ -53,12 +53,12 @@ class IndexedSource(Source):
                 " save_dataset(..., format='mds') writes"
             )
         super().__init__(lengths)
-        self._source, self._names = source, list(source.shard_names)
+        self._source, self._names, self._columns = source, list(source.shard_names), columns
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard."""
         length = int(self.spans.starts[shard + 1] - self.spans.starts[shard])
-        return OpenShard(_Reader(self._source, self._names[shard], length))
+        return OpenShard(_Reader(self._source, self._names[shard], length, self._columns))
 
     @property
     def content(self) -> str:
@@ -73,10 +73,16 @@ class IndexedSource(Source):
 class _Reader(FunctionReader):
     """Rows of one shard, many at a time."""
 
-    def __init__(self, source: RowsByNumber, name: str, num_rows: int) -> None:
-        super().__init__(num_rows, lambda row: source.read_rows(name, [row])[0])
-        self._source, self._name = source, name
+    def __init__(self, source: RowsByNumber, name: str, num_rows: int, columns: tuple[str, ...] | None) -> None:
+        super().__init__(num_rows, lambda row: self.read([row])[0])
+        self._source, self._name, self._columns = source, name, columns
 
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
-        return self._source.read_rows(self._name, [int(row) for row in rows])
+        samples = self._source.read_rows(self._name, [int(row) for row in rows])
+        if self._columns is None:
+            return samples
+        try:
+            return [{name: sample[name] for name in self._columns} for sample in samples]
+        except KeyError as missing:
+            raise MissingColumnError(f"a sample of {self._name} has no field {missing}", shard=self._name) from None

@@ -1,83 +1,24 @@
-"""Several shards read side by side, a few rows of each in turn; and which rows of which shards a rank reads."""
+"""Several shards read side by side, a few rows of each in turn; and one rank's share of what all of them read."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, fold
+from penstock.sources.columns import pick_rows
 from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.pieces import PieceIterator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Executor, Future
+    from collections.abc import Sequence
 
-    from penstock.types import Sample
-
+    from penstock.sources.columns import Rows
+    from penstock.sources.pieces import Piece, PieceReading
 
 _GROUPS_AT_ONCE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some rows of a shard: from the first on, to the end or as many as are counted."""
-
-    shard: str
-    row: int = 0
-    num_rows: int | None = None
-
-
-def divide(names: Sequence[str], lengths: Sequence[int], *, rank: int, num_ranks: int, pads: bool) -> list[Piece]:
-    """Give the rows that a rank reads, where shards lie end to end: the same number on every rank.
-
-    What is left over is read by nobody, or, if it `pads`, the last ranks begin again with the first rows.
-    """
-    total = sum(lengths)
-    share = -(-total // num_ranks) if pads else total // num_ranks
-    ends = list(accumulate(lengths))
-    pieces: list[Piece] = []
-    at, left = rank * share, share
-    while left and total:
-        at %= total
-        number = bisect_right(ends, at)
-        row = at - (ends[number] - lengths[number])
-        count = min(left, lengths[number] - row)
-        pieces.append(Piece(names[number], row, count))
-        at, left = at + count, left - count
-    return pieces
-
-
-class _Open:
-    """A piece that is being read."""
-
-    def __init__(self, number: int, samples: SampleIterator, left: int | None) -> None:
-        self.number, self.samples, self.left = number, samples, left
-        # What is being read ahead, and where it begins.
-        self.ahead: Future[list[Sample]] | None = None
-        self.ahead_start: State | None = None
-
-    def start_reading(self, executor: Executor, count: int) -> None:
-        self.ahead_start = self.samples.state_dict()
-        self.ahead = executor.submit(self.samples.take, self._wanted(count))
-
-    def take(self, count: int) -> list[Sample]:
-        taken = self.samples.take(self._wanted(count)) if self.ahead is None else self.ahead.result()
-        self.ahead = self.ahead_start = None
-        if self.left is not None:
-            self.left -= len(taken)
-        return taken
-
-    def state(self) -> State:
-        samples = self.samples.state_dict() if self.ahead_start is None else self.ahead_start
-        return {"piece": self.number, "left": self.left, "samples": samples}
-
-    def _wanted(self, count: int) -> int:
-        return count if self.left is None else min(count, self.left)
 
 
 class InterleavedIterator(SampleIterator):
@@ -85,78 +26,67 @@ class InterleavedIterator(SampleIterator):
 
     Args:
         pieces: What to read.
-        open_at: Opens a shard at a row.
+        reading: How they are read; the order does not depend on it.
         num_open: How many are read side by side.
-        rows_in_turn: Rows of each before it is the next one's turn.
-        executor: Where rows are read ahead, for each open piece; the order does not depend on it.
+        rows_in_turn: Rows of each before it is the next one's turn; None where only one is open: any number.
     """
 
     def __init__(
-        self,
-        pieces: Sequence[Piece],
-        open_at: Callable[[str, int], SampleIterator],
-        *,
-        num_open: int,
-        rows_in_turn: int,
-        executor: Executor | None = None,
+        self, pieces: Sequence[Piece], reading: PieceReading, *, num_open: int, rows_in_turn: int | None
     ) -> None:
         super().__init__()
-        self._pieces, self._open_at = pieces, open_at
-        self._num_open, self._rows_in_turn, self._executor = num_open, rows_in_turn, executor
+        self._pieces, self._reading = pieces, reading
+        self._num_open, self._rows_in_turn = num_open, rows_in_turn
         self._next = 0  # piece to open
         self._turn = 0
-        self._open: list[_Open] = []
+        self._open: list[tuple[int, PieceIterator]] = []  # with the number of the piece
 
     def close(self) -> None:
-        """Close all shards that are not just being read."""
-        for each in self._open:
-            if each.ahead is not None and not each.ahead.cancel() and not each.ahead.done():
-                continue  # a thread is in it, and lets go of it when it has its rows
-            each.samples.close()
+        """Close all shards."""
+        for _, rows in self._open:
+            rows.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         while True:
             while len(self._open) < self._num_open and self._next < len(self._pieces):
-                self._open.append(self._open_piece(self._next))
-                self._next += 1
+                self._open.append(self._open_next())
             if not self._open:
-                return ()
+                return []
             self._turn %= len(self._open)
-            current = self._open[self._turn]
-            taken = current.take(self._rows_in_turn)
-            if taken:
-                if self._executor is not None:
-                    current.start_reading(self._executor, self._rows_in_turn)
+            _, current = self._open[self._turn]
+            taken = current.read_rows() if self._rows_in_turn is None else current.take_rows(self._rows_in_turn)
+            if len(taken):
                 self._turn += 1
                 return taken
-            current.samples.close()
+            current.close()
             if self._next < len(self._pieces):
-                self._open[self._turn] = self._open_piece(self._next)
-                self._next += 1
+                self._open[self._turn] = self._open_next()
             else:
                 del self._open[self._turn]
 
-    def _open_piece(self, number: int) -> _Open:
-        piece = self._pieces[number]
-        opened = _Open(number, self._open_at(piece.shard, piece.row), piece.num_rows)
-        if self._executor is not None:
-            opened.start_reading(self._executor, self._rows_in_turn)
-        return opened
+    def _open_next(self) -> tuple[int, PieceIterator]:
+        number, self._next = self._next, self._next + 1
+        return number, PieceIterator(self._pieces[number], self._reading)
 
     def _position(self) -> State:
-        return {"next": self._next, "turn": self._turn, "open": [each.state() for each in self._open]}
+        return {
+            "next": self._next,
+            "turn": self._turn,
+            "open": [{"piece": number, **rows.state_dict()} for number, rows in self._open],
+        }
 
     def _seek(self, position: State) -> None:
         self.close()
         if position["next"] > len(self._pieces):
             raise ResumeError("the state belongs to a source with more shards than this one")
         self._next, self._turn = position["next"], position["turn"]
-        self._open = [self._reopen(state) for state in position["open"]]
+        self._open = [self._reopen(dict(state)) for state in position["open"]]
 
-    def _reopen(self, state: State) -> _Open:
-        opened = _Open(state["piece"], self._open_at(self._pieces[state["piece"]].shard, 0), state["left"])
-        opened.samples.load_state_dict(state["samples"])
-        return opened
+    def _reopen(self, state: State) -> tuple[int, PieceIterator]:
+        number = state.pop("piece")
+        rows = PieceIterator(self._pieces[number], self._reading, is_at_beginning=False)
+        rows.load_state_dict(state)
+        return number, rows
 
 
 class SplitIterator(SampleIterator):
@@ -174,17 +104,16 @@ class SplitIterator(SampleIterator):
         """Close the input."""
         self._samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
-        samples = self._samples.take(_GROUPS_AT_ONCE * self._num_ranks)
-        num_groups, num_left = divmod(len(samples), self._num_ranks)
+    def _read_chunk(self) -> Rows:
+        rows = self._samples.take_rows(_GROUPS_AT_ONCE * self._num_ranks)
+        num_groups, num_left = divmod(len(rows), self._num_ranks)
         groups = np.arange(self._group, self._group + num_groups + 1, dtype=np.uint64)
-        places = ((draw(self._key, groups) + np.uint64(self._rank)) % np.uint64(self._num_ranks)).tolist()
-        mine = [samples[group * self._num_ranks + places[group]] for group in range(num_groups)]
+        within = ((draw(self._key, groups) + np.uint64(self._rank)) % np.uint64(self._num_ranks)).astype(np.int64)
+        mine = np.arange(num_groups) * self._num_ranks + within[:-1]
         if num_left and self._pads:
-            last = samples[-num_left:]
-            mine.append(last[places[num_groups] % num_left])
+            mine = np.append(mine, len(rows) - num_left + within[-1] % num_left)
         self._group += num_groups
-        return mine
+        return pick_rows(rows, mine)
 
     def _position(self) -> State:
         return {"group": self._group, "samples": self._samples.state_dict()}

@@ -6,16 +6,20 @@ does the rest: it hands samples out singly or many at a time, and knows the exac
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from itertools import islice
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError, SampleIndexError
+from penstock.sources.columns import cut_rows, join_rows, to_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
     # Opens something at a row, and gives its samples from there on, some at a time.
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Any]
 
+_NOTHING: Iterator[Any] = iter(())
 _CHUNK = 32  # samples may be large
 # Chunks grow while they take less than this, and shrink when they take longer.
 _QUICK_S, _SLOW_S = 0.02, 0.1
@@ -32,13 +37,15 @@ _QUICK_S, _SLOW_S = 0.02, 0.1
 class SampleIterator(ABC):
     """Gives samples, and has the position after the one that it gave last as a small state of plain values.
 
-    Use it like any iterator, or take many samples at once with `take`, which costs less per sample. A derived class
-    says how the next chunk is read, where it begins, and how to go there.
+    Use it like any iterator, or take many samples at once with `take`, which costs less per sample. `take_rows` and
+    `read_rows` are for those who pass rows on: they give them as columns if the source has such. A derived class says
+    how the next chunk is read, where it begins, and how to go there.
     """
 
     def __init__(self) -> None:
-        self._chunk: Sequence[Sample] = ()
-        self._given = 0  # of the chunk
+        self._chunk: Rows = []
+        self._given = 0  # of the chunk, beside those that were given one by one since
+        self._one_by_one: Iterator[Sample] = _NOTHING  # the rest of the chunk: going through it costs least
         self._chunk_start: State | None = None  # where the chunk began
         self._failure: Exception | None = None
 
@@ -46,46 +53,91 @@ class SampleIterator(ABC):
         return self
 
     def __next__(self) -> Sample:
+        for sample in self._one_by_one:
+            return sample
+        self._count_given()
         if self._given == len(self._chunk) and not self._next_chunk():
             raise StopIteration
-        sample = self._chunk[self._given]
-        self._given += 1
-        return sample
+        self._one_by_one = iter(self._chunk_samples()[self._given :])
+        return next(self._one_by_one)
 
     def take(self, count: int) -> list[Sample]:
         """Give so many samples; fewer only where the samples end, or before an error, which the next call raises."""
+        self._count_given()
         samples: list[Sample] = []
-        while len(samples) < count:
-            if self._given == len(self._chunk):
-                try:
-                    if not self._next_chunk():
-                        break
-                except Exception:
-                    if not samples:
-                        raise
-                    break
-            part = self._chunk[self._given : self._given + count - len(samples)]
+        while len(samples) < count and self._has_more(bool(samples)):
+            part = self._chunk_samples()[self._given : self._given + count - len(samples)]
             samples += part
             self._given += len(part)
         return samples
 
+    def take_rows(self, count: int) -> Rows:
+        """Give the next samples as `take` does, as columns if they are."""
+        return self._join_rows(count, count)
+
+    def read_rows(self, at_least: int = 1, at_most: int = sys.maxsize) -> Rows:
+        """Give so many samples, and those that are at hand after them; fewer only as `take` does."""
+        return self._join_rows(at_least, at_most)
+
+    def _join_rows(self, at_least: int, at_most: int) -> Rows:
+        self._count_given()
+        parts: list[Rows] = []
+        taken = 0
+        while taken < at_least and self._has_more(bool(parts)):
+            part = cut_rows(self._chunk, self._given, self._given + at_most - taken)
+            parts.append(part)
+            taken += len(part)
+            self._given += len(part)
+        return join_rows(parts)
+
+    def _has_more(self, has_some: bool) -> bool:
+        """Have a chunk with something to give, if there is one; an error waits for who has something already."""
+        if self._given < len(self._chunk):
+            return True
+        try:
+            return self._next_chunk()
+        except Exception:
+            if not has_some:
+                raise
+            return False
+
+    def _count_given(self) -> None:
+        """Know how many samples of the chunk were given, also one by one."""
+        if self._one_by_one is not _NOTHING:
+            self._given = len(self._chunk) - length_hint(self._one_by_one)
+            self._one_by_one = _NOTHING
+
+    def _chunk_samples(self) -> list[Sample]:
+        """Give the chunk as samples, and keep it so: those who take some of them will take the others."""
+        if not isinstance(self._chunk, list):
+            self._chunk = to_samples(self._chunk)
+        return self._chunk
+
+    @property
+    def num_at_hand(self) -> int:
+        """How many samples can be given without reading any."""
+        self._count_given()
+        return len(self._chunk) - self._given
+
     def skip(self, count: int) -> int:
         """Pass over so many samples; gives how many there were, fewer only where the samples end."""
-        skipped = len(self.take(count))
+        self._count_given()
+        skipped = 0
+        while skipped < count and self._has_more(bool(skipped)):
+            step = min(count - skipped, len(self._chunk) - self._given)
+            skipped += step
+            self._given += step
         if skipped < count and self._failure is not None:
             raise self._failure
         return skipped
 
     def read(self) -> list[Sample]:
         """Give the samples that are at hand, or the next chunk; nothing where the samples end."""
-        if self._given == len(self._chunk) and not self._next_chunk():
-            return []
-        samples = list(self._chunk[self._given :])
-        self._given = len(self._chunk)
-        return samples
+        return to_samples(self.read_rows())
 
     def state_dict(self) -> State:
         """Describe the position after the sample given last, as plain JSON values."""
+        self._count_given()
         if self._given == len(self._chunk) or self._chunk_start is None:
             return self._position()
         return self._after(self._chunk_start, self._given)
@@ -94,7 +146,8 @@ class SampleIterator(ABC):
         """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
         position = dict(state)
         given = _count(position.pop("given", 0))
-        self._chunk, self._given, self._chunk_start, self._failure = (), 0, None, None
+        self._chunk, self._given, self._chunk_start, self._failure = [], 0, None, None
+        self._one_by_one = _NOTHING
         self._seek(position)
         if given and self.skip(given) < given:
             raise ResumeError(
@@ -121,7 +174,7 @@ class SampleIterator(ABC):
         return {**position, "given": given}
 
     @abstractmethod
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         """Read the next samples, as many as it is good to read at once; nothing where the samples end."""
 
     @abstractmethod
@@ -148,7 +201,7 @@ class RowIterator(SampleIterator):
         if close is not None:
             close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         if self._chunks is None:
             self._chunks = self._open_rows(self._row)
         chunk = next((chunk for chunk in self._chunks if chunk), [])
@@ -195,16 +248,16 @@ class ChainIterator(SampleIterator):
             self._shard.close()
         self._number, self._shard = len(self._names), None
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         while self._number < len(self._names):
             if self._shard is None:
                 self._shard = self._open_shard(self._names[self._number], self._first_row)
-            chunk = self._shard.read()
-            if chunk:
+            chunk = self._shard.read_rows()
+            if len(chunk):
                 return chunk
             self._shard.close()
             self._number, self._first_row, self._shard = self._number + 1, 0, None
-        return ()
+        return []
 
     def _position(self) -> State:
         if self._shard is None:

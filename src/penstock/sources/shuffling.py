@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.order.keys import fold, permutation
+from penstock.sources.columns import join_rows, pick_rows
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 NUM_SLICES = 8
@@ -41,7 +41,7 @@ class ShuffledIterator(SampleIterator):
         self._block_rows = max(1, 2 * num_rows // (NUM_SLICES + 1))
         self._block_bytes = None if num_bytes is None else max(1, 2 * num_bytes // (NUM_SLICES + 1))
         self._window = 0
-        self._blocks: deque[tuple[State, list[list[Sample]]]] = deque()  # where each begins; its slices; oldest first
+        self._blocks: deque[tuple[State, list[Rows]]] = deque()  # where each begins; its slices; oldest first
         self._oldest = 0  # number of the first of them
 
     def close(self) -> None:
@@ -49,21 +49,22 @@ class ShuffledIterator(SampleIterator):
         self._blocks.clear()
         self._samples.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         while True:
             self._read_block(self._window)
             if not any(slices for _, slices in self._blocks):
-                return ()
-            window: list[Sample] = []
+                return []
+            parts: list[Rows] = []
             for number, (_, slices) in enumerate(self._blocks, start=self._oldest):
-                if slices:
-                    window += slices[self._window - number]
+                if slices and len(slices[self._window - number]):
+                    parts.append(slices[self._window - number])
                     slices[self._window - number] = []
-            order = permutation(fold("window", self._key, self._window), len(window)).tolist()
+            window = join_rows(parts)
+            order = permutation(fold("window", self._key, self._window), len(window))
             self._window += 1
             self._drop_old()
-            if window:
-                return [window[place] for place in order]
+            if len(window):
+                return pick_rows(window, order)
 
     def _drop_old(self) -> None:
         """Let go of blocks that have given all their slices."""
@@ -74,11 +75,9 @@ class ShuffledIterator(SampleIterator):
     def _read_block(self, number: int) -> None:
         """Read a block and deal it into slices; after the end of the input, one of nothing."""
         start = self._samples.state_dict()
-        rows = self._samples.take(self._block_rows) if self._block_bytes is None else self._take_bytes()
+        rows = self._samples.take_rows(self._block_rows) if self._block_bytes is None else self._take_bytes()
         order = permutation(fold("block", self._key, number), len(rows))
-        slices = (
-            [[rows[place] for place in part.tolist()] for part in np.array_split(order, NUM_SLICES)] if rows else []
-        )
+        slices = [pick_rows(rows, part) for part in np.array_split(order, NUM_SLICES)] if len(rows) else []
         self._blocks.append((start, slices))
 
     def _take_bytes(self) -> list[Sample]:

@@ -17,6 +17,7 @@ from penstock.testing.reading import ReadingContract, raises
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.codecs.stream import FrameStart
     from penstock.formats.base import ShardBytes, ShardReader
     from penstock.formats.files import FileFormat, ScannedFile
     from penstock.types import Sample, Span
@@ -132,6 +133,7 @@ class _File:
     chunk_bytes: int
     is_compressed: bool = False
     seek_bytes: int = 1 << 20
+    frame_starts: tuple[FrameStart, ...] = ()
 
     def read(self, begin: int, end: int) -> bytes:
         assert 0 <= begin <= end <= self.num_bytes, "a scan asks for bytes that are not there"

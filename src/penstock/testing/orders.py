@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.order.cursor import Cursor
+from penstock.order.plan import worker_first
 from penstock.order.world import Seat, World, seats
 
 if TYPE_CHECKING:
@@ -147,4 +148,6 @@ class OrderContract:
         batches = [plan.batch(at, step, seat, size) for step in steps]
         together = plan.batches(at, steps[::2], seat, size)
         assert [ids.tolist() for ids in together] == [ids.tolist() for ids in batches[::2]]
+        for turn, ids in enumerate(batches[seat.worker :: seat.world.workers_per_rank]):
+            assert worker_first(plan, at, turn, seat, size).tolist() == ids[:1].tolist()
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,17 +22,20 @@ from penstock.formats.columnar.types import (
 )
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.encodings.table import get_encoding
-from penstock.formats.gather import ColumnKind, in_order
+from penstock.formats.gather import ColumnKind, copy_values, join_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from penstock.formats.columnar.found_rows import ColumnRows
     from penstock.formats.encodings.base import ImageDecoder
     from penstock.formats.gather import GatheredColumn, Values
-    from penstock.formats.stored_rows import ReaderRows
     from penstock.types import Int64Array
+
+# Samples are views of memory that they share: whoever keeps one keeps that.
+_SHARED_BYTES = 1 << 19
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +93,9 @@ class TypedColumn(ColumnKind):
         dtype = array_dtype(self.kind)
         if dtype is not None:
             return _ArrayColumn(name, self.kind, np.empty(num_rows, dtype), by_sample=by_sample)
-        return (_ListColumn if has_array_elements(self.kind) else _ValueColumn)(name, self.kind, by_sample=by_sample)
+        if has_array_elements(self.kind):
+            return _ListColumn(name, self.kind, num_rows, by_sample=by_sample)
+        return _ValueColumn(name, num_rows)
 
 
 class _ArrayColumn:
@@ -100,14 +105,16 @@ class _ArrayColumn:
         self._name, self._kind, self._values, self._by_sample = name, kind, values, by_sample
         self._is_null: npt.NDArray[np.bool_] | None = None
 
-    def add(self, rows: ReaderRows, places: Int64Array) -> None:
-        node = rows.column(self._name)
-        self._values[places] = node.array(rows.numbers)
-        is_null = node.is_null(rows.numbers)
-        if is_null is not None and is_null.any():
-            if self._is_null is None:
-                self._is_null = np.zeros(len(self._values), np.bool_)
-            self._is_null[places] = is_null
+    def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        values, is_null = rows.numbers(self._name, self._values.dtype)
+        if is_null is not None and self._is_null is None:
+            self._is_null = np.zeros(len(self._values), np.bool_)
+        if self._is_null is not None:
+            self._is_null[places] = False if is_null is None else is_null
+        if len(places) == len(self._values):  # all at once, in order
+            self._values = values
+        else:
+            self._values[places] = values
 
     def finish(self, places: Sequence[Int64Array]) -> None:
         """Nothing is left to do: what is no value shows when it is taken."""
@@ -137,54 +144,88 @@ class _ArrayColumn:
 class _ValueColumn:
     """Values are made shard by shard, and put in order."""
 
-    def __init__(self, name: str, kind: ColumnType, *, by_sample: bool) -> None:
-        self._name, self._kind, self._by_sample = name, kind, by_sample
+    def __init__(self, name: str, num_rows: int) -> None:
+        self._name, self._num_rows = name, num_rows
         self._values: list[Any] = []
 
-    def add(self, rows: ReaderRows, places: Int64Array) -> None:  # noqa: ARG002
-        self._values += self._read(rows.column(self._name), rows.numbers)
+    def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        self._put(rows.values(self._name), places)
 
     def finish(self, places: Sequence[Int64Array]) -> None:
-        self._values = in_order(self._values, places)
+        """Nothing is left to do: values are at their places."""
 
     def take(self, begin: int, end: int | None) -> Values:
-        return self._give(self._values[begin:end])
+        return self._values[begin:end]
 
-    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
-        return self._give(self._values)
+    def so_far(self, places: Int64Array) -> Values:
+        return [self._values[place] for place in places.tolist()]
 
-    def _read(self, node: Any, rows: Int64Array) -> list[Any]:
-        values: list[Any] = node.values(rows)
-        return values
-
-    def _give(self, values: list[Any]) -> Values:
-        return values
+    def _put(self, values: list[Any], places: Int64Array) -> None:
+        if len(places) == self._num_rows:  # all at once, in order
+            self._values = values
+            return
+        self._values = self._values or [None] * self._num_rows
+        for place, value in zip(places.tolist(), values, strict=True):
+            self._values[place] = value
 
 
 class _ListColumn(_ValueColumn):
-    """Arrays that lie in the files are copied when their batch is asked for, one after another in its order."""
+    """Of lists that are arrays it is noted where they lie: they are copied when their batch is asked for, in its order.
 
-    def _read(self, node: Any, rows: Int64Array) -> list[Any]:
-        arrays: list[Any] = node.arrays(rows)
-        return arrays
+    That holds as long as all of them lie in files, with no null among them. Otherwise each is an object of its own.
+    """
+
+    def __init__(self, name: str, kind: ColumnType, num_rows: int, *, by_sample: bool) -> None:
+        super().__init__(name, num_rows)
+        self._kind, self._by_sample = kind, by_sample
+        self._begins, self._sizes = np.zeros((2, num_rows), np.int64)
+        self._held: list[tuple[ColumnRows, Int64Array]] = []  # keeps the bytes mapped that the places are in
+        self._are_located = True
+
+    def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        found = rows.locate(self._name) if self._are_located else None
+        if found is not None and found.is_null is None:
+            self._begins[places], self._sizes[places] = found.begins, found.num_bytes
+            self._held.append((rows, places))
+            return
+        if self._are_located:
+            self._are_located = False
+            for held, at in self._held:
+                self._put(held.arrays(self._name), at)
+            self._held = []
+        self._put(rows.arrays(self._name), places)
+
+    def take(self, begin: int, end: int | None) -> Values:
+        if self._are_located:
+            return self._copy(self._begins[begin:end], self._sizes[begin:end])
+        return self._give(self._values[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        if self._are_located:
+            return self._copy(self._begins[places], self._sizes[places])
+        return self._give([self._values[place] for place in places.tolist()])
 
     def _give(self, values: list[Any]) -> Values:
         kinds = set(map(type, values))
-        if kinds == {memoryview}:
-            return self._copy(values)
         values = to_arrays(self._kind, values)
         if kinds <= {memoryview, np.ndarray} and not self._by_sample and len({each.shape for each in values}) == 1:
             return np.stack(values)
         return values
 
-    def _copy(self, pieces: list[memoryview]) -> Values:
+    def _copy(self, begins: Int64Array, sizes: Int64Array) -> Values:
         """Copy them one after another: one array of all if they are of one length, or views of it."""
         dtype, shape = element_shape(self._kind)
         num_bytes = dtype.itemsize * math.prod(shape)
-        flat = np.frombuffer(bytearray().join(pieces), dtype).reshape(-1, *shape)
-        sizes = set(map(len, pieces))
-        if len(sizes) == 1:
-            block = flat.reshape(len(pieces), sizes.pop() // num_bytes, *shape)
-            return list(block) if self._by_sample else block
-        cuts = accumulate((len(piece) // num_bytes for piece in pieces), initial=0)
+        size = int(sizes[0]) if len(sizes) else 0
+        if size and (sizes == size).all():
+            each = size // num_bytes, *shape
+            if not self._by_sample:
+                return copy_values(begins, size).view(dtype).reshape(-1, *each)
+            step = max(1, _SHARED_BYTES // size)
+            blocks = [copy_values(begins[at : at + step], size) for at in range(0, len(begins), step)]
+            return list(chain.from_iterable(block.view(dtype).reshape(-1, *each) for block in blocks))
+        flat = np.frombuffer(join_values(begins, sizes), dtype).reshape(-1, *shape)
+        if not self._by_sample and len(sizes) and not sizes.any():
+            return flat.reshape(len(sizes), 0, *shape)
+        cuts = np.concatenate([[0], np.cumsum(sizes // num_bytes)]).tolist()
         return [flat[begin:end] for begin, end in pairwise(cuts)]

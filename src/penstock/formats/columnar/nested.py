@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.formats.columnar.nodes import ANY_LENGTH, ArrayNode, Node, check_offsets, with_none
+from penstock.formats.columnar.nodes import ANY_LENGTH, ArrayNode, Node, ValueBuffers, check_offsets, with_none
 from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements
 from penstock.formats.gather import as_list
 from penstock.formats.rows import join_columns
@@ -58,6 +58,10 @@ class ListNode(_OffsetsNode):
         super().__init__(kind, file, path, child.length)
         self._child = child
         self._bytes = _bytes_of(child.block)
+        if self._bytes is not None and child.buffers is not None:
+            data, num_bytes = child.buffers.data, child.buffers.num_bytes
+            offsets = file.place_of(f"{path}.offsets"), self._offsets.itemsize
+            self.buffers = ValueBuffers(data, num_bytes, self._bytes[1], *offsets, self._validity_place)
 
     def arrays(self, rows: Int64Array) -> list[Any]:
         """Give an array for each list; a list where an element is null that no array can hold."""
@@ -87,9 +91,12 @@ class FixedListNode(ArrayNode):
         if self._size and child.length != ANY_LENGTH:
             self.length = min(self.length, child.length // self._size)
         self._bytes = _bytes_of(child.block)
-        if child.block is not None and self._size and self._validity is None:
+        if child.block is not None and child.buffers is not None and self._size:
+            item_bytes = self._size * child.buffers.item_bytes
+            self.buffers = child.buffers._replace(item_bytes=item_bytes, validity=self._validity_place)
             end = len(child.block) // self._size * self._size
-            self.block = child.block[:end].reshape(-1, self._size, *child.block.shape[1:])
+            block = child.block[:end].reshape(-1, self._size, *child.block.shape[1:])
+            self.block = block if self._validity is None else None
 
     def arrays(self, rows: Int64Array) -> list[Any]:
         """Give an array for each list; a list where an element is null that no array can hold."""

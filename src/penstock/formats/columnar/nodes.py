@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import sys
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from penstock.arrays_file import ArraysFile
 from penstock.errors import CorruptShardError
 from penstock.formats.columnar.types import array_dtype, missing_value, to_values
-from penstock.formats.gather import ValueGatherer, as_list
+from penstock.formats.gather import ValueGatherer, as_list, place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from penstock.formats.base import ShardBytes
@@ -39,6 +41,22 @@ class BufferFile(ArraysFile):
     def __init__(self, data: ShardBytes, name: str) -> None:
         super().__init__(data, name)
         self.data = data
+        self.place = place_of(data) if len(data) else 0
+
+    def place_of(self, name: str) -> int:
+        """Say where in memory an array begins."""
+        return self.place + self.begin_of(name)
+
+
+class ValueBuffers(NamedTuple):
+    """Where the values of a column lie in memory, one after another; true for as long as the column is held."""
+
+    data: int  # where the first value begins
+    num_bytes: int  # of all values
+    item_bytes: int  # of each value; of values of any length, of what their offsets count
+    offsets: int = -1  # where those begin; not there: all values are of one size
+    offset_bytes: int = 0
+    validity: int = -1  # where the bits begin that tell which rows have a value; not there: all have
 
 
 class Node:
@@ -48,10 +66,18 @@ class Node:
         self.kind, self.name = kind, file.name
         self.length = ANY_LENGTH
         self.block: npt.NDArray[Any] | None = None  # all values, if they lie there as an array would, and none is null
+        self.buffers: ValueBuffers | None = None  # if values can be copied without asking this
         self._validity: npt.NDArray[np.uint8] | None = None
+        self._validity_place = -1
         if f"{path}.validity" in file:
             self._validity = self._array(file, path, "validity", ("|u1",))
+            self._validity_place = file.place_of(f"{path}.validity")
             self.length = 8 * len(self._validity)
+
+    @property
+    def chunks(self) -> Sequence[Node]:
+        """What it consists of, each with some of the rows."""
+        return (self,)
 
     def is_null(self, rows: Int64Array) -> BoolArray | None:
         """Tell which rows are null; None: no row of the column is."""
@@ -140,8 +166,10 @@ class NumberNode(ArrayNode):
         # Times of 64 bits are what they are; others become it when they are gathered: days as milliseconds, say.
         self._is_same = stored.dtype.itemsize == dtype.itemsize and kind.kind != "date"
         self._data = stored.view(dtype) if self._is_same else stored
-        if self._is_same and self._validity is None:
-            self.block = self._data
+        if self._is_same:
+            place = file.place_of(f"{path}.data")
+            self.buffers = ValueBuffers(place, stored.nbytes, dtype.itemsize, validity=self._validity_place)
+            self.block = self._data if self._validity is None else None
 
     def array(self, rows: Int64Array) -> npt.NDArray[Any]:
         """Gather them."""
@@ -180,11 +208,15 @@ class BytesNode(Node):
         self._file = file.data
         self._values: ValueGatherer | None = None
         self._width = kind.settings[0] if kind.kind == "fixed_binary" else None
+        place = file.place + self._begin
         if self._width is None:
             self._offsets = self._array(file, path, "offsets", ("<i4", "<i8"))
             self.length = min(self.length, len(self._offsets) - 1)
+            offsets = file.place_of(f"{path}.offsets"), self._offsets.itemsize
+            self.buffers = ValueBuffers(place, len(data), 1, *offsets, self._validity_place)
         elif self._width:
             self.length = min(self.length, len(data) // self._width)
+            self.buffers = ValueBuffers(place, len(data), self._width, validity=self._validity_place)
 
     def pieces(self, rows: Int64Array) -> Pieces | list[Any]:
         """Copy their bytes."""
@@ -217,7 +249,8 @@ class BytesNode(Node):
         if self._width is not None:
             return ValueGatherer(self._file, self._width, self._width)
         sizes = check_offsets(self._offsets, self._num_bytes, self)
-        return ValueGatherer(self._file, int(sizes.min(initial=0)), int(sizes.max(initial=0)))
+        shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
+        return ValueGatherer(self._file, shortest, longest)
 
 
 def check_offsets(offsets: npt.NDArray[Any], end: int, node: Node) -> npt.NDArray[Any]:

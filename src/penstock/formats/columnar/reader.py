@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_error
+from penstock.formats.columnar.found_rows import OpenColumns, layout_of
 from penstock.formats.columnar.gathering import image_encoding, kind_of_column
 from penstock.formats.columnar.nested import DictionaryNode, FixedListNode, ListNode, MapNode, StructNode
 from penstock.formats.columnar.nodes import (
@@ -25,18 +27,18 @@ from penstock.formats.columnar.types import array_dtype, parse_type
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.gather import as_list, in_order
 from penstock.formats.rows import check_rows, join_columns
-from penstock.formats.stored_rows import ReaderRows
 from penstock.spent import decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
+    from penstock.formats.columnar.found_rows import ColumnRows
     from penstock.formats.columnar.nodes import BoolArray
     from penstock.formats.columnar.types import ColumnType
-    from penstock.formats.gather import ColumnKind, Pieces, Values
+    from penstock.formats.gather import ColumnKind, Values
     from penstock.index.model import ShardInfo
     from penstock.types import Columns, Int64Array, Sample
 
@@ -49,7 +51,6 @@ class ColumnsReader:
     def __init__(self, data: ShardBytes, info: ShardInfo, options: ReadOptions) -> None:
         self.name = info.name
         self._data = data
-        self._last_rows: Int64Array | None = None
         file = BufferFile(data, info.name)
         columns, chunk_rows = _read_description(file)
         self._num_rows = sum(chunk_rows)
@@ -59,11 +60,14 @@ class ColumnsReader:
             )
         wanted = [column.name for column in info.layout.columns] if options.columns is None else options.columns
         self._columns: dict[str, Node] = {}
-        self.encodings: dict[str, Encoding | ColumnKind] = {}
+        encodings: dict[str, Encoding | ColumnKind] = {}
         for number, (name, kind) in enumerate(columns):
             if name in wanted:
                 self._columns[name] = _open_column(kind, file, number, chunk_rows, options)
-                self.encodings[name] = kind_of_column(kind.logical, options.image_decoder)
+                encodings[name] = kind_of_column(kind.logical, options.image_decoder)
+        self.layout = layout_of(tuple(encodings.items()))
+        starts = [0, *accumulate(chunk_rows)][:-1]
+        self._memory: OpenColumns | None = OpenColumns(info.name, data, file.place, len(data), self._columns, starts)
         lacking = [name for name in wanted if name not in self._columns]
         if lacking:
             raise CorruptShardError(f"{self.name} lacks the columns {', '.join(lacking)}", shard=self.name)
@@ -73,26 +77,26 @@ class ColumnsReader:
 
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
-        numbers = check_rows(rows, self._num_rows, self.name)
-        values = [self._read_column(name, numbers, by_sample=True) for name in self.encodings]
+        names = [name for name, _ in self.layout.encodings]
+        numbers, values = self._read(rows, by_sample=True)
         with decoding:
-            return join_columns(tuple(self.encodings), values, len(numbers))
+            return join_columns(names, values, len(numbers))
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: an array where all values allow it, else a list."""
-        numbers = check_rows(rows, self._num_rows, self.name)
-        return {name: self._read_column(name, numbers, by_sample=False) for name in self.encodings}
+        names = [name for name, _ in self.layout.encodings]
+        return dict(zip(names, self._read(rows, by_sample=False)[1], strict=True))
 
-    def column(self, name: str, rows: Int64Array) -> Node:
-        """Give a column, to take the values of some rows from at once: the file is whole."""
-        if rows is not self._last_rows:  # of the same rows all columns are read one after another
-            check_whole(self._data, self.name)
-            self._last_rows = rows
-        return self._columns[name]
+    def memory(self) -> OpenColumns:
+        """Give what is open, to find rows of several files at once."""
+        check_whole(self._data, self.name)
+        assert self._memory is not None  # noqa: S101  it is open
+        return self._memory
 
-    def gather(self, name: str, rows: Int64Array) -> Pieces:
-        """Give the bytes of the values of a column of strings, binary or images."""
-        return self.column(name, rows).pieces(rows)
+    def find(self, rows: Int64Array) -> ColumnRows:
+        """Find the values of some rows, all of them in range: none if the file is closed."""
+        shards = [] if self._memory is None else [self.memory()]
+        return self.layout.find_rows(shards, [len(rows)] * len(shards), rows)
 
     def rest(self) -> None:
         """Take the shard's pages out of memory."""
@@ -100,14 +104,21 @@ class ColumnsReader:
 
     def close(self) -> None:
         """Unmap the shard."""
-        self._columns = {}  # they point into the mapping, which closes only when nobody does
+        self._columns, self._memory = {}, None  # they point into the mapping, which closes only when nobody does
         self._num_rows = 0
         release(self._data)
 
-    def _read_column(self, name: str, rows: Int64Array, *, by_sample: bool) -> Values:
-        kind = self.encodings[name]
+    def _read(self, rows: Rows, *, by_sample: bool) -> tuple[Int64Array, list[Values]]:
+        numbers = check_rows(rows, self._num_rows, self.name)
+        found = self.find(numbers)
+        return numbers, [
+            self._read_column(name, kind, found, by_sample=by_sample) for name, kind in self.layout.encodings
+        ]
+
+    def _read_column(self, name: str, kind: Encoding | ColumnKind, found: ColumnRows, *, by_sample: bool) -> Values:
+        rows = found.origins().rows
         if isinstance(kind, Encoding):
-            pieces = as_list(self.gather(name, rows))
+            pieces = as_list(found.pieces(name))
             decode: Callable[..., Values] = kind.decode_many if by_sample else kind.to_column
             with decoding:
                 try:
@@ -116,7 +127,7 @@ class ColumnsReader:
                     raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
         places = np.arange(len(rows))
         gathered = kind.begin(name, len(rows), by_sample=by_sample)
-        gathered.add(ReaderRows(self, rows), places)
+        gathered.add(found, places)
         with decoding:
             gathered.finish([places])
             return gathered.take(0, None)
@@ -175,8 +186,13 @@ class _ChunkedNode(Node):
         self, kind: ColumnType, file: BufferFile, path: str, chunks: list[Node], chunk_rows: list[int]
     ) -> None:
         super().__init__(kind, file, path)
-        self._chunks = chunks
+        self._chunks = tuple(chunks)
         self._starts = np.concatenate([[0], np.cumsum(chunk_rows, dtype=np.int64)])
+
+    @property
+    def chunks(self) -> Sequence[Node]:
+        """The chunks, one after another."""
+        return self._chunks
 
     def is_null(self, rows: Int64Array) -> BoolArray | None:
         """Tell which rows are null."""

@@ -8,13 +8,46 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.formats.lines.find import NEWLINE, FoundRows
+from penstock.formats.lines.find import NEWLINE, FoundRows, QuotedRowFinder
 from penstock.formats.lines.reader import BadRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.formats.lines.find import Bytes
+
+
+def split_columns(data: bytes, num_rows: int, num_columns: int, separator: str) -> list[list[str]] | None:
+    """Give the fields of rows that stand one after the other, by column; None if they have to be looked at one by one.
+
+    Without any quote, fields are what lies between separators and newlines.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if '"' not in text:
+        text = text.replace("\r\n", "\n") if "\r" in text else text
+        lines = text.removesuffix("\n")
+        is_regular = lines.count("\n") + 1 == num_rows and lines.count(separator) == num_rows * (num_columns - 1)
+        if is_regular and "\r" not in lines and _have_fields(lines, num_columns, separator):
+            fields = lines.replace("\n", separator).split(separator)
+            return [fields[number::num_columns] for number in range(num_columns)]
+    _allow_fields(len(text))
+    try:
+        rows = list(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=separator)))
+    except csv.Error:
+        return None
+    if len(rows) != num_rows or set(map(len, rows)) != {num_columns}:
+        return None
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _have_fields(lines: str, num_columns: int, separator: str) -> bool:
+    """Tell whether each line has so many fields, if that is what they have on average: no line has fewer."""
+    codes = np.frombuffer(lines.encode(), np.uint8)
+    ends = np.flatnonzero((codes == NEWLINE) | (codes == ord(separator)))
+    return bool((codes[ends[num_columns - 1 :: num_columns]] == NEWLINE).all())
 
 
 def split_rows(rows: Sequence[bytes], separator: str) -> list[list[str]]:
@@ -43,11 +76,11 @@ def _allow_fields(num_chars: int) -> None:
 class IrregularRowFinder:
     """Finds the rows of files in which quotes stand anywhere, by reading them all with `csv.reader`."""
 
-    def __init__(self, separator: str) -> None:
+    def __init__(self, separator: str, rest: bytes = b"", *, is_known: bool = False, position: int = 0) -> None:
         self._separator = separator
-        self._rest = b""  # the last row, which may go on
-        self._is_known = False  # it was given out already
-        self._position = 0
+        self._rest = rest  # the last row, which may go on
+        self._is_known = is_known  # it was given out already
+        self._position = position
 
     def find(self, chunk: Bytes) -> FoundRows:
         """Give the rows that begin in this chunk."""
@@ -70,6 +103,32 @@ class IrregularRowFinder:
         self._rest = data[last:]
         self._is_known = is_row
         return FoundRows(np.array(begins, np.int64), newlines)
+
+
+class CSVRowFinder:
+    """Finds the rows of any file: by the parity of quotes for as long as that holds, and from there on with `csv`."""
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+        self._by_parity = QuotedRowFinder(ord(separator))
+        self._by_reading: IrregularRowFinder | None = None
+        # The last row that was given out, as far as it was seen; if there is none, all that was seen.
+        self._last, self._has_row, self._position = b"", False, 0
+
+    def find(self, chunk: Bytes) -> FoundRows:
+        """Give the rows that begin in this chunk."""
+        if self._by_reading is not None:
+            return self._by_reading.find(chunk)
+        found = self._by_parity.find(chunk)
+        if not self._by_parity.is_regular:
+            self._by_reading = IrregularRowFinder(
+                self._separator, self._last, is_known=self._has_row, position=self._position
+            )
+            return self._by_reading.find(chunk)
+        first = int(found.begins[-1]) - self._position if len(found) else -1
+        seen = self._last + chunk.tobytes() if first < 0 else chunk[first:].tobytes()
+        self._last, self._has_row, self._position = seen, self._has_row or bool(len(found)), self._position + len(chunk)
+        return found
 
 
 def _read_row(reader: object) -> bool:

@@ -39,7 +39,7 @@ class JSONLinesFormat(FileFormat):
         """Count the lines, and look at the first ones for their keys."""
         scan, spans = scan_lines(file, LineFinder(skips_blank=True))
         names = _names_in(scan.head(), file.name)
-        shards = to_shards(spans, is_compressed=file.is_compressed, num_bytes=scan.num_bytes)
+        shards = to_shards(spans, file, scan.num_bytes)
         return ScannedFile(tuple(Column(name, _ENCODING) for name in names), shards)
 
     def check(self, layout: ShardLayout, options: ReadOptions) -> None:

@@ -73,9 +73,10 @@ class OpenSpan:
         self.name = info.name
         span = info.parts[0].span
         self.file = info.name if span is None else span.basename
-        skip, self._first_line = load_details(info.details, info.name)
-        self._skip = min(skip, len(data))
-        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        details = load_details(info.details, info.name)
+        self._first_line = details.line
+        self._skip = min(details.skip, len(data))
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)[: max(0, len(data) - details.leave)]
         self._bounds = find_rows(self._array, self._skip, finder)
         if self.num_rows != info.num_samples:
             raise CorruptShardError(

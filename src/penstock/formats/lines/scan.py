@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +15,7 @@ from penstock.types import Span
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -60,9 +61,9 @@ class FileHead(NamedTuple):
 class LineScan:
     """Cuts a file into spans while it passes by, and keeps its first rows."""
 
-    def __init__(self, name: str, finder: RowFinder, *, is_whole: bool, has_header: bool = False) -> None:
-        self.name = name
-        self._finder, self._is_whole = finder, is_whole
+    def __init__(self, file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> None:
+        self.name = file.name
+        self._file, self._finder = file, finder
         self._awaits_header = has_header
         self._head = bytearray()
         self._head_begin = 0
@@ -119,8 +120,9 @@ class LineScan:
         at = 0
         if self._begin is None and len(begins):
             self._begin = self._place(int(begins[0]), newlines)
-        while self._begin is not None and not self._is_whole:
-            cut = at + int(np.searchsorted(begins[at:], self._begin.byte + SPAN_BYTES))
+        while self._begin is not None:
+            place = _cut_after(self._file, self._begin.byte + SPAN_BYTES)
+            cut = at + int(np.searchsorted(begins[at:], place)) if place is not None else len(begins)
             if cut == len(begins):
                 break
             self._num_rows += cut - at
@@ -160,8 +162,8 @@ class LineScan:
 
 
 def scan_lines(file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> tuple[LineScan, list[LineSpan]]:
-    """Read all of a file, and cut it into spans of whole rows, after the header; a compressed one makes one span."""
-    scan = LineScan(file.name, finder, is_whole=file.is_compressed, has_header=has_header)
+    """Read all of a file, and cut it into spans of whole rows, after the header; a compressed one at its frames."""
+    scan = LineScan(file, finder, has_header=has_header)
     for chunk in _with_whole_mark(file.chunks()):
         scan.feed(chunk)
     return scan, scan.finish()
@@ -178,28 +180,57 @@ def _with_whole_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield from chunks
 
 
-def to_shards(spans: list[LineSpan], *, is_compressed: bool, num_bytes: int) -> tuple[ScannedShard, ...]:
-    """Say what is read of each span; of a compressed file that is its whole content, of so many bytes."""
-    shards = []
-    for span in spans:
-        begin = 0 if is_compressed else span.begin.byte
-        end = num_bytes if is_compressed else span.end
-        details = dump_details(span.begin.byte - begin, span.begin.line)
-        shards.append(ScannedShard(span.num_rows, Span(begin, end), end - begin, details=details))
-    return tuple(shards)
+def _cut_after(file: StoredObject, byte: int) -> int | None:
+    """Give the first place from a byte on after which a new span may begin; None: there is none so far."""
+    if not file.is_compressed:
+        return byte
+    starts = file.frame_starts
+    number = bisect_left(starts, byte, key=lambda start: start.content)
+    return starts[number].content if number < len(starts) else None
 
 
-def dump_details(skip: int, line: int) -> bytes:
-    """Write what a reader of a shard has to know: how many bytes to leave out before its rows, and their line."""
-    return json.dumps([skip, line]).encode()
+def to_shards(spans: list[LineSpan], file: StoredObject, num_bytes: int) -> tuple[ScannedShard, ...]:
+    """Say what is read of each span; of a compressed file of so many bytes, all frames that any of its rows is in."""
+    if not file.is_compressed:
+        return tuple(map(_plain, spans))
+    # Whatever no row is in, as the header of a CSV file, belongs to the first span or to the last.
+    starts = [start.content for start in file.frame_starts] if len(spans) > 1 else []
+    return tuple(_framed(span, [0] if span is spans[0] else starts, starts, num_bytes) for span in spans)
 
 
-def load_details(details: bytes, shard: str) -> tuple[int, int]:
+def _plain(span: LineSpan) -> ScannedShard:
+    begin, end = span.begin.byte, span.end
+    return ScannedShard(span.num_rows, Span(begin, end), end - begin, details=dump_details(0, span.begin.line))
+
+
+def _framed(span: LineSpan, begins: Sequence[int], ends: Sequence[int], num_bytes: int) -> ScannedShard:
+    """Rows need not end where frames do: what belongs to others is left out by the reader."""
+    begin = begins[bisect_right(begins, span.begin.byte) - 1]
+    after = bisect_left(ends, span.end)
+    end = ends[after] if after < len(ends) else num_bytes
+    details = dump_details(span.begin.byte - begin, span.begin.line, end - span.end)
+    return ScannedShard(span.num_rows, Span(begin, end), end - begin, details=details)
+
+
+class SpanDetails(NamedTuple):
+    """What a reader of a shard has to know: how many bytes to leave out before its rows and after them, their line."""
+
+    skip: int = 0
+    line: int = 1
+    leave: int = 0
+
+
+def dump_details(skip: int, line: int, leave: int = 0) -> bytes:
+    """Write what a reader has to know."""
+    return json.dumps([skip, line, leave] if leave else [skip, line]).encode()
+
+
+def load_details(details: bytes, shard: str) -> SpanDetails:
     """Read what a scan left for the reader of a shard."""
     try:
-        skip, line = json.loads(details) if details else (0, 1)
-        if type(skip) is int and type(line) is int and skip >= 0:
-            return skip, line
+        found = SpanDetails(*json.loads(details)) if details else SpanDetails()
+        if all(type(each) is int for each in found) and found.skip >= 0 and found.leave >= 0:
+            return found
     except (ValueError, TypeError):
         pass
     raise IndexFieldError(f"the index has wrong details for {shard}: make it again with penstock index")

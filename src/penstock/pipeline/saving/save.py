@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
 from penstock.pipeline.saving.blocks import PROBE_ROWS
-from penstock.pipeline.saving.writer import DatasetWriter, FormatName, WriteStats, create_writer
+from penstock.pipeline.saving.settings import SaveSettings
+from penstock.pipeline.saving.writer import DatasetWriter, WriteStats, open_writer
 from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
+    from typing_extensions import Unpack
+
+    from penstock.pipeline.saving.settings import FurtherOptions, SaveFormat
     from penstock.types import Sample
 
 
 def save_dataset(
     source: ShardedSource,
     output_path: str | os.PathLike[str],
-    format: FormatName = "parquet",  # noqa: A002  what users call it
+    format: SaveFormat = "parquet",  # noqa: A002  what users call it
     max_shard_size: int | str = "500MB",
     num_shards: int | None = None,
     compression: str | None = None,
     overwrite: bool = False,
-    *,
-    resume: bool = False,
-    schema: Any = None,
-    columns: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    waits_for_others: bool = False,
+    **further: Unpack[FurtherOptions],
 ) -> WriteStats:
     """Write all samples of a source to files, and say what was written.
 
@@ -39,6 +39,22 @@ def save_dataset(
     before wherever the source can seek. `num_shards` of a source that does not know its length takes a pass to count.
     The other arguments are those of `create_writer`.
     """
+    return save_source(
+        source,
+        output_path,
+        SaveSettings(
+            format=format,
+            max_shard_size=max_shard_size,
+            num_shards=num_shards,
+            compression=compression,
+            overwrite=overwrite,
+            **further,
+        ),
+    )
+
+
+def save_source(source: ShardedSource, output_path: str | os.PathLike[str], settings: SaveSettings) -> WriteStats:
+    """Write all samples of a source by settings."""
     if not isinstance(source, ShardedSource):
         raise ConfigError(
             f"source is a {type(source).__name__}, not a ShardedSource: save_iterator takes anything else"
@@ -48,21 +64,11 @@ def save_dataset(
             "the source never ends, because its mix restarts: use stop_strategy='all_exhausted' or 'first_exhausted',"
             " epochs=, or LimitedShardedSource"
         )
-    with create_writer(
-        output_path,
-        format,
-        max_shard_size,
-        num_shards,
-        compression,
-        overwrite,
-        resume=resume,
-        num_rows=None if num_shards is None else _count(source),
-        schema=schema,
-        columns=columns,
-        fingerprint=source.fingerprint,
-        storage_options=storage_options,
-        waits_for_others=waits_for_others,
-    ) as writer:
+    num_rows = settings.num_rows
+    if num_rows is None and settings.num_shards is not None:
+        num_rows = _count(source)
+    fingerprint = settings.fingerprint or source.fingerprint
+    with open_writer(output_path, replace(settings, num_rows=num_rows, fingerprint=fingerprint)) as writer:
         if not writer.has_all:
             _write_source(writer, source)
         return writer.finish()
@@ -97,38 +103,29 @@ def _count(source: ShardedSource) -> int:
 def save_iterator(
     samples: Iterable[Sample],
     output_path: str | os.PathLike[str],
-    format: FormatName = "parquet",  # noqa: A002  what users call it
+    format: SaveFormat = "parquet",  # noqa: A002  what users call it
     max_shard_size: int | str = "500MB",
     num_shards: int | None = None,
     compression: str | None = None,
     overwrite: bool = False,
-    *,
-    resume: bool = False,
-    num_rows: int | None = None,
-    schema: Any = None,
-    columns: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    **further: Unpack[FurtherOptions],
 ) -> WriteStats:
     """Write all rows that anything gives, and say what was written.
 
     With `resume=True` it must give the same rows again: those that were written are passed over. `num_shards` needs
     `num_rows`, or something with a length. The other arguments are those of `create_writer`.
     """
-    if num_rows is None and isinstance(samples, Sized):
-        num_rows = len(samples)
-    with create_writer(
-        output_path,
-        format,
-        max_shard_size,
-        num_shards,
-        compression,
-        overwrite,
-        resume=resume,
-        num_rows=num_rows,
-        schema=schema,
-        columns=columns,
-        storage_options=storage_options,
-    ) as writer:
+    if further.get("num_rows") is None and isinstance(samples, Sized):
+        further["num_rows"] = len(samples)
+    settings = SaveSettings(
+        format=format,
+        max_shard_size=max_shard_size,
+        num_shards=num_shards,
+        compression=compression,
+        overwrite=overwrite,
+        **further,
+    )
+    with open_writer(output_path, settings) as writer:
         if not writer.has_all:
             for sample in islice(samples, writer.num_rows, None):
                 writer.write(sample)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from penstock.cache.proxied import ProxiedStore, open_proxied
-from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputExistsError
-from penstock.files import flush_folder, read_file, translated
+from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputBusyError, OutputExistsError
+from penstock.failpoints import reach
+from penstock.files import exchange, flush_folder, read_file, translated
 from penstock.index.catalog import INDEX_NAME
 from penstock.interrupts import WaitingFor
 from penstock.storage.base import check_writable, shown_url, url_scheme
@@ -48,6 +49,8 @@ class Target(ABC):
 
     shown: str  # the place, as it may be shown
     folder: Path
+    # Whether a ledger has to be there before the first shard, so that a successor knows what that belongs to.
+    needs_notice = False
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -102,12 +105,14 @@ class LocalTarget(Target):
         self._final = folder.expanduser().absolute()
         self.shown = str(folder)
         self.folder = self._final.with_name(f".{self._final.name}.saving")
+        self._old = self._final.with_name(f".{self._final.name}.replaced")
         with translated(self.folder), WaitingFor(f"another process that is saving to {self.shown}"):
             self._final.parent.mkdir(parents=True, exist_ok=True)
             lock = None
             while lock is None:  # whoever had it may have renamed the folder meanwhile
                 lock = self._try_lock(waits=waits)
-            self._lock: BinaryIO = lock
+            self._locks: list[BinaryIO] = [lock]
+            self._recover()
 
     def _try_lock(self, *, waits: bool) -> BinaryIO | None:
         path = self.folder / _LOCK_NAME
@@ -122,7 +127,7 @@ class LocalTarget(Target):
                 return lock
         except BlockingIOError:
             lock.close()
-            raise OutputExistsError(f"another process is saving to {self.shown} just now", path=self.shown) from None
+            raise OutputBusyError(f"another process is saving to {self.shown} just now", path=self.shown) from None
         except FileNotFoundError:
             pass
         lock.close()
@@ -166,7 +171,7 @@ class LocalTarget(Target):
     def _remove_but(self, names: tuple[str, ...]) -> None:
         for path in self.folder.iterdir():
             if path.name not in (_LOCK_NAME, *names):
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     def publish(self, manifest: dict[str, Any]) -> None:
         """Rename the hidden folder: before, there is nothing of the new dataset, afterwards all of it."""
@@ -174,18 +179,47 @@ class LocalTarget(Target):
         self._remove_but((*names, LEDGER_NAME))
         write_file(self.folder / MANIFEST_NAME, [json.dumps(manifest, indent=1).encode()], flush=True)
         flush_folder(self.folder)
-        old = self._final.with_name(f".{self._final.name}.{os.urandom(4).hex()}.old")
         with translated(self._final):
             if self.names():
                 self.refuse_unless_ours()
-                self._final.rename(old)
-            # The ledger comes along, so that a successor finds it wherever this ends.
-            self.folder.rename(self._final)
+                self._replace()
+            else:
+                self.folder.rename(self._final)
+            reach("save.published")
             flush_folder(self._final.parent)
-            for name in (LEDGER_NAME, _LOCK_NAME):
-                (self._final / name).unlink(missing_ok=True)
-            if old.exists():
-                shutil.rmtree(old)
+            self._tidy()
+
+    def _replace(self) -> None:
+        """Put the new folder in the place of the old one, at once where the file system can."""
+        reach("save.ready")
+        self._locks.append((self._final / _LOCK_NAME).open("wb"))
+        fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)  # where it ends up, nobody saves before it is gone
+        if not exchange(self.folder, self._final):
+            self._final.rename(self._old)
+            reach("save.between")
+            self.folder.rename(self._final)
+
+    def _tidy(self) -> None:
+        """Remove what is left when a dataset was published: what only a successor needs, and the one replaced."""
+        self._forget_making()
+        for replaced in (self._old, self.folder):
+            _remove(replaced)
+
+    def _recover(self) -> None:
+        """Finish what somebody who was killed while publishing had begun; a replaced dataset is never the loser."""
+        if self._old.exists():
+            if self._final.exists():
+                _remove(self._old)
+            else:
+                self._old.rename(self._final)
+        if (self.folder / MANIFEST_NAME).exists() and not (self.folder / LEDGER_NAME).exists():
+            self._remove_but(())  # the dataset that was replaced
+        if (self._final / MANIFEST_NAME).exists():
+            self._forget_making()
+
+    def _forget_making(self) -> None:
+        for name in (LEDGER_NAME, _LOCK_NAME):
+            (self._final / name).unlink(missing_ok=True)
 
     def path_of(self, name: str) -> str:
         """Give the path of a file."""
@@ -193,13 +227,16 @@ class LocalTarget(Target):
 
     def close(self) -> None:
         """Let others save here; an empty hidden folder goes, too."""
-        self._lock.close()
-        if self.folder.is_dir() and os.listdir(self.folder) == [_LOCK_NAME]:  # noqa: PTH208
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._locks and self.folder.is_dir() and os.listdir(self.folder) == [_LOCK_NAME]:  # noqa: PTH208
+            _remove(self.folder)
+        while self._locks:
+            self._locks.pop().close()
 
 
 class StoreTarget(Target):
     """A folder in a store, which cannot be renamed: shards are uploaded as they are made, and the manifest at last."""
+
+    needs_notice = True
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self._url, self.shown = url.rstrip("/"), shown_url(url)
@@ -276,6 +313,16 @@ def open_target(
     if url_scheme(text) in (None, "file"):
         return LocalTarget(LocalStore.from_url(text).root, waits=waits)
     return StoreTarget(text, storage_options)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of files, the lock last of all: if somebody else begins there meanwhile, it is theirs."""
+    with suppress(FileNotFoundError):
+        names = os.listdir(folder)  # noqa: PTH208
+        for name in sorted(names, key=lambda name: name == _LOCK_NAME):
+            (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _parse(data: bytes, where: str) -> dict[str, Any]:

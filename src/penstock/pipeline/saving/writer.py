@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
-from penstock.pipeline.saving.blocks import PROBE_ROWS, ShardSizes
+from penstock.pipeline.saving.blocks import PROBE_ROWS
 from penstock.pipeline.saving.files import ColumnarFormat, LinesFormat, ShardFile, ShardFileFormat, describe_file
 from penstock.pipeline.saving.mds import MDSFormat
+from penstock.pipeline.saving.settings import FurtherOptions, SaveFormat, SaveSettings
 from penstock.pipeline.saving.targets import LEDGER_NAME, MANIFEST_NAME, Target, open_target
-from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from penstock.types import Sample
 
-FormatName = Literal["parquet", "arrow", "jsonl", "mds"]
 MANIFEST_VERSION = 1
 
 
@@ -37,17 +36,9 @@ class WriteStats:
 class DatasetWriter:
     """Writes rows to shards and, at the end, a manifest. Made by `create_writer`; use it in a `with` block."""
 
-    def __init__(
-        self,
-        target: Target,
-        form: ShardFileFormat,
-        sizes: ShardSizes,
-        key: Mapping[str, Any],
-        *,
-        overwrite: bool,
-        resume: bool,
-    ) -> None:
-        self._target, self._form, self._sizes, self._key = target, form, sizes, dict(key)
+    def __init__(self, target: Target, form: ShardFileFormat, settings: SaveSettings) -> None:
+        self._target, self._form, self._settings = target, form, settings
+        self._sizes, self._key = settings.sizes(), settings.key
         self._waiting: list[Sample] = []
         self._shards: list[dict[str, Any]] = []
         self._shard: ShardFile | None = None
@@ -56,18 +47,16 @@ class DatasetWriter:
         self._finished: WriteStats | None = None
         self._is_closed = self._has_all = False
         try:
-            self._open(overwrite=overwrite, resume=resume)
+            self._open()
         except BaseException:
             self._close()
             raise
 
     # --- Beginning --------------------------------------------------------------------------------------------
 
-    def _open(self, *, overwrite: bool, resume: bool) -> None:
-        if overwrite and resume:
-            raise ConfigError("overwrite=True begins anew and resume=True goes on: choose one of them")
-        target = self._target
-        if overwrite:
+    def _open(self) -> None:
+        target, resume = self._target, self._settings.resume
+        if self._settings.overwrite:
             target.clear(replaces=True)
             return
         manifest, ledger = target.read(MANIFEST_NAME), target.read(LEDGER_NAME)
@@ -170,7 +159,10 @@ class DatasetWriter:
             if len(self._shards) == self._sizes.num_shards:
                 raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
             self._shard = self._form.open(self._target.folder, len(self._shards))
+        before = self._shard.num_bytes
         self._shard.add(rows, self._num_rows)
+        if self._settings.on_rows is not None:
+            self._settings.on_rows(len(rows), self._shard.num_bytes - before)
         self._rows_of_shard += len(rows)
         self._num_rows += len(rows)
         if self._sizes.next_block(len(self._shards), self._rows_of_shard, self._shard.num_bytes, self._per_row()) == 0:
@@ -191,6 +183,8 @@ class DatasetWriter:
             return
         names, extra = self._shard.finish()
         files = [describe_file(self._target.folder, name) for name in names]
+        if not self._shards and self._target.needs_notice:
+            self._write_ledger()
         self._target.keep(names)
         self._shards.append(
             {
@@ -202,11 +196,14 @@ class DatasetWriter:
             }
         )
         self._shard, self._rows_of_shard = None, 0
+        self._write_ledger()
+
+    def _write_ledger(self) -> None:
         self._target.write_ledger(
             {
                 "version": MANIFEST_VERSION,
                 "key": self._key,
-                "columns": self._form.state(),
+                "columns": self._form.state() if self._shards else None,
                 "shards": self._shards,
                 "has_all": self._has_all,
             }
@@ -231,7 +228,7 @@ class DatasetWriter:
                 f"only {self._num_rows} rows came, not num_rows={self._sizes.num_rows}, so there are"
                 f" {len(self._shards)} shards instead of {self._sizes.num_shards}"
             )
-        if not self._shards:
+        if not self._shards and not self._settings.allows_empty:
             raise EmptyDatasetError(f"there is no row to save to {self._target.shown}")
         beside = self._form.finish(self._target.folder, self._shards)
         described = [describe_file(self._target.folder, name) for name in beside]
@@ -284,66 +281,41 @@ class DatasetWriter:
 
 def create_writer(
     output_path: str | os.PathLike[str],
-    format: FormatName = "parquet",  # noqa: A002  what users call it
+    format: SaveFormat = "parquet",  # noqa: A002  what users call it
     max_shard_size: int | str = "500MB",
     num_shards: int | None = None,
     compression: str | None = None,
     overwrite: bool = False,
-    *,
-    resume: bool = False,
-    num_rows: int | None = None,
-    schema: Any = None,
-    columns: Mapping[str, str] | None = None,
-    fingerprint: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    waits_for_others: bool = False,
+    **further: Unpack[FurtherOptions],
 ) -> DatasetWriter:
     """Make a writer of rows to a folder or a store; the dataset appears when it is finished.
 
     Args:
         output_path: A folder or a URL. What is there already is refused unless `overwrite` or `resume` says otherwise.
-        format: `"parquet"`, `"arrow"`, `"jsonl"` or `"mds"`.
-        max_shard_size: About how many bytes a shard takes, as it is stored; of MDS, before compression.
-        num_shards: Write exactly so many shards, of equally many rows, whatever their size. Needs `num_rows`.
-        compression: By default Parquet's is snappy, and other formats have none.
-        overwrite: Replace the dataset that was saved there. In a folder, it stays until the new one is whole.
-        resume: Go on with a save that did not finish; one that did is left as it is.
-        num_rows: How many rows will come.
-        schema: A pyarrow schema, for Parquet and Arrow; by default columns are those of the first 256 rows.
-        columns: The encodings of columns, for MDS; by default they are chosen by the first row.
-        fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
-        storage_options: Credentials and settings of the store.
-        waits_for_others: Wait for another process that is saving to the same folder, instead of failing. With
-            `resume`, what it has finished is then left as it is.
+        format, max_shard_size, num_shards, compression, overwrite, **further: See `SaveSettings`.
     """
-    if format not in get_args(FormatName):
-        raise ConfigError(f"format={format!r} is unknown: use one of {', '.join(get_args(FormatName))}")
-    check_whole("num_shards", num_shards, 1)
-    check_whole("num_rows", num_rows, 0)
-    max_bytes = parse_bytes(max_shard_size)
-    if max_bytes < 1:
-        raise ConfigError(f"max_shard_size={max_shard_size!r} leaves no room for a row")
-    if schema is not None and format not in ("parquet", "arrow"):
-        raise ConfigError("schema= is for Parquet and Arrow")
-    if columns is not None and format != "mds":
-        raise ConfigError("columns= is for MDS")
-    sizes = ShardSizes(max_bytes, num_shards, num_rows)
-    form = _make_format(format, compression, max_bytes, schema, columns)
-    key = {
-        "format": format,
-        "compression": compression,
-        "max_shard_size": None if num_shards else max_bytes,
-        "num_shards": num_shards,
-        "num_rows": num_rows if num_shards else None,
-        "fingerprint": fingerprint,
-    }
-    target = open_target(output_path, storage_options, waits=waits_for_others)
-    return DatasetWriter(target, form, sizes, key, overwrite=overwrite, resume=resume)
+    return open_writer(
+        output_path,
+        SaveSettings(
+            format=format,
+            max_shard_size=max_shard_size,
+            num_shards=num_shards,
+            compression=compression,
+            overwrite=overwrite,
+            **further,
+        ),
+    )
 
 
-def _make_format(
-    name: FormatName, compression: str | None, max_bytes: int, schema: Any, columns: Mapping[str, str] | None
-) -> ShardFileFormat:
+def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> DatasetWriter:
+    """Make a writer by settings."""
+    form, _ = _make_format(settings), settings.sizes()  # both may refuse, before anything is opened
+    target = open_target(output_path, settings.storage_options, waits=settings.waits_for_others)
+    return DatasetWriter(target, form, settings)
+
+
+def _make_format(settings: SaveSettings) -> ShardFileFormat:
+    name, compression = settings.format, settings.compression
     if name == "mds":
-        return MDSFormat(compression, max_bytes, columns)
-    return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, schema)
+        return MDSFormat(compression, settings.max_bytes, settings.columns)
+    return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, settings.schema)

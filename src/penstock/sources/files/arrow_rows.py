@@ -1,25 +1,23 @@
-"""Samples of Arrow's record batches, and files of stores as Arrow reads them."""
+"""Rows of Arrow's record batches in order, and files of stores as Arrow reads them."""
 
 from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.formats.rows import join_columns
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from penstock.scan.objects import ScannedObject
-    from penstock.types import Sample
+    from penstock.sources.columns import Rows
 
     # Opens a file at a row, and gives samples, and how many rows they were made of.
-    OpenBatches = Callable[[int], Iterator[tuple[list[Sample], int]]]
+    OpenBatches = Callable[[int], Iterator[tuple[Rows, int]]]
 
 
 class StoredFile(io.RawIOBase):
@@ -61,7 +59,7 @@ class BatchIterator(SampleIterator):
     def __init__(self, open_batches: OpenBatches, row: int) -> None:
         super().__init__()
         self._open_batches, self._row = open_batches, row
-        self._batches: Iterator[tuple[list[Sample], int]] | None = None
+        self._batches: Iterator[tuple[Rows, int]] | None = None
         self._is_whole = True  # the chunk has a sample for each of its rows
 
     def close(self) -> None:
@@ -71,15 +69,15 @@ class BatchIterator(SampleIterator):
         if close is not None:
             close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> Rows:
         if self._batches is None:
             self._batches = self._open_batches(self._row)
         for samples, num_rows in self._batches:
             self._row += num_rows
             self._is_whole = len(samples) == num_rows
-            if samples:
+            if len(samples):
                 return samples
-        return ()
+        return []
 
     def _next_chunk(self) -> bool:
         start = self._row
@@ -99,31 +97,6 @@ class BatchIterator(SampleIterator):
     def _seek(self, position: State) -> None:
         self.close()
         self._row, self._batches = position["row"], None
-
-
-def samples_of(batch: Any, condition: Any = None) -> list[Sample]:
-    """Give the rows of a record batch that fit a condition as dicts; lists of numbers become arrays."""
-    if condition is not None:
-        table = pyarrow().Table.from_batches([batch]).filter(condition).combine_chunks()
-        found = table.to_batches()
-        if not found:
-            return []
-        [batch] = found
-    columns = [_values(batch.column(number)) for number in range(batch.num_columns)]
-    return join_columns(tuple(batch.schema.names), columns, batch.num_rows)
-
-
-def _values(column: Any) -> list[Any]:
-    types = pyarrow().types
-    kind = column.type
-    is_list = types.is_list(kind) or types.is_large_list(kind)
-    is_number = is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
-    if not is_number or types.is_float16(kind.value_type) or column.null_count or column.values.null_count:
-        listed: list[Any] = column.to_pylist()
-        return listed
-    values = column.values.to_numpy(zero_copy_only=False)
-    bounds = column.offsets.to_numpy().tolist()
-    return [values[low:high] for low, high in pairwise(bounds)]
 
 
 def check_columns(wanted: Sequence[str] | None, names: Sequence[str], where: str) -> None:

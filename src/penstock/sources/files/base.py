@@ -7,8 +7,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.reading.source import SourceFiles
+from penstock.scan.patterns import find_source, has_magic
 from penstock.sources.base import ShardedSource, ShardInfo
-from penstock.sources.files.found import FoundFile, FoundFiles, find_files, fingerprint_of, same_place, unique_names
+from penstock.sources.files.found import (
+    FoundFile,
+    FoundFiles,
+    HiddenOptions,
+    find_files,
+    fingerprint_of,
+    same_place,
+    unique_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +38,13 @@ class FileShardedSource(ShardedSource):
             if isinstance(data_files, FoundFiles)
             else find_files(data_files, storage_options, self.format)
         )
+        self._given_options = HiddenOptions(storage_options)
         self._names = unique_names(self._files)
         self._numbers = {name: number for number, name in enumerate(self._names)}
+
+    def use_options(self, storage_options: Mapping[str, Any] | None) -> None:
+        """Say which options the files were found with, if these files were given."""
+        self._given_options = HiddenOptions(storage_options)
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -69,6 +84,19 @@ class FileShardedSource(ShardedSource):
             raise ConfigError(f"the source has no shard {shard_name!r}")
         return number
 
+    def as_files(self) -> SourceFiles | None:
+        """Name the files, if a stream can read them in place: each once, in one store, none with a name like a glob."""
+        urls = tuple(file.url for file in self._files)
+        about = self._in_place()
+        is_plain = len(set(urls)) == len(urls) and not any(map(has_magic, urls))
+        if about is None or not is_plain or not _are_in_one_place(urls):
+            return None
+        return SourceFiles(urls=urls, storage_options=self._given_options.values, **about)
+
+    def _in_place(self) -> dict[str, Any] | None:
+        """Say how a stream has to read the files to give the same samples; None if no stream does."""
+        return None
+
     def _num_rows(self, number: int) -> int | None:  # noqa: ARG002
         """Count the rows of a file, if that takes no reading of it."""
         return None
@@ -80,3 +108,11 @@ class FileShardedSource(ShardedSource):
     @abstractmethod
     def _open(self, number: int, row: int) -> SampleIterator:
         """Open a file at a row."""
+
+
+def _are_in_one_place(urls: Sequence[str]) -> bool:
+    try:
+        find_source(urls, ())
+    except ConfigError:
+        return False
+    return True

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.sources.files.arrow_rows import BatchIterator, StoredFile, check_columns, naming, samples_of
+from penstock.sources.files.arrow_columns import rows_of
+from penstock.sources.files.arrow_rows import BatchIterator, StoredFile, check_columns, naming
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.iterators import check_row
 from penstock.sources.worker_threads import WorkerThreads
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.scan.patterns import Given
+    from penstock.sources.columns import Rows
     from penstock.sources.files.found import FoundFiles
     from penstock.sources.iterators import SampleIterator
-    from penstock.types import Sample
 
-_BATCH_ROWS = 1024
+# Rows that are read at once: as many as fill these bytes, within bounds.
+_BATCH_BYTES = 4 << 20
+_FEWEST_ROWS, _MOST_ROWS = 16, 4096
 _TAIL_BYTES = 64 << 10
 _FOOTERS_AT_ONCE = 16
 _ARROW_MAGIC = b"ARROW1"
@@ -75,6 +78,10 @@ class ParquetShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return self._columns, None if self._filter is None else str(self._filter)
 
+    def _in_place(self) -> dict[str, Any] | None:
+        columns = None if self._columns is None else tuple(self._columns)
+        return None if self._filter is not None else {"format": "parquet", "columns": columns}
+
     def _num_rows(self, number: int) -> int | None:
         return None if self._filter is not None else int(self._footer(number).num_rows)
 
@@ -95,7 +102,7 @@ class ParquetShardedSource(FileShardedSource):
                 self._footers[number] = parquet.read_metadata(StoredFile(opened))
         return self._footers[number]
 
-    def _batches(self, number: int, row: int) -> Iterator[tuple[list[Sample], int]]:
+    def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:
         footer = self._footer(number)
         ends = list(accumulate(footer.row_group(group).num_rows for group in range(footer.num_row_groups)))
         groups = [group for group, end in enumerate(ends) if end > row]
@@ -105,7 +112,7 @@ class ParquetShardedSource(FileShardedSource):
                 if skip >= batch.num_rows:
                     skip -= batch.num_rows
                     continue
-                yield self._samples(batch.slice(skip)), batch.num_rows - skip
+                yield rows_of(batch.slice(skip), self._filter, self._columns), batch.num_rows - skip
                 skip = 0
 
     def _group(self, number: int, group: int) -> Iterator[Any]:
@@ -115,7 +122,9 @@ class ParquetShardedSource(FileShardedSource):
         wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
         stored = StoredFile(self._files[number].open())
         with parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
-            yield from reader.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted)
+            about = footer.row_group(group)
+            num_rows = _rows_at_once(about.total_byte_size, about.num_rows)
+            yield from reader.iter_batches(num_rows, row_groups=[group], columns=wanted)
 
     def _filtered(self, footer: Any) -> list[str]:
         """Give the columns that the condition may need and nobody asked for."""
@@ -124,11 +133,10 @@ class ParquetShardedSource(FileShardedSource):
         text = str(self._filter)
         return [name for name in footer.schema.to_arrow_schema().names if name in text and name not in self._columns]  # type: ignore[operator]
 
-    def _samples(self, batch: Any) -> list[Sample]:
-        samples = samples_of(batch, self._filter)
-        if self._filter is None or self._columns is None:
-            return samples
-        return [{name: sample[name] for name in self._columns} for sample in samples]
+
+def _rows_at_once(num_bytes: int, num_rows: int) -> int:
+    """Give how many rows are read at once, where so many rows have so many bytes."""
+    return min(_MOST_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
 
 
 def read_ahead(parts: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
@@ -180,11 +188,14 @@ class ArrowShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return (self._columns,)
 
+    def _in_place(self) -> dict[str, Any] | None:
+        return {"format": "arrow", "columns": None if self._columns is None else tuple(self._columns)}
+
     def _open(self, number: int, row: int) -> SampleIterator:
         check_row(self._files[number].url, row, None)
         return BatchIterator(partial(self._batches, number), row)
 
-    def _batches(self, number: int, row: int) -> Iterator[tuple[list[Sample], int]]:
+    def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:
         file = self._files[number]
         opened = file.open()
         ipc = pyarrow().ipc
@@ -195,13 +206,12 @@ class ArrowShardedSource(FileShardedSource):
             check_columns(self._columns, reader.schema.names, file.url)
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
             for batch in batches:
-                for begin in range(0, batch.num_rows, _BATCH_ROWS):
-                    part = batch.slice(begin, _BATCH_ROWS)
+                size = _rows_at_once(batch.nbytes, batch.num_rows)
+                for begin in range(0, batch.num_rows, size):
+                    part = batch.slice(begin, size)
                     seen += part.num_rows
                     if seen <= row:
                         continue
                     part = part.slice(max(0, part.num_rows - (seen - row)))
-                    if self._columns is not None:
-                        part = part.select(self._columns)
-                    yield samples_of(part), part.num_rows
+                    yield rows_of(part, columns=self._columns), part.num_rows
         check_row(file.url, row, max(row, 0) if row <= seen else seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
@@ -52,6 +52,13 @@ class FoundFile:
         with suppress(CorruptShardError):  # it is cut, after all
             return next(decompress_stream(iter([stored]), self.compression, self.url), b"")
         return b""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenOptions:
+    """Options of a store as a user gave them, which nobody gets to see by accident."""
+
+    values: Mapping[str, Any] | None = field(repr=False)
 
 
 class FoundFiles(tuple[FoundFile, ...]):

@@ -16,6 +16,7 @@ from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSou
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.reading.source import SourceFiles
     from penstock.sources.base import ShardInfo
     from penstock.sources.files.base import FileShardedSource
     from penstock.sources.iterators import SampleIterator
@@ -60,6 +61,7 @@ class HuggingFaceShardedSource(ShardedSource):
         infos = find_in_repository(store, subset, split)
         files = FoundFiles(FoundFile(f"{url}/{info.key}", store, info) for info in infos if info.num_bytes)
         self._files = _source_of(files, url, columns)
+        self._files.use_options(storage_options)
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -78,6 +80,10 @@ class HuggingFaceShardedSource(ShardedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Return what the Hub tells of a file."""
         return self._files.get_shard_info(shard_name)
+
+    def as_files(self) -> SourceFiles | None:
+        """Name the files, if a stream can read them in place."""
+        return self._files.as_files()
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""

@@ -6,13 +6,16 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
+
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.lines.csv import CSVParser
-from penstock.formats.lines.csv_rows import IrregularRowFinder, split_rows
-from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.csv_rows import CSVRowFinder, split_rows
+from penstock.formats.lines.find import RETURN, LineFinder
 from penstock.formats.lines.jsonl import JSONParser
 from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
+from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.json_values import first_character, iterate_values
 from penstock.sources.files.lines import LineIterator, OnError, content_from
@@ -24,8 +27,11 @@ if TYPE_CHECKING:
     from penstock.formats.lines.reader import RowParser
     from penstock.scan.patterns import Given
     from penstock.sources.files.found import FoundFile, FoundFiles
+    from penstock.sources.files.lines import RowBlock
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Columns, Sample
+
+_OPENING, _CLOSING = b"{}"
 
 
 class JsonShardedSource(FileShardedSource):
@@ -58,6 +64,11 @@ class JsonShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return self._jsonl, self._columns, self._on_error
 
+    def _in_place(self) -> dict[str, Any] | None:
+        is_lines = self._jsonl and self._on_error == "raise"
+        are_lines = is_lines and not any(_may_be_array(file) for file in self._files)
+        return {"format": "jsonl", "columns": self._columns} if are_lines else None
+
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
         check_row(file.url, row, None)
@@ -70,7 +81,7 @@ class JsonShardedSource(FileShardedSource):
                 lambda _: parser,
                 on_error=self._on_error,
                 row=row,
-                parse_block=_parse_lines if self._columns is None else None,
+                parse_block=_parse_objects if self._columns is None else None,
             )
         return RowIterator(partial(_read_values, file, self._columns), row)
 
@@ -110,15 +121,22 @@ class CsvShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return self._delimiter, self._columns, self._types, self._on_error
 
+    def _in_place(self) -> dict[str, Any] | None:
+        kind = {",": "csv", "\t": "tsv"}.get(self._delimiter)
+        if kind is None or self._on_error != "raise":
+            return None
+        return {"format": kind, "columns": self._columns, "types": self._types or None}
+
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
         return LineIterator(
             file,
-            partial(IrregularRowFinder, self._delimiter),
+            partial(CSVRowFinder, self._delimiter),
             partial(self._parser, file.url),
             has_header=True,
             on_error=self._on_error,
             row=row,
+            parse_block=_parse_together,
         )
 
     def _parser(self, name: str, header: bytes | None) -> RowParser[Any]:
@@ -160,6 +178,9 @@ class TextShardedSource(FileShardedSource):
     def _settings(self) -> tuple[object, ...]:
         return self._text_field, self._on_error
 
+    def _in_place(self) -> dict[str, Any] | None:
+        return {"format": "text"} if self._text_field == COLUMN and self._on_error == "raise" else None
+
     def _open(self, number: int, row: int) -> SampleIterator:
         parser = _NamedText(self._text_field)
         return LineIterator(
@@ -168,6 +189,7 @@ class TextShardedSource(FileShardedSource):
             lambda _: parser,
             on_error=self._on_error,
             row=row,
+            parse_block=_parse_together,
         )
 
 
@@ -180,6 +202,9 @@ class _NamedText:
     def parse(self, rows: Sequence[bytes]) -> list[str]:
         return self._parser.parse(rows)
 
+    def parse_block(self, data: bytes, num_rows: int) -> list[str] | None:
+        return self._parser.parse_block(data, num_rows)
+
     def samples(self, parsed: list[str]) -> list[Sample]:
         return [{self._name: text} for text in parsed]
 
@@ -187,16 +212,39 @@ class _NamedText:
         return {self._name: parsed[begin:end]}
 
 
-def _parse_lines(data: bytes, num_rows: int) -> list[Sample] | None:
-    """Parse lines of JSON together; None if the quick parser is not there, or does not find an object for each row."""
+def _parse_together(parser: Any, block: RowBlock) -> list[Sample] | None:
+    """Make samples of all rows of a block, if the parser finds no fault in them."""
+    try:
+        parsed = parser.parse_block(block.data, block.num_rows)
+    except BadRow:
+        return None
+    return None if parsed is None else parser.samples(parsed)
+
+
+def _parse_objects(_: Any, block: RowBlock) -> list[Sample] | None:
+    """Parse lines of JSON together; None if the quick parser is not there, or does not find one object in each row."""
     decoder = _decoder()
-    if decoder is None:
+    if decoder is None or not _are_objects(block):
         return None
     try:
-        samples: list[Any] = decoder.decode_lines(data)
+        samples: list[Any] = decoder.decode_lines(block.data)
     except (ValueError, RecursionError):
         return None
-    return samples if len(samples) == num_rows and set(map(type, samples)) <= {dict} else None
+    return samples if len(samples) == block.num_rows else None
+
+
+def _are_objects(block: RowBlock) -> bool:
+    """Tell whether all rows begin and end as an object does.
+
+    Between `}` and `{` without a comma an object ends and another begins, so no object lies over two rows: the parser,
+    which takes a newline for any white space, finds as many as there are rows only if there is one in each.
+    """
+    codes = np.frombuffer(block.data, np.uint8)
+    begins = block.bounds - block.bounds[0]
+    last = codes[begins[1:-1] - 2]  # before the newline
+    if (last == RETURN).any():
+        last = np.where(last == RETURN, codes[begins[1:-1] - 3], last)
+    return bool((codes[begins[:-1]] == _OPENING).all() and (last == _CLOSING).all())
 
 
 @cache
@@ -206,6 +254,13 @@ def _decoder() -> Any:
     except ImportError:
         return None
     return Decoder()
+
+
+def _may_be_array(file: FoundFile) -> bool:
+    """Tell whether a file may hold one array: its name does not say lines, and its beginning not either."""
+    if split_suffix(file.info.key)[0].endswith((".jsonl", ".ndjson")):
+        return False
+    return first_character([file.head()]) != "{"
 
 
 def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> Iterator[list[Sample]]:

@@ -43,6 +43,18 @@ class Feed:
             self.close()
             self._epoch, self._given, self._samples = self._epoch + 1, 0, None
 
+    @property
+    def num_at_hand(self) -> int:
+        """How many samples can be given without reading any, and without coming to an end."""
+        return 0 if self._samples is None else self._samples.num_at_hand
+
+    def take(self, count: int) -> list[Sample]:
+        """Give some of the samples that are at hand."""
+        if not count or self._samples is None:
+            return []
+        self._given += count
+        return self._samples.take(count)
+
     def total(self) -> int | None:
         """Count all samples that the source may give; None if that is not known, or without end."""
         lengths = self._source.shard_lengths()

@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from penstock.errors import ConfigError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
-from penstock.sources.base import ShardedSource
+from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import SampleIterator, State, check_row
 from penstock.sources.mix.feeds import Feed
 from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from penstock.sources.base import GivesSource
     from penstock.sources.mix.plan import Phase, Segments
     from penstock.sources.mix.weights import WeightScheduler
-    from penstock.types import Sample
+    from penstock.types import Int64Array, Sample
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
@@ -51,7 +54,7 @@ class MixedShardedSource(ShardedSource):
 
     def __init__(
         self,
-        sources: Mapping[str, ShardedSource],
+        sources: Mapping[str, ShardedSource | GivesSource],
         weights: Mapping[str, float] | None = None,
         block_size: int = 1000,
         seed: int | None = None,
@@ -66,7 +69,7 @@ class MixedShardedSource(ShardedSource):
         if stop_strategy not in get_args(StopStrategy):
             raise ConfigError(f"stop_strategy={stop_strategy!r} is unknown: use {', '.join(get_args(StopStrategy))}")
         check_whole("block_size", block_size, 1)
-        self._sources, self._names = dict(sources), list(sources)
+        self._sources, self._names = {name: as_source(each) for name, each in sources.items()}, list(sources)
         self._seed, self._stop = int(seed or 0), stop_strategy
         self._block_size, self._token_field = block_size, token_field
         self._scheduler = weight_scheduler
@@ -218,7 +221,11 @@ class MixedIterator(SampleIterator):
         while self._phase is not None and not made:
             if self._by_tokens is not None:
                 self._follow_tokens(*self._by_tokens)
-            for source in self._phase.labels(self._at, self._num_at_once()).tolist():
+            labels = self._phase.labels(self._at, self._num_at_once())
+            made = self._take_at_hand(labels)
+            if made:
+                break
+            for source in labels.tolist():
                 feed = self._feeds[source]
                 sample = feed.next()
                 if sample is None:
@@ -229,6 +236,20 @@ class MixedIterator(SampleIterator):
                 made.append({**sample, SOURCE_FIELD: feed.name})
                 self._at += 1
         return made
+
+    def _take_at_hand(self, labels: Int64Array) -> list[Sample]:
+        """Give the samples of all labels if no feed has to read or may come to an end: many at once cost less."""
+        if self._by_tokens is not None:
+            return []
+        counts = np.bincount(labels, minlength=len(self._feeds)).tolist()
+        if any(feed.num_at_hand < count for feed, count in zip(self._feeds, counts, strict=True)):
+            return []
+        following = [
+            iter([{**sample, SOURCE_FIELD: feed.name} for sample in feed.take(count)])
+            for feed, count in zip(self._feeds, counts, strict=True)
+        ]
+        self._at += len(labels)
+        return [next(following[source]) for source in labels.tolist()]
 
     def _num_at_once(self) -> int:
         if self._by_tokens is None:

@@ -14,8 +14,6 @@ from penstock.sources.pack.pieces import Pieces, best_fit, cut_into_rows, pool
 from penstock.sources.pack.rows import RowOptions, make_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from penstock.types import Int64Array, Sample
@@ -96,12 +94,12 @@ class PackedIterator(SampleIterator):
         """Close the documents."""
         self._documents.close()
 
-    def _read_chunk(self) -> Sequence[Sample]:
+    def _read_chunk(self) -> list[Sample]:
         if self._group is None or self._next_row == self._group.pieces.num_rows:
             self._group_start, self._next_row = self._here(), 0
             self._group = self._make_group()
             if self._group is None:
-                return ()
+                return []
         begin = self._next_row
         self._next_row = min(begin + _ROWS_AT_ONCE, self._group.pieces.num_rows)
         return make_rows(self._group.columns, self._group.pieces, begin, self._next_row, self._options.rows)

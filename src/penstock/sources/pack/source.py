@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from penstock.errors import ConfigError
 from penstock.order.keys import fold
-from penstock.sources.base import ShardedSource
+from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import check_row
 from penstock.sources.pack.documents import LongDocuments
 from penstock.sources.pack.packer import PackedIterator, PackOptions, PackStats, PackStrategy
@@ -15,6 +15,8 @@ from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from penstock.sources.base import GivesSource
 
 _ROWS_PER_FACTOR = 100
 _MOST_TOKENS_OF_GROUP = 1 << 22
@@ -54,7 +56,7 @@ class PackedShardedSource(ShardedSource):
 
     def __init__(
         self,
-        source: ShardedSource,
+        source: ShardedSource | GivesSource,
         seq_length: int,
         eos_token_id: int | None,
         pad_token_id: int = 0,
@@ -84,7 +86,7 @@ class PackedShardedSource(ShardedSource):
             raise ConfigError(f"long_documents={long_documents!r} is unknown: use 'split', 'truncate' or 'drop'")
         if max_segments is not None and strategy != "first_fit":
             raise ConfigError("max_segments= only works with strategy='first_fit'")
-        self._source = source
+        self._source = as_source(source)
         self._options = PackOptions(
             eos_token_id=eos_token_id,
             strategy=strategy,

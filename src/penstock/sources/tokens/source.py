@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import ConfigError, DataError, MissingColumnError
-from penstock.sources.base import ShardedSource, TransformedShardedSource
+from penstock.sources.base import TransformedShardedSource
 from penstock.sources.fields import RenameFields
 from penstock.sources.tokens.tokenizers import BatchEncoder, TokenizerConfig, load_tokenizer, tokenizer_hash
 from penstock.sources.transforms import BatchTransform, ChainedTransform, MapTransform
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.sources.base import GivesSource, ShardedSource
     from penstock.sources.transforming import WorkerKind
     from penstock.types import Sample
 
@@ -145,7 +146,7 @@ class TokenizedShardedSource(TransformedShardedSource):
 
     def __init__(
         self,
-        source: ShardedSource,
+        source: ShardedSource | GivesSource,
         tokenizer: Any,
         tokenizer_config: TokenizerConfig | str,
         content_field: str = "text",

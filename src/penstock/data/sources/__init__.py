@@ -1,0 +1,1 @@
+"""A dataset as a source, and sources as streams of a dataset."""

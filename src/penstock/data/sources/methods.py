@@ -1,0 +1,108 @@
+"""What every `ShardedSource` has, for a `StreamingDataset`: shards by name, and transforms that give sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.data.open_streams import OpenedStreams
+    from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames
+    from penstock.data.stream import Stream
+    from penstock.reading.source import Source
+    from penstock.sources.base import AnySourceTransform, ShardCount, ShardInfo, TransformedShardedSource
+    from penstock.sources.chat import AppliesChatTemplate
+    from penstock.sources.iterators import SampleIterator
+    from penstock.types import Sample
+
+
+class SourceMethods:
+    """A dataset can be given wherever a source can, and has the methods of one."""
+
+    streams: list[Stream]
+    _opened: OpenedStreams
+    _shard_names: ShardNames | None = None
+
+    def as_source(self) -> DatasetShardedSource:
+        """Return the samples as a `ShardedSource`: all of them once, as they are stored, with transforms applied.
+
+        Weights, shuffling and ranks do not count there. Whatever takes a source takes the dataset itself, too.
+        """
+        from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames  # seldom needed
+
+        if self._shard_names is None or self._shard_names.opened is not self._opened:
+            self._shard_names = ShardNames(self._opened, self.streams)
+        return DatasetShardedSource(self, self._shard_names)  # type: ignore[arg-type]
+
+    def as_stream_source(self, columns: tuple[str, ...] | None = None) -> Source:
+        """Give this dataset as a stream of another one: `Stream(source=...)` calls it."""
+        return self.as_source().as_stream_source(columns)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The names of the shards, which `open_shard` takes."""
+        return self.as_source().shard_names
+
+    @property
+    def num_shards(self) -> ShardCount:
+        """The number of shards of all streams; may also be called."""
+        from penstock.sources.base import ShardCount
+
+        return ShardCount(len(self._opened.source.spans))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        """Return what is known of a shard."""
+        return self.as_source().get_shard_info(shard_name)
+
+    def open_shard(self, shard_name: str) -> SampleIterator:
+        """Open a shard at its beginning."""
+        return self.as_source().open_shard(shard_name)
+
+    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
+        """Open a shard at a row."""
+        return self.as_source().open_shard_at_row(shard_name, row)
+
+    def iter_shards(
+        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+    ) -> SampleIterator:
+        """Read shards one after the other, as they are stored."""
+        return self.as_source().iter_shards(shard_indices, start_shard, start_row)
+
+    def transform(self, transform: AnySourceTransform, **options: Any) -> TransformedShardedSource:
+        """Apply a transform to each sample; gives a source, as the following methods do."""
+        return self.as_source().transform(transform, **options)
+
+    def map(self, fn: Callable[[Sample], Sample], **options: Any) -> TransformedShardedSource:
+        """Apply a function that returns a new sample for each sample."""
+        return self.as_source().map(fn, **options)
+
+    def map_batches(
+        self, fn: Callable[[list[Sample]], Any], batch_size: int = 1000, **options: Any
+    ) -> TransformedShardedSource:
+        """Apply a function to lists of samples; it returns the samples that replace them, fewer or more."""
+        return self.as_source().map_batches(fn, batch_size, **options)
+
+    def flat_map(self, fn: Callable[[Sample], Any]) -> TransformedShardedSource:
+        """Apply a function that returns any number of samples for each sample."""
+        return self.as_source().flat_map(fn)
+
+    def filter(self, predicate: Callable[[Sample], Any]) -> TransformedShardedSource:
+        """Keep the samples for which a function returns True."""
+        return self.as_source().filter(predicate)
+
+    def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
+        """Keep these fields only."""
+        return self.as_source().select_fields(fields)
+
+    def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
+        """Rename fields, old name to new."""
+        return self.as_source().rename_fields(mapping)
+
+    def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
+        """Remove these fields."""
+        return self.as_source().drop_fields(fields)
+
+    def apply_chat_template(self, tokenizer: AppliesChatTemplate, **options: Any) -> TransformedShardedSource:
+        """Write messages as text by the chat template of a tokenizer."""
+        return self.as_source().apply_chat_template(tokenizer, **options)

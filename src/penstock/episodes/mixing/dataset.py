@@ -1,0 +1,124 @@
+"""`StreamingLeRobotMix`: frames of several robot datasets, by weights, as one dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.episodes.base import RobotDataset
+from penstock.episodes.counted import open_episode_counters
+from penstock.episodes.mixing.opening import MixSettings, open_mix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.episodes.meta import LeRobotMetadata
+    from penstock.episodes.mixing.stream import LeRobotStream
+    from penstock.episodes.samples import ImageTransform
+    from penstock.order.plan import EpochEnd
+    from penstock.order.schedule import MixSchedule
+
+
+class StreamingLeRobotMix(RobotDataset):
+    """Several robot datasets, mixed by weights.
+
+        mix = StreamingLeRobotMix(
+            [
+                LeRobotStream(root="/data/arm", proportion=0.7),
+                LeRobotStream(root="s3://bucket/hand", proportion=0.3, keys={"cam": "observation.images.top"}),
+            ],
+            delta_timestamps={"action": [0.0, 0.1, 0.2]},
+        )
+
+    All samples have the same keys. What a dataset does not have is zeros, and `<key>_is_missing` says so for each key
+    that not all have; of windows, `<key>_is_pad` is true throughout. `dataset_index` tells the datasets apart.
+    Proportions, ranks, workers and states are those of a `StreamingDataset` of several streams: exact at every step,
+    the same on any number of ranks.
+
+    Args:
+        streams: The datasets.
+        delta_timestamps: Windows by key of the mix: offsets in seconds, whatever the rate of each dataset.
+        keys: Which keys of the mix samples have, besides the numbers of frames; by default all that any dataset has.
+        round_to_frames: Take the nearest frame where an offset is no multiple of 1/fps of a dataset; otherwise it is an
+            error.
+        image_transforms: Your function, called on the picture, or window of pictures, of each camera.
+        return_uint8: Give pictures as bytes from 0 to 255, instead of float32 from 0 to 1.
+        episode_pool_size: How many episodes of each dataset are mixed at a time.
+        pool_bytes: Mix fewer at a time if the rows of so many, of all datasets, could take more than this.
+        seed: Seed of the order.
+        shuffle: Mix frames of the pools; without it they come in stored order.
+        epoch_size: How many samples an epoch has; by default as many as the datasets have together.
+        schedule: Proportions that change during the run, in place of weights.
+        rank: The rank of this process, if the launcher does not set it; pass `world_size`, too.
+        world_size: The number of ranks.
+        batch_size: Samples per batch on each rank. A `StreamingDataLoader` sets it for you.
+        epoch_end: What happens if the frames cannot be divided equally among the ranks: `pad`, `drop` or `uneven`.
+        on_error: What happens if a frame cannot be read: `raise` an error, or `skip`: another one takes its place.
+        allow_mix_change: Allow loading a state that was made with other weights or other datasets.
+        video_decoder_cache_size: How many video files of each dataset each process keeps open; by default those of a
+            pool.
+        frame_cache_bytes: How much memory each process may use for frames that were decoded on the way to others.
+        cache_limit: How much disk the cache of this node may use for rows and videos of each dataset, such as "100gb".
+        prefetch_videos: Have the videos of the next episodes fetched before they are wanted.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[LeRobotStream],
+        *,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        keys: Sequence[str] | None = None,
+        round_to_frames: bool = False,
+        image_transforms: ImageTransform | None = None,
+        return_uint8: bool = False,
+        episode_pool_size: int = 64,
+        pool_bytes: int | float | str | None = None,
+        seed: int = 42,
+        shuffle: bool = True,
+        epoch_size: int | float | str | None = None,
+        schedule: MixSchedule | Mapping[str, Any] | Sequence[tuple[int, Sequence[float]]] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        batch_size: int | None = None,
+        epoch_end: EpochEnd = "pad",
+        on_error: Literal["raise", "skip"] = "raise",
+        allow_mix_change: bool = False,
+        video_decoder_cache_size: int | None = None,
+        frame_cache_bytes: int | float | str = "256mb",
+        cache_limit: int | float | str | None = None,
+        prefetch_videos: bool = True,
+    ) -> None:
+        self._episode_counters = open_episode_counters()
+        opened = open_mix(MixSettings.of(locals()), self._episode_counters)
+        self._sources, self._keys = opened.sources, opened.keys
+        super().__init__(
+            streams=opened.streams,
+            order="episode_pool",
+            shuffle=shuffle,
+            shuffle_seed=seed,
+            num_canonical_nodes=1,
+            epoch_size=epoch_size,
+            schedule=schedule,
+            rank=rank,
+            world_size=world_size,
+            batch_size=batch_size,
+            epoch_end=epoch_end,
+            on_error=on_error,
+            allow_mix_change=allow_mix_change,
+        )
+
+    def __repr__(self) -> str:
+        places = ", ".join(repr(meta.url) for meta in self.metas)
+        return f"<{type(self).__name__} of {self.num_frames:,} frames in {self.num_episodes:,} episodes of {places}>"
+
+    @property
+    def metas(self) -> tuple[LeRobotMetadata, ...]:
+        """What each dataset says of itself, with its statistics."""
+        return tuple(source.meta for source in self._sources)
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """What each sample has: dtype, shape and names by key, as the first dataset that has it declares it."""
+        return {
+            name: {"dtype": key.feature.dtype, "shape": list(key.feature.shape), "names": key.feature.names}
+            for name, key in self._keys.items()
+        }

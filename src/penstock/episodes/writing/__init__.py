@@ -1,0 +1,1 @@
+"""Writing LeRobot datasets: frames in, a v3.0 folder or bucket out."""

@@ -1,0 +1,250 @@
+"""The samples of a source that is read in order, written once on each node to files of columns that read in any order.
+
+    user cache/sources/KEY/
+        build.lock      held by whoever writes; never deleted
+        00000.columns   the samples, some at a time
+        progress.json   what is written so far, and where the source goes on
+        written.json    all of it: when this is there, nothing changes any more
+
+KEY is a hash of the fingerprint. The kernel frees the lock of a process that was killed: the next one goes on where it
+was. Whoever waits for the lock gives up if its holder shows no sign of life.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.cachedir.layout import user_cache_dir
+from penstock.cachedir.lock import lock_within
+from penstock.codecs.unpack import release
+from penstock.errors import ConfigError, EmptyDatasetError, LockTimeoutError, ResumeError
+from penstock.files import appearing, flush_folder, make_folders, sweep, translated
+from penstock.formats.base import ReadOptions
+from penstock.formats.columnar.arrow_types import describe_type, pyarrow
+from penstock.formats.columnar.reader import ColumnsReader
+from penstock.formats.columnar.write import write_columns
+from penstock.formats.parts import load_file
+from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
+from penstock.interrupts import WaitingFor
+from penstock.reading.source import OpenShard, Source
+from penstock.sources.to_arrow import to_batch
+from penstock.status_line import StatusLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.sources.iterators import SampleIterator
+    from penstock.types import Int64Array
+
+log = logging.getLogger("penstock.sources")
+
+_VERSION = 1
+_LOCK, _PROGRESS, _WRITTEN = "build.lock", "progress.json", "written.json"
+_SHARD_BYTES = 16 << 20
+_MOST_BYTES = 1 << 40
+_ROWS_AT_ONCE = 256
+# A process that holds the lock and has not taken a sample for so long is stopped, or its source is stuck.
+_PATIENCE_S = 600.0
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """What is in a folder: the columns, and of each file its rows and bytes."""
+
+    version: int = _VERSION
+    columns: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    num_bytes: list[int] = field(default_factory=list)
+    state: dict[str, Any] | None = None  # of the source, after what is written
+
+
+def write_once(
+    open_samples: Callable[[], SampleIterator], fingerprint: str, label: str, columns: tuple[str, ...] | None = None
+) -> WrittenSource:
+    """Give the samples of a source from its files; those that are not there are written now, or waited for."""
+    key = hashlib.sha256(f"{_VERSION} {fingerprint}".encode()).hexdigest()[:32]
+    folder = user_cache_dir() / "sources" / key
+    written = _read(folder / _WRITTEN)
+    if written is None or not _is_whole(folder, written):
+        make_folders(folder, 0o700)
+        written = _write_or_wait(folder, open_samples, label)
+    if not sum(written.rows):
+        raise EmptyDatasetError(f"Stream contains no samples: {label} gives none")
+    for name in columns or ():
+        if name not in written.columns:
+            raise ConfigError(f"there is no column {name!r}: {label} gives {', '.join(written.columns)}")
+    return WrittenSource(folder, written, fingerprint, label, columns)
+
+
+class WrittenSource(Source):
+    """Samples in files of columns."""
+
+    def __init__(
+        self, folder: Path, written: Written, fingerprint: str, label: str, columns: tuple[str, ...] | None
+    ) -> None:
+        super().__init__(written.rows)
+        self._folder, self._written, self._label = folder, written, label
+        self._content, self._options = fingerprint, ReadOptions(columns=columns)
+        self._layout = ShardLayout(format="columns", columns=tuple(Column(name, "arrow") for name in written.columns))
+
+    def open(self, shard: int) -> OpenShard:
+        """Map a file."""
+        file = FileInfo(_file_name(shard), self._written.num_bytes[shard])
+        info = ShardInfo(self._layout, self._written.rows[shard], (Part(file),))
+        data = load_file(self._folder / file.basename, file, None)
+        try:
+            return OpenShard(ColumnsReader(data, info, self._options))
+        except BaseException:
+            release(data)
+            raise
+
+    @property
+    def sizes(self) -> Int64Array:
+        """The bytes of each file."""
+        import numpy as np
+
+        return np.array(self._written.num_bytes, np.int64)
+
+    @property
+    def content(self) -> str:
+        """The fingerprint of the source."""
+        return self._content
+
+    def describe_shard(self, shard: int) -> str:
+        """Say where a shard is."""
+        return f"{self._label}, written to {self._folder / _file_name(shard)}"
+
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+
+def _write_or_wait(folder: Path, open_samples: Callable[[], SampleIterator], label: str) -> Written:
+    path = folder / _LOCK
+    with WaitingFor(f"the samples of {label} to be written to {folder}"), translated(folder):
+        while True:
+            try:
+                lock = lock_within(path, _LOOK_EVERY_S)
+            except LockTimeoutError as error:
+                silent_s = time.time() - path.stat().st_mtime
+                if silent_s > _PATIENCE_S:
+                    raise LockTimeoutError(
+                        f"another process writes the samples of {label} to {folder}, but has not read one for"
+                        f" {silent_s:.0f} s: see what it is doing, or end it",
+                        path=str(path),
+                    ) from error
+                continue
+            with lock:
+                written = _read(folder / _WRITTEN)  # others may have finished meanwhile
+                if written is not None and _is_whole(folder, written):
+                    return written
+                return _Builder(folder, label).build(open_samples)
+
+
+class _Builder:
+    """Writes a folder, going on where another process was stopped."""
+
+    def __init__(self, folder: Path, label: str) -> None:
+        self._folder, self._label = folder, label
+        self._line = StatusLine()
+        self._begun = time.monotonic()
+
+    def build(self, open_samples: Callable[[], SampleIterator]) -> Written:
+        sweep(self._folder)
+        (self._folder / _WRITTEN).unlink(missing_ok=True)
+        log.info("writing the samples of %s to %s, once on this node", self._label, self._folder)
+        samples, written = self._go_on(open_samples)
+        try:
+            while self._write_file(samples, written):
+                self._save(_PROGRESS, written)
+        finally:
+            samples.close()
+            self._line.clear()
+        written.state = None
+        self._save(_WRITTEN, written)
+        (self._folder / _PROGRESS).unlink(missing_ok=True)
+        return written
+
+    def _go_on(self, open_samples: Callable[[], SampleIterator]) -> tuple[SampleIterator, Written]:
+        """Give the samples that are left to write, and what was written before."""
+        written = _read(self._folder / _PROGRESS)
+        if written is None or written.state is None or not _is_whole(self._folder, written):
+            return open_samples(), Written()
+        samples = open_samples()
+        try:
+            samples.load_state_dict(written.state)
+        except ResumeError as error:  # of another release
+            log.warning("writing %s from its beginning again: %s", self._label, error)
+            samples.close()
+            return open_samples(), Written()
+        return samples, written
+
+    def _write_file(self, samples: SampleIterator, written: Written) -> bool:
+        """Write the next file; tell whether there was anything left to write."""
+        batches: list[Any] = []
+        before = sum(written.rows)
+        num_rows = num_bytes = 0
+        while num_bytes < _SHARD_BYTES and (taken := samples.take(_ROWS_AT_ONCE)):
+            written.columns = written.columns or list(taken[0])
+            batches.append(to_batch(taken, written.columns, before + num_rows))
+            num_rows += len(taken)
+            num_bytes += batches[-1].nbytes
+            self._show_life(before + num_rows)
+        if not num_rows:
+            return False
+        name = _file_name(len(written.rows))
+        table = pyarrow().concat_tables(
+            [pyarrow().Table.from_batches([batch]) for batch in batches], promote_options="permissive"
+        )
+        types = [(each.name, describe_type(each.type, each.name)) for each in table.schema]
+        with appearing(self._folder / name, flush=True) as part, part.open("wb") as out:
+            write_columns(
+                table.combine_chunks().to_batches(), types, out, name=name, num_rows=num_rows, max_bytes=_MOST_BYTES
+            )
+        written.rows.append(num_rows)
+        written.num_bytes.append((self._folder / name).stat().st_size)
+        written.state = samples.state_dict()
+        return True
+
+    def _show_life(self, num_rows: int) -> None:
+        """Tell those who wait, and whoever looks at the terminal, that it goes on."""
+        os.utime(self._folder / _LOCK)
+        if self._line.is_terminal and self._line.is_due() and time.monotonic() - self._begun > 2:
+            self._line.show(f"writing the samples of {self._label} to files, once on this node: {num_rows:,} so far")
+
+    def _save(self, name: str, written: Written) -> None:
+        with appearing(self._folder / name, flush=True) as part:
+            part.write_text(json.dumps(asdict(written)))
+        flush_folder(self._folder)
+
+
+# --- Files ----------------------------------------------------------------------------------------------------
+
+
+def _file_name(number: int) -> str:
+    return f"{number:05}.columns"
+
+
+def _read(path: Path) -> Written | None:
+    """Read what is said to be written; what cannot be read is not there."""
+    try:
+        written = Written(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return written if written.version == _VERSION else None
+
+
+def _is_whole(folder: Path, written: Written) -> bool:
+    """Tell whether all files are there, in their sizes."""
+    try:
+        sizes = [(folder / _file_name(number)).stat().st_size for number in range(len(written.rows))]
+    except OSError:
+        return False
+    return sizes == written.num_bytes
