@@ -30,9 +30,18 @@ def number_of(pixels: np.ndarray[Any, Any]) -> int:
 
 
 def write_clip(
-    path: Path, num_frames: int, *, gop: int, fps: int = 10, b_frames: int = 0, first: int = 0, **options: str
+    path: Path,
+    num_frames: int,
+    *,
+    gop: int,
+    fps: int = 10,
+    b_frames: int = 0,
+    first: int = 0,
+    noise: int = 0,
+    **options: str,
 ) -> None:
-    """Write an h264 video; `options` are those of the container."""
+    """Write an h264 video; with noise it has many bytes. `options` are those of the container."""
+    random = np.random.default_rng(first)
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream("libx264", rate=fps)
         stream.width = stream.height = SIZE
@@ -42,7 +51,11 @@ def write_clip(
         if b_frames:
             stream.options |= {"b-adapt": "0"}
         for number in range(first, first + num_frames):
-            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+            pixels = picture(number)
+            if noise:
+                pixels = np.where(pixels > 127, 255 - noise, 0).astype(np.uint8)
+                pixels += random.integers(0, noise, pixels.shape, np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts = number - first
             container.mux(stream.encode(frame))
         container.mux(stream.encode())

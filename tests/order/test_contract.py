@@ -60,6 +60,18 @@ class TestEpisodePool(OrderContract):
         return plan_one(lengths, seed=seed, order="episode_pool", num_canonical_nodes=1, shuffle_block_size=100)
 
 
+class TestStretches(OrderContract):
+    def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
+        return plan_one(lengths, seed=seed, order="stretches", num_canonical_nodes=1, shuffle_block_size=100)
+
+
+class TestStretchesInLanes(OrderContract):
+    def make_plan(self, lengths: list[int], seed: int) -> StreamPlan:
+        stretches = np.arange(0, sum(lengths), 7)
+        options = OrderOptions(seed=seed, order="stretches", num_canonical_nodes=3, shuffle_block_size=400)
+        return StreamPlan.make([StreamShards(name="0", lengths=np.array(lengths), stretches=stretches)], options)
+
+
 class TestStratified(OrderContract):
     global_batch_size = 12
 

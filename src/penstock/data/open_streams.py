@@ -57,6 +57,7 @@ class OpenedStreams:
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
     files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
     contents: tuple[str, ...]  # what tells the samples of each stream from others, if it has a source of its own
+    stretches: tuple[Int64Array | None, ...]  # of each stream whose source says where they begin
 
     def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
         """Say of each stream what the order sees of it."""
@@ -66,10 +67,11 @@ class OpenedStreams:
                 lengths=lengths,
                 weight=stream.weight,
                 window=stream.window,
+                stretches=stretches,
                 **(_counted(files) or {"content": content}),
             )
-            for name, lengths, stream, files, content in zip(
-                names, self.lengths, streams, self.files, self.contents, strict=True
+            for name, lengths, stream, files, content, stretches in zip(
+                names, self.lengths, streams, self.files, self.contents, self.stretches, strict=True
             )
         ]
 
@@ -144,7 +146,14 @@ def open_streams(
         raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
     lengths = tuple(part.lengths for part in ranges)
     contents = tuple("" if source is None else source.content for source in own)
-    return OpenedStreams(source=whole, lengths=lengths, table=table, files=tuple(files), contents=contents)
+    return OpenedStreams(
+        source=whole,
+        lengths=lengths,
+        table=table,
+        files=tuple(files),
+        contents=contents,
+        stretches=tuple(None if source is None else source.stretches for source in own),
+    )
 
 
 def _own_source(stream: Stream, columns: tuple[str, ...] | None) -> Source | None:

@@ -9,6 +9,7 @@ from penstock.episodes.base import RobotDataset
 from penstock.episodes.counted import open_episode_counters
 from penstock.episodes.opening import open_episodes, pool_window
 from penstock.episodes.settings import EpisodeSettings
+from penstock.order.base import STRETCHES
 
 if TYPE_CHECKING:
     import os
@@ -45,12 +46,17 @@ class StreamingLeRobotDataset(RobotDataset):
         return_uint8: Give pictures as bytes from 0 to 255, instead of float32 from 0 to 1.
         rank: The rank of this process, if the launcher does not set it; pass `world_size`, too.
         world_size: The number of ranks.
-        video_decoder_cache_size: How many video files each process keeps open; by default those of a pool.
+        video_decoder_cache_size: How many videos each process keeps open; by default those of a pool.
+        video_decode_threads: How many threads decode ahead of your loop; by default as many as there are processors, up
+            to 8, and none in the workers of a loader, which decode themselves.
+        video_locality: `gop` gives an order in which frames that are decoded together leave within a short time, so
+            that each is decoded once; by default all frames of a pool are in uniformly random order.
         data_files_root: Where `data/` and `videos/` are, if they are not with `meta/`.
         episode_filter: Your function, called with what is known of each episode; it says whether to read it.
         drop_n_first_frames: Leave out so many frames at the beginning of each episode. Windows may reach into them.
         drop_n_last_frames: The same at the end.
-        frame_cache_bytes: How much memory each process may use for frames that were decoded on the way to others.
+        frame_cache_bytes: How much memory each process may use for frames that were decoded with others, until a sample
+            wants them.
         batch_size: Samples per batch on each rank. A `StreamingDataLoader` sets it for you.
         epoch_end: What happens if the frames cannot be divided equally among the ranks: `pad`, `drop` or `uneven`.
         on_error: What happens if a frame cannot be read: `raise` an error, or `skip`: another one takes its place.
@@ -85,6 +91,8 @@ class StreamingLeRobotDataset(RobotDataset):
         rank: int | None = None,
         world_size: int | None = None,
         video_decoder_cache_size: int | None = None,
+        video_decode_threads: int | None = None,
+        video_locality: Literal["gop"] | None = None,
         data_files_root: str | os.PathLike[str] | None = None,
         episode_filter: EpisodeFilter | None = None,
         drop_n_first_frames: int = 0,
@@ -115,10 +123,10 @@ class StreamingLeRobotDataset(RobotDataset):
         stream.window = pool_window(source, settings)
         super().__init__(
             streams=[stream],
-            order="episode_pool",
+            order="episode_pool" if source.stretches is None else STRETCHES,
             shuffle=shuffle,
             shuffle_seed=seed,
-            num_canonical_nodes=1,
+            num_canonical_nodes=1 if source.stretches is None else _lanes(episode_pool_size),
             rank=rank,
             world_size=world_size,
             batch_size=batch_size,
@@ -141,3 +149,11 @@ class StreamingLeRobotDataset(RobotDataset):
     def features(self) -> Mapping[str, Any]:
         """What each frame has: dtype, shape and names by key."""
         return self.meta.features
+
+
+_MOST_LANES = 8
+
+
+def _lanes(pool_size: int) -> int:
+    """Choose how many lanes frames are divided among: ranks that divide them decode only what they need themselves."""
+    return min(_MOST_LANES, 1 << (pool_size.bit_length() - 1))

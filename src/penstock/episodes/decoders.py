@@ -1,11 +1,13 @@
-"""The videos of a process: open files used last, surplus frames, and counts of both.
+"""The videos of a process: open files used last, frames wanted next, and counts of both.
 
-All frames that are wanted of a file at once are decoded in one pass over each group of pictures that holds some of
-them. What is decoded on the way is kept as it comes from the decoder, which takes half the memory of RGB.
+What a pass will read is known beforehand. So whoever decodes a frame goes on, within its group of pictures, to those
+that samples will soon want, and keeps these; all that fit into `frame_cache_bytes`, as they come from the decoder,
+which takes half the memory of RGB. Threads do the same ahead of whoever reads.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,135 +16,379 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.frame_cache import FrameCache
-from penstock.episodes.video import RgbConverter, VideoFile, frame_bytes, group_by_keyframe
-from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError
+from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.video import PackedFrame, RgbConverter, VideoFile, group_by_keyframe
+from penstock.episodes.wanted import ClipKey, WantedFrames
+from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
 from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Hashable, Iterable
 
     import numpy.typing as npt
 
     from penstock.counters import Row
+    from penstock.episodes.clips import ClipLocator, LocatedClip
+    from penstock.episodes.wanted import Want
+    from penstock.types import Int64Array
+    from penstock.wire.share import Share
 
 COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "decode_ns")
 
+_GONE_ON = 64  # frames at most, to the next group
+_LOOKED_AT = 64  # wants, to find one that nobody is busy with
 _of_parents: list[Videos] = []  # in a forked child, and never closed there
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFrames:
-    """Frames of one file, each once, and which of them is at each of the times that were asked for."""
+    """Frames of one clip, each once, and which of them is at each of the times that were asked for."""
 
-    frames: npt.NDArray[np.uint8]  # (frames, height, width, 3)
+    frames: list[npt.NDArray[np.uint8]]  # each of (height, width, 3)
     places: npt.NDArray[np.intp]
 
 
+class _OpenClip:
+    """An open file; whoever holds `is_busy` has it for himself, and reads an episode that begins at `first`."""
+
+    def __init__(self, file: VideoFile, located: LocatedClip) -> None:
+        self.file, self.located = file, located
+        self.begin_s, self.first = 0.0, 0
+        self.is_busy = True
+
+    def turn_to(self, begin_s: float) -> _OpenClip:
+        if begin_s != self.begin_s:
+            self.begin_s, self.first = begin_s, int(self.file.index.nearest(np.array([begin_s]))[0][0])
+        return self
+
+    def close(self) -> None:
+        self.file.close()
+        if self.located.lease is not None:
+            self.located.lease.close()
+
+
 class Videos:
-    """Decodes frames of video files by their times. Safe for threads; each process has its own.
+    """Decodes frames of episodes by their times. Safe for threads; each process has its own.
 
     Args:
+        locator: Finds the files.
         max_open: How many files stay open.
-        frame_cache_bytes: How much memory surplus frames may take.
+        frame_cache_bytes: How much memory frames may take that are wanted later.
+        num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
+        most_ahead: For how many of the next samples frames are kept; None: for all that were announced.
+        staggers: Begin with keeping frames of each group for fewer samples, some more and some less: else all groups
+            would be wanted again at the same time, and all frames had to wait for it together.
         row: What is counted goes here.
     """
 
-    def __init__(self, max_open: int, frame_cache_bytes: int, row: Row) -> None:
-        self._max_open, self._row = max_open, row
-        self._open: OrderedDict[str, VideoFile] = OrderedDict()
+    def __init__(
+        self,
+        locator: ClipLocator,
+        *,
+        max_open: int,
+        frame_cache_bytes: int,
+        num_threads: int,
+        row: Row,
+        most_ahead: int | None = None,
+        staggers: bool = False,
+    ) -> None:
+        self._most_ahead, self._staggers = np.inf if most_ahead is None else most_ahead, staggers
+        self._locator, self._max_open, self._num_threads, self._row = locator, max_open, num_threads, row
+        self._most_kept = max_open  # what those who share the cache leave to this process
+        self._open: OrderedDict[Hashable, _OpenClip] = OrderedDict()
+        self._opening: set[Hashable] = set()
         self._kept = FrameCache(frame_cache_bytes)
+        self._wanted = WantedFrames()
+        self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
         self._rgb = RgbConverter()
-        self._lock = threading.Lock()
+        self._rgb_lock = threading.Lock()
+        self._changed = threading.Condition()  # guards all of the above
+        self._threads: set[threading.Thread] = set()
+        self._is_closing = False
         abandon_in_children(self)
 
     def abandon(self) -> None:
         """Leave open what a parent has open: to close a decoder is to wait for its threads, which a child lacks."""
         _of_parents.append(self)
 
-    def read(
-        self,
-        path: str,
-        seconds: npt.NDArray[np.float64],
-        tolerance_s: float,
-        locate: Callable[[str], str] = str,
-    ) -> DecodedFrames:
-        """Give the frames shown at these times, each within the tolerance; the times may come in any order.
-
-        `locate` says where on this machine the file is; it is asked only if the file is not open.
-        """
-        with self._lock:
-            file = self._file(path, locate)
-            numbers, off = file.index.nearest(seconds)
-            if (off >= tolerance_s).any():
-                worst = int(np.argmax(off))
-                raise FrameTimeError(
-                    f"{path} has no frame at {seconds[worst]:.6f} s: the nearest one is {off[worst]:.6f} s away, and"
-                    f" tolerance_s={tolerance_s}",
-                    file=path,
-                    seconds=float(seconds[worst]),
-                )
-            wanted, places = np.unique(numbers, return_inverse=True)
-            begun_ns = perf_counter_ns()
-            frames = self._frames(path, file, wanted)
-            self._row.add({"frames_used": len(wanted), "decode_ns": perf_counter_ns() - begun_ns})
-            return DecodedFrames(frames, places.reshape(-1))
-
-    def _frames(self, path: str, file: VideoFile, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        found: dict[int, Any] = {}
-        for number in wanted.tolist():
-            frame = self._kept.get((path, number))
-            if frame is not None:
-                found[number] = frame
-        self._row.add({"frames_kept": len(found)})
-        missing = np.array([number for number in wanted.tolist() if number not in found], np.int64)
-        for group in group_by_keyframe(missing, file.index):
-            self._decode(path, file, group, found)
-        lost = [number for number in wanted.tolist() if number not in found]
-        if lost:
-            raise CorruptShardError(f"{path} ends, or is damaged, before frame {lost[0]}", file=path, frame=lost[0])
-        pictures = [self._rgb.convert(found[number]) for number in wanted.tolist()]
-        if len({picture.shape for picture in pictures}) > 1:
-            raise CorruptShardError(f"{path} has frames of different sizes", file=path)
-        return np.stack(pictures)
-
-    def _decode(self, path: str, file: VideoFile, group: npt.NDArray[np.int64], found: dict[int, Any]) -> None:
-        wanted = set(group.tolist())
-        num_decoded = 0
-        for number, frame in file.decode(group):
-            num_decoded += 1
-            if number in wanted:
-                found[number] = frame
-            self._kept.put((path, number), frame, frame_bytes(frame))
-        self._row.add({"frames_decoded": num_decoded})
-
-    def _file(self, path: str, locate: Callable[[str], str]) -> VideoFile:
-        file = self._open.get(path)
-        if file is not None:
-            self._open.move_to_end(path)
-            self._row.add({"hits": 1})
-            return file
-        self._row.add({"misses": 1})
-        while len(self._open) >= self._max_open:
-            _, oldest = self._open.popitem(last=False)
-            oldest.close()
-            self._row.add({"evictions": 1})
-        try:
-            file = VideoFile(locate(path))
-        except ObjectNotFoundError:  # the cache may have removed it just now: it is fetched again, or missing
-            file = VideoFile(locate(path))
-        self._open[path] = file
-        return file
-
     @property
     def num_open(self) -> int:
         """How many files are open."""
         return len(self._open)
 
+    def announce(self, samples: Iterable[Iterable[tuple[ClipKey, Iterable[int]]]], *, is_first: bool) -> None:
+        """Hear which frames the next samples need; the first ones of a pass replace all that was said before."""
+        with self._changed:
+            if is_first:
+                self._wanted.clear()
+                self._failed.clear()
+            for wants in samples:
+                self._wanted.add_sample(wants)
+            self._start_threads()
+
+    def read(
+        self, clip: ClipKey, frames: Int64Array, seconds: npt.NDArray[np.float64], tolerance_s: float
+    ) -> DecodedFrames:
+        """Give the frames shown at these times of an episode, each within the tolerance; they may come in any order.
+
+        `frames` are the numbers under which they were announced.
+        """
+        begun_ns = perf_counter_ns()
+        held = self._hold(clip)
+        try:
+            numbers, off = held.file.index.nearest(held.begin_s + seconds)
+            self._check_times(clip, seconds, off, tolerance_s)
+            wanted, places = np.unique(numbers, return_inverse=True)
+            found, first = self._frames(clip, held, wanted), held.first
+        finally:
+            self._release(held)
+        with self._changed:
+            for number, frame in set(zip(numbers.tolist(), frames.tolist(), strict=True)):
+                use = self._wanted.use(clip, frame)
+                if use < NEVER or not self._wanted.is_known:
+                    self._keep((clip, number - first), found[number], use)
+                else:
+                    self._kept.drop((clip, number - first))
+            self._start_threads()
+        pictures = self._pictures(clip, [found[number] for number in wanted.tolist()])
+        self._row.add({"frames_used": len(wanted), "decode_ns": perf_counter_ns() - begun_ns})
+        return DecodedFrames(pictures, places.reshape(-1))
+
+    def keep_to(self, share: Share) -> None:
+        """Keep no more files open than fit into this process's share of the cache."""
+        most = self._max_open
+        if share.num_bytes is not None:
+            most = min(most, int(share.num_bytes / max(1.0, self._locator.clip_bytes)))
+        self._most_kept = 0 if share.is_tight else max(1, most)
+        if self._changed.acquire(blocking=False):  # else whoever holds it looks when he is done
+            try:
+                self._close_excess(self._most_kept)
+            finally:
+                self._changed.release()
+
     def close(self) -> None:
-        """Close all files and drop all frames."""
-        with self._lock:
-            for file in self._open.values():
-                file.close()
+        """Close all files and drop all frames, once the threads that decode are done with what they have begun."""
+        with self._changed:
+            self._is_closing = True
+            self._wanted.clear()
+            self._changed.wait_for(lambda: not self._threads)
+            for held in self._open.values():
+                held.close()
             self._open.clear()
             self._kept.clear()
+            self._is_closing = False
+
+    # --- Frames -------------------------------------------------------------------------------------------------
+
+    def _check_times(
+        self, clip: ClipKey, seconds: npt.NDArray[np.float64], off: npt.NDArray[np.float64], tolerance_s: float
+    ) -> None:
+        if (off < tolerance_s).all():
+            return
+        worst = int(np.argmax(off))
+        name, at = self._locator.name(clip), self._locator.begin_s(clip) + float(seconds[worst])
+        raise FrameTimeError(
+            f"{name} has no frame at {at:.6f} s: the nearest one is {off[worst]:.6f} s away, and"
+            f" tolerance_s={tolerance_s}",
+            file=name,
+            seconds=at,
+        )
+
+    def _frames(self, clip: ClipKey, held: _OpenClip, wanted: Int64Array) -> dict[int, Any]:
+        """Give frames by their numbers in the file, decoding those that nobody has kept."""
+        with self._changed:
+            found = {number: self._kept.get((clip, number - held.first)) for number in wanted.tolist()}
+        missing = np.array([number for number, frame in found.items() if frame is None], np.int64)
+        self._row.add({"frames_kept": len(found) - len(missing)})
+        for group in group_by_keyframe(missing, held.file.index):
+            if found[int(group[-1])] is None:  # it may have come with a group before
+                self._decode(clip, held, group, found)
+        lost = [number for number, frame in found.items() if frame is None]
+        if lost:
+            name = self._locator.name(clip)
+            in_clip = float(held.file.index.ticks[lost[0]] * held.file.index.tick_s)
+            at = in_clip - held.begin_s + self._locator.begin_s(clip)
+            raise CorruptShardError(f"{name} ends, or is damaged, before {at:.6f} s", file=name, seconds=at)
+        return found
+
+    def _decode(self, clip: ClipKey, held: _OpenClip, group: Int64Array, found: dict[int, Any]) -> None:
+        """Decode frames of one group of pictures, and on to those that will soon be wanted."""
+        num_decoded, until = 0, self._until()
+        for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
+            num_decoded += 1
+            if number in found:
+                found[number] = frame
+                continue
+            with self._changed:
+                use = self._wanted.next_use(clip, number - held.first)
+                is_wanted = use < NEVER or not self._wanted.is_known
+                is_wanted = is_wanted and (use <= until or not self._staggers)
+                place = clip, number - held.first
+                if is_wanted and place not in self._kept and self._kept.would_keep(use):
+                    self._keep(place, frame, use)
+        self._row.add({"frames_decoded": num_decoded})
+
+    def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
+        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
+        self._kept.put(place, packed, packed.num_bytes, use)
+
+    def _until(self) -> float:
+        """Say up to which sample frames are kept that are decoded now."""
+        now, ahead = self._wanted.now, self._most_ahead
+        is_begin = self._staggers and now < ahead and 2 * self._wanted.num_samples > ahead
+        return now + (ahead * random.random() if is_begin else ahead)  # noqa: S311
+
+    def _stretch(self, clip: ClipKey, held: _OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
+        """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
+        first, last = int(group[0]), int(group[-1])
+        index = held.file.index
+        keyframe = int(index.keyframe_of(group[:1])[0])
+        at = held.file.next_frame
+        with self._changed:
+            if at is not None and first - _GONE_ON <= at < first:
+                # Frames of the group before are left: going back to them later would cost all of that group.
+                first = at if all(self._is_worth(clip, held, each, until) for each in range(at, first)) else first
+            end = self._end_of_group(index, keyframe)
+            last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each, until))])
+            if last < end - 1:
+                return first, last
+            following = keyframe + 1
+            while following < len(index.keyframes) and self._is_all_worth(clip, held, following, until):
+                last, following = self._end_of_group(index, following) - 1, following + 1
+            while first != at and keyframe > 0 and self._is_all_worth(clip, held, keyframe - 1, until):
+                keyframe -= 1
+                first = int(index.keyframes[keyframe])
+        return first, last
+
+    def _end_of_group(self, index: Any, keyframe: int) -> int:
+        keyframes = index.keyframes
+        return int(keyframes[keyframe + 1]) if keyframe + 1 < len(keyframes) else len(index)
+
+    def _is_worth(self, clip: ClipKey, held: _OpenClip, number: int, until: float) -> bool:
+        """Tell whether a frame is wanted, not at hand, and would be kept until then."""
+        place = clip, number - held.first
+        use = self._wanted.next_use(*place)
+        return use < NEVER and use <= until and place not in self._kept and self._kept.would_keep(use)
+
+    def _is_all_worth(self, clip: ClipKey, held: _OpenClip, keyframe: int, until: float) -> bool:
+        index = held.file.index
+        numbers = range(int(index.keyframes[keyframe]), self._end_of_group(index, keyframe))
+        return all(self._is_worth(clip, held, number, until) for number in numbers)
+
+    def _pictures(self, clip: ClipKey, frames: list[Any]) -> list[npt.NDArray[np.uint8]]:
+        with self._rgb_lock:
+            pictures = [self._rgb.convert(frame) for frame in frames]
+        if len({picture.shape for picture in pictures}) > 1:
+            name = self._locator.name(clip)
+            raise CorruptShardError(f"{name} has frames of different sizes", file=name)
+        return pictures
+
+    # --- Open files ---------------------------------------------------------------------------------------------
+
+    def _hold(self, clip: ClipKey) -> _OpenClip:
+        """Give an open file to one thread, opening it if nobody has, waiting for others who have it."""
+        decoder, begin_s = self._locator.decoder(clip), self._locator.begin_in_clip_s(clip)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_busy(decoder))
+            held = self._open.get(decoder)
+            if held is not None:
+                self._open.move_to_end(decoder)
+                self._row.add({"hits": 1})
+                held.is_busy = True
+                return held.turn_to(begin_s)
+            self._row.add({"misses": 1})
+            self._opening.add(decoder)
+            self._close_excess(min(self._max_open, max(1, self._most_kept)) - 1)
+        held = None
+        try:
+            held = self._open_clip(clip)
+        finally:
+            with self._changed:
+                self._opening.discard(decoder)
+                if held is not None:
+                    self._open[decoder] = held
+                self._changed.notify_all()
+        return held.turn_to(begin_s)
+
+    def _open_clip(self, clip: ClipKey) -> _OpenClip:
+        name = self._locator.name(clip)
+        for is_last in (False, True):
+            located = self._locator.locate(clip)
+            try:
+                return _OpenClip(VideoFile(located.path, name), located)
+            except BaseException as error:
+                if located.lease is not None:
+                    located.lease.close()
+                if is_last or not isinstance(error, ObjectNotFoundError):
+                    raise  # the cache may have removed it just now: it is fetched again, or missing
+        raise AssertionError
+
+    def _is_busy(self, decoder: Hashable) -> bool:
+        held = self._open.get(decoder)
+        return decoder in self._opening or (held is not None and held.is_busy)
+
+    def _release(self, held: _OpenClip) -> None:
+        with self._changed:
+            held.is_busy = False
+            self._close_excess(min(self._max_open, self._most_kept))
+            self._changed.notify_all()
+
+    def _close_excess(self, most: int) -> None:
+        for decoder in [decoder for decoder, held in self._open.items() if not held.is_busy]:
+            if len(self._open) <= most:
+                return
+            self._open.pop(decoder).close()
+            self._row.add({"evictions": 1})
+
+    # --- Threads ------------------------------------------------------------------------------------------------
+
+    def _start_threads(self) -> None:
+        """Have threads decode what is wanted next; each ends when it finds nothing that there is room for."""
+        while len(self._threads) < self._num_threads and not self._is_closing and self._next_want() is not None:
+            thread = threading.Thread(target=self._decode_ahead, name="penstock-video", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def _next_want(self) -> Want | None:
+        return self._wanted.first(self._is_for_threads, _LOOKED_AT)
+
+    def _is_for_threads(self, want: Want) -> bool:
+        if (
+            want.clip in self._failed
+            or (want.clip, want.frame) in self._kept
+            or self._is_busy(self._locator.decoder(want.clip))
+        ):
+            return False
+        return want.turn <= self._wanted.now + self._most_ahead and self._kept.would_keep(want.turn)
+
+    def _decode_ahead(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    want = None if self._is_closing else self._next_want()
+                if want is None:
+                    return
+                try:
+                    self._decode_want(want)
+                except PenstockError:  # whoever reads it is told
+                    with self._changed:
+                        self._failed.add(want.clip)
+        finally:
+            with self._changed:
+                self._threads.discard(threading.current_thread())
+                self._changed.notify_all()
+
+    def _decode_want(self, want: Want) -> None:
+        begun_ns = perf_counter_ns()
+        held = self._hold(want.clip)
+        try:
+            place, number = (want.clip, want.frame), held.first + want.frame
+            if place in self._kept:  # another thread was quicker
+                return
+            if number < len(held.file.index):
+                self._decode(want.clip, held, np.array([number]), {})
+            if place not in self._kept:  # somebody took the room, or there is no such frame: its reader sees to it
+                self._failed.add(want.clip)
+        finally:
+            self._release(held)
+            self._row.add({"decode_ns": perf_counter_ns() - begun_ns})

@@ -33,6 +33,12 @@ class VideoSpans:
         """Name the file of an episode."""
         return self.files[int(self.file_of[episode])]
 
+    def of_files(self, files: Int64Array) -> VideoSpans:
+        """Give the same without all other files; their episodes keep their places, and have no file."""
+        place = np.full(len(self.files) + 1, -1)
+        place[files] = np.arange(len(files))
+        return VideoSpans(tuple(self.files[file] for file in files.tolist()), place[self.file_of], self.begins)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeTable:

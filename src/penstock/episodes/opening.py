@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.cache.cache import Cache
 from penstock.cache.proxied import open_proxied
 from penstock.data.dataset import StreamingDataset
+from penstock.data.in_place.streams import FilesOfStream
+from penstock.data.open_streams import cached_stream
+from penstock.data.seat import is_worker
 from penstock.data.stream import Stream
+from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request
 from penstock.episodes.decoders import Videos
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import PictureOptions
 from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
+from penstock.episodes.stretches import find_stretches
 from penstock.episodes.windows import parse_windows
 from penstock.errors import BadIndexError, ConfigError
-from penstock.index.paths import resolve_inside
 from penstock.order.pool import pool_size
-from penstock.processes import PerProcess
-from penstock.spent import reading_inside
+from penstock.processes import PerProcess, num_processors
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 from penstock.units import parse_bytes
@@ -29,10 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.counters import Counters
+    from penstock.episodes.clips import ClipLocator
+    from penstock.episodes.episode_table import VideoSpans
     from penstock.episodes.settings import EpisodeSettings
+    from penstock.episodes.source import ChosenFrames
     from penstock.types import Int64Array
 
 _MOST_DECODERS = 256
+_MOST_THREADS = 8
 
 
 def open_episodes(
@@ -57,7 +65,7 @@ def open_episodes(
         settings.drop_n_first_frames,
         settings.drop_n_last_frames,
     )
-    files = _open_files(settings, meta, chosen.episodes, _open_videos(settings, len(meta.video_keys), counters))
+    files = _open_files(settings, meta, chosen, options, counters)
     return EpisodeSource(meta, chosen, files, options, counters)
 
 
@@ -96,10 +104,10 @@ def _choose_episodes(meta: LeRobotMetadata, settings: EpisodeSettings) -> Int64A
 
 
 def _open_files(
-    settings: EpisodeSettings, meta: LeRobotMetadata, episodes: Int64Array, videos: PerProcess[Videos]
+    settings: EpisodeSettings, meta: LeRobotMetadata, chosen: ChosenFrames, options: SampleOptions, counters: Counters
 ) -> EpisodeFiles:
-    """Open the rows of some episodes, where they are: one reader of all values, one of each image."""
-    table = meta.episodes
+    """Open the rows of some episodes, where they are: one reader of all values, one of each image; and the videos."""
+    table, episodes = meta.episodes, chosen.episodes
     used, file_of = np.unique(table.data_file_of[episodes], return_inverse=True)
     counts = table.rows_of_files[used]
     names = tuple(table.data_files[file] for file in used.tolist())
@@ -117,15 +125,38 @@ def _open_files(
         return rows
 
     folder = _folder_of(settings.data_place)
-    rows = read([feature.key for feature in meta.row_features if not feature.is_image])
+    is_local, by_gop = folder is not None, settings.video_locality == "gop"
+    spans = {key: table.videos[key].of_files(np.unique(table.videos[key].file_of[episodes])) for key in meta.video_keys}
+    clips = _open_clips(settings, spans) if spans and (not is_local or by_gop) else None
+    locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
     return EpisodeFiles(
-        rows=rows,
+        rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=videos,
-        video_path=partial(_fetched_path, rows) if folder is None else partial(_path_in, folder),
-        fetch_video=partial(_fetch_ahead, rows) if folder is None and settings.prefetch_videos else None,
+        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), options, counters),
+        fetched=None if is_local else clips,
+        samples_kept=_samples_kept(settings, meta, options),
+        stretches=find_stretches(clips.clips, chosen, table.lengths) if by_gop and clips is not None else None,
+        pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
+
+
+def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans]) -> FetchedClips:
+    """Have the video files indexed, once a node: where each episode begins, and where its keyframes are."""
+    files = FilesOfStream(settings.data_place, clips_request(videos))
+    stream = Stream(remote=settings.data_place, storage_options=settings.storage_options)
+    stream.apply_default({})
+    limit = None if settings.cache_limit is None else parse_bytes(settings.cache_limit)
+    cache = Cache([cached_stream(stream, files)], limit_bytes=limit)
+    return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
+
+
+def _samples_kept(settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions) -> int:
+    """Say of how many samples all decoded pictures can be kept: of three colors, two have a quarter of the size."""
+    sample_bytes = sum(
+        len(options.windows.get(key, [0])) * meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys
+    )
+    return parse_bytes(settings.frame_cache_bytes) // max(1, sample_bytes)
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
@@ -143,26 +174,31 @@ def _folder_of(place: str) -> Path | None:
     return LocalStore.from_url(place).root if scheme == "file" else None
 
 
-def _path_in(folder: Path, name: str) -> str:
-    return str(resolve_inside(folder, name))
-
-
-def _fetched_path(rows: StreamingDataset, name: str) -> str:
-    with reading_inside():
-        return str(rows.fetch(name))
-
-
-def _fetch_ahead(rows: StreamingDataset, name: str) -> None:
-    rows.fetch(name, ahead=True)
-
-
-def _open_videos(settings: EpisodeSettings, num_cameras: int, counters: Counters) -> PerProcess[Videos]:
+def _open_videos(
+    settings: EpisodeSettings,
+    meta: LeRobotMetadata,
+    locator: ClipLocator,
+    options: SampleOptions,
+    counters: Counters,
+) -> PerProcess[Videos]:
     """Have each process decode with files of its own, as many open as a pool needs."""
     max_open = settings.video_decoder_cache_size
     if max_open is None:
-        max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * num_cameras))
-    return PerProcess(partial(_make_videos, max_open, parse_bytes(settings.frame_cache_bytes), counters))
+        max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * len(meta.video_keys)))
+    num_kept, by_gop = _samples_kept(settings, meta, options), settings.video_locality == "gop"
+    make = partial(
+        Videos,
+        locator,
+        max_open=max_open,
+        frame_cache_bytes=parse_bytes(settings.frame_cache_bytes),
+        # In an order that fits the video, more would have to go before its time; in any other, most goes much sooner.
+        most_ahead=max(1, 3 * num_kept // 4 if by_gop else 2 * num_kept),
+        staggers=not by_gop,
+    )
+    return PerProcess(partial(_make_videos, make, settings.video_decode_threads, counters))
 
 
-def _make_videos(max_open: int, frame_cache_bytes: int, counters: Counters) -> Videos:
-    return Videos(max_open, frame_cache_bytes, counters.row())
+def _make_videos(make: Callable[..., Videos], num_threads: int | None, counters: Counters) -> Videos:
+    if num_threads is None:
+        num_threads = 0 if is_worker() else min(_MOST_THREADS, num_processors())
+    return make(num_threads=num_threads, row=counters.row())

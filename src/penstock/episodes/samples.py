@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,15 +47,19 @@ def as_array(feature: Feature, values: Any, where: str) -> Any:
         ) from error
 
 
+@cache
+def _torch() -> Any:
+    return require("torch", extra="torch", purpose="samples of robot episodes")
+
+
 def to_tensor(values: npt.NDArray[Any]) -> Any:
     """Give a copy of numbers as a tensor; a single one has no dimensions."""
-    torch = require("torch", extra="torch", purpose="samples of robot episodes")
-    return torch.from_numpy(np.array(values))
+    return _torch().from_numpy(np.array(values))
 
 
 def to_picture(pixels: npt.NDArray[np.uint8], options: PictureOptions) -> Any:
     """Give pictures, or windows of them, with their channels before height and width, as users of torch expect them."""
-    torch = require("torch", extra="torch", purpose="samples of robot episodes")
+    torch = _torch()
     picture = torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, -3)))
     if not options.return_uint8:
         picture = picture.to(torch.float32).div_(255)

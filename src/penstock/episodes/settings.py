@@ -33,6 +33,8 @@ class EpisodeSettings:
     pool_bytes: int | float | str | None
     return_uint8: bool
     video_decoder_cache_size: int | None
+    video_decode_threads: int | None
+    video_locality: str | None
     data_files_root: str | os.PathLike[str] | None
     episode_filter: EpisodeFilter | None
     drop_n_first_frames: int
@@ -57,11 +59,14 @@ class EpisodeSettings:
         if self.root is not None and self.revision is not None:
             raise ConfigError("revision= belongs to a dataset of the Hub: leave it out with root=")
         if self.video_backend not in (None, "pyav"):
-            raise ConfigError(f"unknown video_backend {self.video_backend!r}: use 'pyav', or leave it out")
+            raise ConfigError(f"video_backend={self.video_backend!r} is not possible: use 'pyav', or leave it out")
+        if self.video_locality not in (None, "gop"):
+            raise ConfigError(f"unknown video_locality {self.video_locality!r}: use 'gop', or leave it out")
         if self.video_decode_device != "cpu":
             raise ConfigError(f"video_decode_device={self.video_decode_device!r} is not possible yet: use 'cpu'")
         check_whole("episode_pool_size", self.episode_pool_size, 1)
         check_whole("video_decoder_cache_size", self.video_decoder_cache_size, 1)
+        check_whole("video_decode_threads", self.video_decode_threads, 0)
         check_whole("drop_n_first_frames", self.drop_n_first_frames, 0)
         check_whole("drop_n_last_frames", self.drop_n_last_frames, 0)
         if not self.tolerance_s > 0:

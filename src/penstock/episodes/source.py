@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ import numpy as np
 
 from penstock.episodes.counted import count_latency
 from penstock.episodes.samples import PictureOptions, as_array, decode_image, task_of, to_picture, to_tensor
+from penstock.episodes.wanted import ClipKey
 from penstock.episodes.windows import Window, window_of
 from penstock.errors import CorruptShardError
+from penstock.order.lru import LRU
 from penstock.reading.skip import SKIPPED
 from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.spent import reading_inside
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.cache.shares import ShareListener
     from penstock.counters import Counters
     from penstock.data.dataset import StreamingDataset
+    from penstock.episodes.clips import FetchedClips
     from penstock.episodes.decoders import DecodedFrames, Videos
     from penstock.episodes.info import Feature
     from penstock.episodes.meta import LeRobotMetadata
@@ -32,8 +37,10 @@ if TYPE_CHECKING:
     from penstock.types import Columns, Int64Array, Sample
 
 _PORTION_BYTES = 64 << 20
-_VIDEOS_AHEAD = 8
-_REMEMBERED = 256  # of what was asked for: in another epoch it may be gone
+_MOST_AHEAD = 1 << 15
+_ROWS_AT_HAND_BYTES = 8 << 20
+_MOST_ROWS_BYTES = 1 << 20  # of one episode
+_TEXT_BYTES = 256
 _NOW = np.zeros(1, np.int64)
 
 
@@ -60,8 +67,12 @@ class EpisodeFiles:
     first_rows: Int64Array  # of each chosen episode among all rows that are read
     images: Mapping[str, StreamingDataset]
     videos: PerProcess[Videos]
-    video_path: Callable[[str], str]  # gives the path on this machine of a file that the dataset names
-    fetch_video: Callable[[str], None] | None = None  # has one fetched that is not here; None: all are
+    fetched: FetchedClips | None = None  # where videos are fetched from; None: they are here
+    samples_kept: int = 0  # of how many samples a process may keep all pictures
+    stretches: Int64Array | None = (
+        None  # the samples at which pictures begin that are decoded in one go, if that counts
+    )
+    pool_samples: int = 0  # about how many samples are mixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +98,10 @@ class EpisodeSource(Source):
         super().__init__(chosen.counts)
         self.counters = counters
         self.meta, self.chosen, self.files, self.options = meta, chosen, files, options
-        self._asked_for: deque[str] = deque(maxlen=_REMEMBERED)
+        # Reading one row takes almost as long as reading an episode.
+        self.rows_at_hand: LRU[dict[str, Any]] = LRU(_ROWS_AT_HAND_BYTES)
+        features = [feature for feature in meta.row_features if not feature.is_image]
+        self.row_bytes = sum(feature.frame_bytes if feature.dtype != "string" else _TEXT_BYTES for feature in features)
 
     def open(self, shard: int) -> OpenShard:
         """Open an episode; its rows and videos are opened when its frames are read."""
@@ -118,18 +132,55 @@ class EpisodeSource(Source):
     @property
     def is_fetched(self) -> bool:
         """Whether videos are elsewhere, so that it helps to know which ones come next."""
-        return self.files.fetch_video is not None
+        return self.files.fetched is not None and self.files.fetched.expects
 
-    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:  # noqa: ARG002
-        """Have the videos of the next episodes fetched, a few at a time, those wanted soonest first."""
-        if self.files.fetch_video is None:
-            return
-        videos = self.meta.episodes.videos.values()
-        names = (spans.path(int(self.chosen.episodes[shard])) for shard in shards for spans in videos)
-        wanted = dict.fromkeys(name for name in names if name not in self._asked_for)
-        for name in list(wanted)[:_VIDEOS_AHEAD]:
-            self._asked_for.append(name)
-            self.files.fetch_video(name)
+    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
+        """Have the videos of the next episodes fetched, those wanted soonest first."""
+        if self.files.fetched is not None:
+            episodes = self.chosen.episodes[shards].tolist()
+            self.files.fetched.expect(zip(episodes, batches_ahead.tolist(), strict=True))
+
+    @cached_property
+    def content(self) -> str:
+        """A word for the stretches, if there are any: others make another order."""
+        if self.stretches is None:
+            return ""
+        return hashlib.blake2b(self.stretches.astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+    @property
+    def stretches(self) -> Int64Array | None:
+        """The samples at which pictures begin that are decoded in one go, if the order heeds them."""
+        return self.files.stretches
+
+    @cached_property
+    def samples_ahead(self) -> int:
+        """Twice as many as have their pictures kept: in random order, most of them are not kept for so long."""
+        if not self.meta.video_keys:
+            return 0
+        ahead = 2 * self.files.samples_kept
+        if self.is_fetched:
+            ahead = max(ahead, self.files.pool_samples)
+        return min(_MOST_AHEAD, max(1, ahead))
+
+    def announce(self, ids: Int64Array, *, is_first: bool) -> None:
+        """Have the pictures of samples decoded and kept with others that come before them."""
+        shards, rows = self.spans.locate(ids)
+        frames, episodes = rows + self.chosen.first_frames[shards], self.chosen.episodes[shards]
+        last = (self.meta.episodes.lengths[episodes] - 1)[:, None]
+        by_camera = [
+            (key, np.clip(frames[:, None] + self.options.windows.get(key, _NOW), 0, last).tolist())
+            for key in self.meta.video_keys
+        ]
+        samples = (
+            [(ClipKey(key, episode), wanted[place]) for key, wanted in by_camera]
+            for place, episode in enumerate(episodes.tolist())
+        )
+        self.files.videos.get().announce(samples, is_first=is_first)
+
+    def share_limit(self, holder: ShareListener) -> None:  # noqa: ARG002  it keeps nothing: `Videos` do
+        """Have the videos of this process keep to their share of the cache."""
+        if self.files.fetched is not None:
+            self.files.fetched.cache.keep(self.files.videos.get())
 
     def describe_shard(self, shard: int) -> str:
         """Name an episode, and where it is."""
@@ -144,6 +195,8 @@ class EpisodeSource(Source):
         videos = self.files.videos.forget()
         if videos is not None:
             videos.close()
+        if self.files.fetched is not None:
+            self.files.fetched.cache.close()
 
 
 class FunctionsReader(FunctionReader):
@@ -162,6 +215,7 @@ class _EpisodeReader:
     """Makes the samples of one episode: whatever several of them need is read and decoded once."""
 
     def __init__(self, source: EpisodeSource, shard: int) -> None:
+        self._source = source
         self._files, self._options, self._meta = source.files, source.options, source.meta
         self._where, self._counters = source.describe_shard(shard), source.counters
         self._episode = int(source.chosen.episodes[shard])
@@ -193,8 +247,7 @@ class _EpisodeReader:
 
     def _make(self, frames: Int64Array) -> list[Sample]:
         windows = {key: window_of(frames, offsets, self._length) for key, offsets in self._options.windows.items()}
-        at_hand = np.unique(np.concatenate([frames, *(window.frames.ravel() for window in windows.values())]))
-        columns = self._read_rows(at_hand)
+        at_hand, columns = self._rows_for(frames, windows)
         samples: list[Sample] = [{} for _ in frames]
         for key in self._meta.video_keys:
             self._add_video(samples, key, frames, windows.get(key), at_hand, columns)
@@ -211,6 +264,15 @@ class _EpisodeReader:
         for sample, number in zip(samples, numbers, strict=True):
             sample["task"] = task_of(self._meta.tasks, number, self._where)
         return samples
+
+    def _rows_for(self, frames: Int64Array, windows: Mapping[str, Window]) -> tuple[Int64Array, dict[str, Any]]:
+        """Give which frames' values are at hand, and these: of the whole episode, if it has few."""
+        size = self._source.row_bytes * self._length
+        if size <= _MOST_ROWS_BYTES:
+            whole = np.arange(self._length, dtype=np.int64)
+            return whole, self._source.rows_at_hand(self._episode, lambda: self._read_rows(whole), max(1, size))
+        at_hand = np.unique(np.concatenate([frames, *(window.frames.ravel() for window in windows.values())]))
+        return at_hand, self._read_rows(at_hand)
 
     # --- Rows ---------------------------------------------------------------------------------------------------
 
@@ -243,17 +305,17 @@ class _EpisodeReader:
     ) -> None:
         wanted = frames[:, None] if window is None else window.frames
         times = columns["timestamp"][np.searchsorted(at_hand, wanted)]
-        decoded = self._decode(key, exact_times(times, wanted, self._meta.fps).ravel())
+        decoded = self._decode(key, wanted.ravel(), exact_times(times, wanted, self._meta.fps).ravel())
         places = decoded.places.reshape(wanted.shape)
         for sample, each in zip(samples, places, strict=True):
             # A window of one frame is that frame, as LeRobot gives it; of images in the rows it is a window.
-            sample[key] = self._picture(decoded.frames[each[0] if len(each) == 1 else each])
+            pictures = [decoded.frames[place] for place in each.tolist()]
+            sample[key] = self._picture(pictures[0] if len(pictures) == 1 else np.stack(pictures))
 
-    def _decode(self, key: str, seconds: npt.NDArray[np.float64]) -> DecodedFrames:
-        spans = self._meta.episodes.videos[key]
-        path, begin = spans.path(self._episode), float(spans.begins[self._episode])
-        videos = self._files.videos.get()
-        return videos.read(path, begin + seconds, self._options.tolerance_s, self._files.video_path)
+    def _decode(self, key: str, frames: Int64Array, seconds: npt.NDArray[np.float64]) -> DecodedFrames:
+        clip = ClipKey(key, self._episode)
+        with reading_inside():
+            return self._files.videos.get().read(clip, frames, seconds, self._options.tolerance_s)
 
     def _add_images(self, samples: Sequence[Sample], feature: Feature, wanted: Int64Array) -> None:
         frames, places = np.unique(wanted, return_inverse=True)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.mp4 import FrameIndex, read_frame_index
 from penstock.errors import CorruptShardError, ObjectNotFoundError
 from penstock.extras import require
+from penstock.formats.mp4.track import FrameIndex, read_frame_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,8 @@ class VideoFile:
     It goes on where it stopped, without a seek, if what is wanted next comes later in the same group of pictures.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, name: str = "") -> None:
+        self._name = name or path
         self._av = av = require("av", extra="video", purpose=_PURPOSE)
         try:
             self._container = av.open(path)
@@ -44,9 +44,9 @@ class VideoFile:
             self._stream.codec_context.thread_count = 1
             self.index = read_frame_index(path) or self._index_packets()
         except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"the video {path} is missing", file=path) from error
+            raise ObjectNotFoundError(f"the video {self._name} is missing", file=self._name) from error
         except (av.FFmpegError, IndexError) as error:
-            raise CorruptShardError(f"{path} cannot be opened as a video: {error}", file=path) from error
+            raise CorruptShardError(f"{self._name} cannot be opened as a video: {error}", file=self._name) from error
         self._decoded: Iterator[Any] | None = None
         self._next = 0  # the frame that decoding on would give
 
@@ -58,21 +58,24 @@ class VideoFile:
             if packet.pts is not None and not packet.is_discard
         ]
         if not packets:
-            raise CorruptShardError(f"{self._path} has no frames", file=self._path)
+            raise CorruptShardError(f"{self._name} has no frames", file=self._name)
         ticks, is_key = zip(*packets, strict=True)
         return FrameIndex.of(np.array(ticks, np.int64), np.array(is_key, np.bool_), float(self._stream.time_base))
 
-    def decode(self, frames: Int64Array) -> Iterator[tuple[int, Any]]:
-        """Decode ascending frames of one group of pictures, and give with them all others on the way there."""
-        first, last = int(frames[0]), int(frames[-1])
+    @property
+    def next_frame(self) -> int | None:
+        """The frame that comes next without a seek, if that is known."""
+        return None if self._decoded is None or self._next == _UNKNOWN else self._next
+
+    def decode(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """Decode from one frame to another, and give with them all others on the way to the first."""
         try:
             yield from self._decode(first, last)
         except self._av.FFmpegError as error:
             self._decoded = None
+            at, to = (float(self.index.ticks[max(0, each)] * self.index.tick_s) for each in (self._next, last))
             raise CorruptShardError(
-                f"{self._path} cannot be decoded from frame {self._next} to frame {last}: {error}",
-                file=self._path,
-                frame=last,
+                f"{self._name} cannot be decoded from {at:.6f} s to {to:.6f} s: {error}", file=self._name, seconds=at
             ) from error
 
     def _decode(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
@@ -112,9 +115,35 @@ class VideoFile:
 _UNKNOWN = -1  # after a seek: whatever comes, comes
 
 
-def frame_bytes(frame: Any) -> int:
-    """Say how much memory a decoded frame takes as it is, before it is turned into RGB."""
-    return sum(plane.buffer_size for plane in frame.planes)
+_PACKED = frozenset({"yuv420p", "yuvj420p", "yuv444p", "yuvj444p"})  # what arrays can be made of, and frames again
+_COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
+
+
+class PackedFrame:
+    """A decoded frame to keep, not yet turned into RGB, in memory of its own.
+
+    A decoder never frees the memory of a frame that was let go of: it has it ready for others, as many as it once had
+    out at a time.
+    """
+
+    __slots__ = ("_colors", "_format", "_frame", "num_bytes")
+
+    def __init__(self, frame: Any) -> None:
+        self._format: str = frame.format.name
+        self._colors = tuple(getattr(frame, name) for name in _COLORS)
+        self._frame = frame.to_ndarray() if self._format in _PACKED else frame
+        planes = [] if self._format in _PACKED else frame.planes
+        self.num_bytes = int(sum(plane.buffer_size for plane in planes) or self._frame.nbytes)
+
+    def unpack(self) -> Any:
+        """Give the frame."""
+        if self._format not in _PACKED:
+            return self._frame
+        av = require("av", extra="video", purpose=_PURPOSE)
+        frame = av.VideoFrame.from_numpy_buffer(self._frame, format=self._format)
+        for name, value in zip(_COLORS, self._colors, strict=True):
+            setattr(frame, name, value)
+        return frame
 
 
 class RgbConverter:
@@ -125,6 +154,8 @@ class RgbConverter:
         self._reformatter = reformatter.VideoReformatter()
 
     def convert(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """Give a frame as height, width, 3."""
+        """Give a frame, packed or not, as height, width, 3."""
+        if isinstance(frame, PackedFrame):
+            frame = frame.unpack()
         pixels: npt.NDArray[np.uint8] = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
         return pixels

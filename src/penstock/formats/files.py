@@ -95,6 +95,7 @@ class FileFormat(ShardFormat, Protocol):
     has_schema: bool = True  # the columns of a file hold for all its rows, so all files of a dataset must agree on them
     setting_names: tuple[str, ...] = ()  # what users may say of it, besides `columns`: types= of a csv
     tail_bytes: int = 0  # how much of the end of a file a scan reads first: it is fetched for many files at once
+    head_bytes: int = 0  # the same of its beginning, which a scan asks for itself; it reads little else
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
         """Find the shards of a file: small ones joined, huge ones split where the format allows.

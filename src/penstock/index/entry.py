@@ -74,6 +74,7 @@ formats: Registry[Callable[[], EntryFormat]] = Registry(
         "tsv_file": "penstock.formats.lines.csv:TSVFileFormat",
         "text": "penstock.formats.lines.text:TextFileFormat",
         "webdataset": "penstock.formats.webdataset.format:WebDatasetFormat",
+        "mp4": "penstock.formats.mp4.format:Mp4Format",
     },
 )
 

@@ -44,6 +44,8 @@ class OrderFactory(Protocol):
         """Make the order of one stream."""
 
 
+STRETCHES = "stretches"  # its factory also takes where stretches begin
+
 orders: Registry[OrderFactory] = Registry(
     "order",
     group="penstock.orders",
@@ -51,5 +53,6 @@ orders: Registry[OrderFactory] = Registry(
         "native": "penstock.order.windows:Conveyor",
         "sequential": "penstock.order.sequential:Sequential",
         "episode_pool": "penstock.order.pool:EpisodePool",
+        STRETCHES: "penstock.order.stretches:Stretches",
     },
 )

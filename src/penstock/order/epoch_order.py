@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from penstock.order.base import orders
+from penstock.order.base import STRETCHES, orders
 from penstock.order.batching import UnitOrder, Units
 from penstock.order.mixed import MIX_ROWS, MixedOrder, Segment, Version
 from penstock.order.schedule import MixSchedule
@@ -134,12 +134,23 @@ def lay_streams(
         StreamOrder(
             name=stream.name,
             order=make(
-                stream.lengths, seed=options.seed, stream=stream.name, num_lanes=num_lanes, window=windows[stream.name]
+                stream.lengths,
+                seed=options.seed,
+                stream=stream.name,
+                num_lanes=num_lanes,
+                window=windows[stream.name],
+                **_stretches(stream, options),
             ),
             first_id=int(first),
         )
         for stream, first in zip(streams, firsts, strict=False)
     ]
+
+
+def _stretches(stream: StreamShards, options: OrderOptions) -> dict[str, Int64Array]:
+    """Give the stretches of a stream to the order that heeds them."""
+    heeds = options.order == STRETCHES and options.shuffle
+    return {"stretches": stream.stretches} if heeds and stream.stretches is not None else {}
 
 
 def make_order(

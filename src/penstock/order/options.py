@@ -31,6 +31,7 @@ class StreamShards:
     weight: StreamWeight = field(default_factory=StreamWeight)
     sizes: Int64Array | None = None  # bytes of each shard as it is read
     content: str = ""  # names the files
+    stretches: Int64Array | None = None  # ids at which samples begin that are best read in a row; `content` names them
     window: int | None = None  # how many shards are shuffled together, if the stream says so
 
     def __post_init__(self) -> None:

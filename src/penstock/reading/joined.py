@@ -71,6 +71,19 @@ class JoinedSources(Source):
                 at, numbers = self.numbers_in(source, shards)
                 source.expect(numbers, batches_ahead[at])
 
+    @property
+    def samples_ahead(self) -> int:
+        """As many as any source wants to know of."""
+        return max(source.samples_ahead for source in self._sources)
+
+    def announce(self, ids: Int64Array, *, is_first: bool) -> None:
+        """Tell each source of its own samples."""
+        shards, rows = self.spans.locate(ids)
+        for source in self._sources:
+            if source.samples_ahead:
+                at, numbers = self.numbers_in(source, shards)
+                source.announce(source.spans.starts[numbers] + rows[at], is_first=is_first)
+
     def row_reader(self) -> RowReader | None:
         """Give what reads rows of the sources that can."""
         readers = {id(source): source.row_reader() for source in self._sources}

@@ -13,6 +13,7 @@ from penstock.errors import ConfigError, StoreError, StoreTimeoutError
 from penstock.reading.gathered import SAMPLES_AT_ONCE
 from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
+    Announcer,
     Prefetcher,
     batches_ahead,
     max_open_shards,
@@ -84,6 +85,7 @@ class PassReader:
         )
         reader.open_shards.max_mapped_bytes = pages_budget(num_readers)
         self._prefetcher = self._start_prefetching()
+        self._announcer = Announcer(schedule, source) if source.samples_ahead else None
         self._has_begun = False
         self._step = 0
 
@@ -99,6 +101,7 @@ class PassReader:
             limit_bytes=options.cache_limit,
             ranks_per_node=schedule.seat.world.ranks_per_node,
         )
+        ahead = max(ahead, -(-self._source.samples_ahead // schedule.batch_size))
         return Prefetcher(schedule, self._source, ahead)
 
     def samples(self) -> Iterator[Iterator[Any]]:
@@ -160,6 +163,8 @@ class PassReader:
         turn, skipped = divmod(self._taken.count, schedule.batch_size)
         for block in schedule.blocks(turn, self._sample_bytes, self._source.spans, by_column=by_column):
             self._step = schedule.seat.step_of(turn)
+            if self._announcer is not None:
+                self._announcer.look_ahead(turn)
             turn += len(block)
             yield block, skipped
             skipped = 0

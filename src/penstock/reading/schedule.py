@@ -139,6 +139,30 @@ class Prefetcher:
         self._source.expect(shards, first_steps)
 
 
+_ANNOUNCED_AT_ONCE = 1 << 10
+
+
+class Announcer:
+    """Tells the source which samples this worker will read, as far ahead as it wants to know."""
+
+    def __init__(self, schedule: BatchSchedule, source: Source) -> None:
+        self._schedule, self._source = schedule, source
+        self._turns_ahead = -(-source.samples_ahead // schedule.batch_size)
+        self._at_once = max(1, min(_ANNOUNCED_AT_ONCE // schedule.batch_size, self._turns_ahead // 8))
+        self._next_turn: int | None = None
+
+    def look_ahead(self, turn: int) -> None:
+        """Look ahead from a batch of the worker."""
+        is_first = self._next_turn is None
+        begin = turn if self._next_turn is None else max(turn, self._next_turn)
+        end = min(turn + max(1, self._turns_ahead), self._schedule.num_turns())
+        if end - begin >= self._at_once or begin <= turn or end == self._schedule.num_turns():
+            self._next_turn = max(begin, end)
+            ids = self._schedule.ids(range(begin, end)) if begin < end else []
+            if ids:
+                self._source.announce(np.concatenate(ids), is_first=is_first)
+
+
 def max_open_shards(*, limit_bytes: int | None, shard_bytes: float, num_readers: int) -> int | None:
     """Say how many shards each of the readers of a node may hold open: together, half of what the cache may hold.
 

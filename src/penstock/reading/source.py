@@ -109,6 +109,22 @@ class Source(ABC):
         """Whether shards may have to be fetched. If so, `expect` is called."""
         return False
 
+    @property
+    def stretches(self) -> Int64Array | None:
+        """The ids at which samples begin that are best read one after the other, for an order that heeds them."""
+        return None
+
+    @property
+    def samples_ahead(self) -> int:
+        """How many samples before they are read a source wants to know of them. If any, `announce` is called."""
+        return 0
+
+    def announce(self, ids: Int64Array, *, is_first: bool) -> None:  # noqa: B027
+        """Receive the samples that this process reads after those it was told of; the first ones of a pass replace all.
+
+        Whether they are read in the end is not certain: somebody may leave a pass.
+        """
+
     def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:  # noqa: B027
         """Receive the shards that will be opened, soonest first, and in how many batches; replaces the last call."""
 

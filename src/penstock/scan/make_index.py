@@ -53,7 +53,8 @@ class Scan:
             for info, kind in zip(objects, kinds, strict=True)
             if not _is_of(known.get(_identity(info)), kind)
         ]
-        self.on_begin(sum(min(info.num_bytes, form.tail_bytes or info.num_bytes) for info, _ in missing))
+        looked_at = form.tail_bytes + form.head_bytes
+        self.on_begin(sum(min(info.num_bytes, looked_at or info.num_bytes) for info, _ in missing))
         scanned = {file.identity: file for file in self._scan_all(missing, form)}
         files = [scanned.get(_identity(info)) or known[_identity(info)] for info in objects]
         if form.has_schema:
@@ -72,7 +73,7 @@ class Scan:
             )
 
     def _scan_all(self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat) -> list[IndexedFile]:
-        num_threads = min(len(missing) or 1, _TAILS_AT_ONCE if form.tail_bytes else _FILES_AT_ONCE)
+        num_threads = min(len(missing) or 1, _TAILS_AT_ONCE if form.tail_bytes + form.head_bytes else _FILES_AT_ONCE)
         with ThreadPoolExecutor(num_threads, thread_name_prefix="penstock-scan") as threads:
             running = [threads.submit(self._scan, info, kind, form) for info, kind in missing]
             try:

@@ -1,0 +1,290 @@
+"""How fast frames of robot episodes come out of videos, beside loops of random frames and of frames in order.
+
+python benchmarks/episodes.py [speed] [--gops 2,30,250] [--json FILE] [--csv FILE] [--plot FILE]
+python benchmarks/episodes.py single|sarm [--root PLACE] [--repo-id NAME] [--num-workers N] [--batches N] …
+python benchmarks/episodes.py quality [--plot FILE]
+
+`speed` makes its videos once, in `--folder`. `single` and `sarm` read any dataset: one frame a sample, or windows of 8
+frames a second apart, of the action and of all videos.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.episode_data import Size, make_dataset
+from benchmarks.episode_quality import plot_quality, qualities
+from benchmarks.line_plot import Line, draw
+
+from penstock import StreamingDataLoader, StreamingLeRobotDataset
+from penstock.episodes.samples import PictureOptions, to_picture
+from penstock.episodes.video import RgbConverter, VideoFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NUM_EPISODES, NUM_FRAMES = 64, 300
+NEEDED = {  # times random frames: the whole pool, a pool of 16 episodes, and the order that fits the video
+    2: {"pool 64": 1.0, "gop": 0.0},
+    30: {"pool 64": 2.5, "pool 16": 5.0, "gop": 8.0},
+    250: {"pool 64": 6.0, "pool 16": 12.0, "gop": 25.0},
+}
+OF_IN_ORDER = 0.8
+COLORS = {2: "#4c78a8", 30: "#f58518", 250: "#54a24b"}
+
+
+class Clock:
+    """Counts frames of a stretch of time, by the clock and by what the processors of this process did."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def rates(self, count: int) -> dict[str, float]:
+        """Give frames per second, and per second of a processor."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"per_s": count / wall, "per_cpu_s": count / cpu}
+
+
+# --- Speed ----------------------------------------------------------------------------------------------------
+
+
+def loop(root: Path, numbers: Callable[[int], Iterator[tuple[int, int]]]) -> dict[str, float]:
+    """Decode frames of open files one by one, as a map-style dataset does at best, into the same tensors."""
+    files = [VideoFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
+    rgb, options = RgbConverter(), PictureOptions(return_uint8=True)
+    clock, count = Clock(), 0
+    for file, number in numbers(len(files)):
+        for _, frame in files[file].decode(number, number):
+            last = frame
+        to_picture(rgb.convert(last), options)
+        count += 1
+    return clock.rates(count)
+
+
+def random_frames(count: int, per_file: int) -> Callable[[int], Iterator[tuple[int, int]]]:
+    """Choose frames as a shuffled sampler does."""
+    rng = np.random.default_rng(0)
+    return lambda num_files: ((int(rng.integers(num_files)), int(rng.integers(per_file))) for _ in range(count))
+
+
+def in_order(count: int) -> Callable[[int], Iterator[tuple[int, int]]]:
+    """Choose the frames of one file, one after the other."""
+    return lambda _: ((0, number) for number in range(count))
+
+
+def stream(root: Path, count: int, **arguments: Any) -> dict[str, float]:
+    """Read samples from the beginning of an epoch."""
+    with StreamingLeRobotDataset(root=root, return_uint8=True, batch_size=32, **arguments) as dataset:
+        next(iter(dataset))  # opens what is opened once
+        dataset.set_epoch(1)
+        before = dataset.video_decoder_cache_stats()
+        clock = Clock()
+        got = sum(1 for _ in islice(iter(dataset), count))
+        rates = clock.rates(got)
+        after = dataset.video_decoder_cache_stats()
+    rates["decoded_per_frame"] = (after["frames_decoded"] - before["frames_decoded"]) / got
+    rates["hit_rate"] = after["hit_rate"]
+    return rates
+
+
+def speed(folder: Path, gops: list[int], cache: str, share: float) -> dict[str, Any]:
+    """Set the orders beside both loops, on the same files, with one thread that decodes."""
+    results: dict[str, Any] = {}
+    for gop in gops:
+        root = make_dataset(folder, Size(num_episodes=NUM_EPISODES, num_frames=NUM_FRAMES, gop=gop))
+        per_file = 8 * NUM_FRAMES
+        total = NUM_EPISODES * NUM_FRAMES
+        settings: dict[str, Any] = {"frame_cache_bytes": cache, "video_decode_threads": 0}
+        found: dict[str, dict[str, float]] = {}
+        found["random"] = loop(root, random_frames({2: 600, 30: 200, 250: 50}.get(gop, 200), per_file))
+        found["in order"] = loop(root, in_order(1200))
+        for pool in (64, 16):
+            found[f"pool {pool}"] = stream(root, int(total * share), episode_pool_size=pool, **settings)
+        # To the end: what was decoded ahead at any place before it was not asked for yet.
+        found["gop"] = stream(root, total, video_locality="gop", **settings)
+        for name, needed in NEEDED.get(gop, {}).items():
+            found[name]["needed"] = needed
+        for each in found.values():
+            each["times_random"] = each["per_cpu_s"] / found["random"]["per_cpu_s"]
+            each["of_in_order"] = each["per_cpu_s"] / found["in order"]["per_cpu_s"]
+        results[f"gop {gop}"] = found
+        print_speed(gop, found)
+    return results
+
+
+def print_speed(gop: int, found: dict[str, dict[str, float]]) -> None:
+    """Show the results of one kind of files."""
+    for name, each in found.items():
+        needed = f"  needs {each['needed']}×" if each.get("needed") else ""
+        needed += f", {OF_IN_ORDER} of in order" if name == "gop" else ""
+        print(
+            f"GOP {gop:3}  {name:9} {each['per_cpu_s']:7.0f} frames per processor second, {each['per_s']:7.0f} per"
+            f" second, {each['times_random']:6.2f}× random, {each['of_in_order']:5.2f} of in order, decoded per frame"
+            f" {each.get('decoded_per_frame', float('nan')):5.2f}{needed}",
+            flush=True,
+        )
+
+
+def gain_by_bytes(folder: Path, gops: list[int]) -> list[Line]:
+    """Measure how the gain over random frames grows with the memory that frames may take."""
+    lines = []
+    for gop in gops:
+        root = make_dataset(folder, Size(num_episodes=NUM_EPISODES, num_frames=NUM_FRAMES, gop=gop))
+        base = loop(root, random_frames({2: 400, 30: 120, 250: 40}.get(gop, 100), 8 * NUM_FRAMES))["per_cpu_s"]
+        points = []
+        for megabytes in (16, 64, 256, 1024, 2048):
+            rates = stream(root, 3000, frame_cache_bytes=megabytes << 20, video_decode_threads=0)
+            points.append((float(megabytes), rates["per_cpu_s"] / base))
+        lines.append(Line(f"a keyframe every {gop} frames", COLORS.get(gop, "#888"), points))
+    return lines
+
+
+# --- Reading any dataset ----------------------------------------------------------------------------------------
+
+
+def consume(args: argparse.Namespace) -> dict[str, Any]:
+    """Read batches without training, and say how fast they come."""
+    root = args.root
+    if root is None and not args.repo_id:
+        root = make_dataset(args.folder, Size(gop=30))
+    place = {"repo_id": args.repo_id, "root": root}
+    with StreamingLeRobotDataset(**place) as dataset:
+        keys = ["action", *dataset.meta.video_keys]
+    deltas = {key: [float(second) for second in range(8)] for key in keys} if args.mode == "sarm" else None
+    dataset = StreamingLeRobotDataset(
+        **place,
+        delta_timestamps=deltas,
+        tolerance_s=1e-3,
+        return_uint8=True,
+        episode_pool_size=args.episode_pool_size,
+        frame_cache_bytes=args.frame_cache_bytes,
+        video_locality=args.video_locality,
+        video_decode_threads=args.video_decode_threads,
+    )
+    loader = StreamingDataLoader(dataset, batch_size=args.batch_size, num_workers=args.num_workers)
+    begin = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    first = time.perf_counter() - begin
+    for _ in islice(batches, args.warmup_batches):
+        pass
+    gaps, num_samples, begin = [], 0, time.perf_counter()
+    last = begin
+    for batch in islice(batches, args.batches):
+        now = time.perf_counter()
+        gaps.append((now - last) / len(batch["index"]))
+        num_samples, last = num_samples + len(batch["index"]), now
+    seconds = last - begin
+    if not num_samples:
+        raise SystemExit("no samples were left to measure: use fewer warm-up batches")
+    frames = num_samples * len(dataset.meta.video_keys) * (8 if deltas else 1)
+    percentiles = {f"p{p}_sample_latency_ms": float(np.percentile(gaps, p)) * 1e3 for p in (50, 95, 99)}
+    stats = dataset.video_decoder_cache_stats()
+    dataset.close()
+    return {
+        "mode": args.mode,
+        "source": args.source,
+        "frames_per_s_node": frames / seconds * int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "samples_per_s": num_samples / seconds,
+        "first_batch_latency_s": first,
+        **percentiles,
+        "wallclock_s": seconds,
+        "video_decoder_cache": stats,
+        "batch_size": args.batch_size,
+        "num_workers": args.num_workers,
+        "episode_pool_size": args.episode_pool_size,
+        "video_locality": args.video_locality or "uniform",
+    }
+
+
+def write_csv(path: Path, result: dict[str, Any]) -> None:
+    """Write one line of figures, with their names above."""
+    flat = {name: value for name, value in result.items() if not isinstance(value, dict)}
+    for name, value in result.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{part}": inside for part, inside in value.items() if not isinstance(inside, dict)}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(flat))
+        writer.writeheader()
+        writer.writerow(flat)
+
+
+def flat_speed(results: dict[str, Any]) -> dict[str, Any]:
+    """Give the figures of all files and orders as one line."""
+    return {
+        f"{files}.{name}": values
+        for files, found in results.items()
+        if isinstance(found, dict)
+        for name, values in found.items()
+    }
+
+
+def main() -> None:
+    """Run one mode."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", nargs="?", default="speed", choices=["speed", "bytes", "quality", "single", "sarm"])
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "penstock-episodes"))
+    parser.add_argument("--gops", type=lambda text: [int(part) for part in text.split(",")], default=[2, 30, 250])
+    parser.add_argument("--share", type=float, default=0.25, help="how much of an epoch in random order is read")
+    parser.add_argument("--frame-cache-bytes", default="1gb")
+    parser.add_argument("--root")
+    parser.add_argument("--repo-id", default="")
+    parser.add_argument("--source", default="local", help="a label, such as hub, bucket or warmed_bucket")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--num-workers", type=int, default=0)
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--warmup-batches", type=int, default=5)
+    parser.add_argument("--episode-pool-size", type=int, default=64)
+    parser.add_argument("--video-locality", choices=["gop"])
+    parser.add_argument("--video-decode-threads", type=int)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--plot", type=Path)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.mode == "quality":
+        result: dict[str, Any] = qualities()
+        if args.plot:
+            args.plot.write_text(plot_quality())
+    elif args.mode == "bytes":
+        lines = gain_by_bytes(args.folder, args.gops)
+        result = {line.title: dict(line.points) for line in lines}
+        if args.plot:
+            args.plot.write_text(draw(lines, "memory for frames, in MB", "times as fast as random frames"))
+    elif args.mode == "speed":
+        result = speed(args.folder, args.gops, args.frame_cache_bytes, args.share)
+        if args.plot:
+            names = [name for name in next(iter(result.values())) if name != "random"]
+            lines = [
+                Line(name, color, [(gop, result[f"gop {gop}"][name]["times_random"]) for gop in args.gops])
+                for name, color in zip(names, ["#888", *COLORS.values()], strict=False)
+            ]
+            args.plot.write_text(draw(lines, "frames from one keyframe to the next", "times as fast as random frames"))
+    else:
+        result = consume(args)
+        if args.plot:
+            points = [(p, result[f"p{p}_sample_latency_ms"]) for p in (50.0, 95.0, 99.0)]
+            line = Line(f"{args.mode}, {result['video_locality']}", "#4c78a8", [(x, max(y, 1e-3)) for x, y in points])
+            args.plot.write_text(draw([line], "percentile", "ms for a sample"))
+    print(json.dumps(result, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    if args.csv:
+        write_csv(args.csv, flat_speed(result) if args.mode == "speed" else result)
+
+
+if __name__ == "__main__":
+    main()

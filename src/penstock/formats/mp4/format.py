@@ -1,0 +1,182 @@
+"""mp4 files as shards: one clip for each stretch of time that is asked for, fetched by the bytes of its packets."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import ConfigError, CorruptShardError
+from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
+from penstock.formats.mp4.boxes import find_moov
+from penstock.formats.mp4.clip import Clip, plain_tkhd, write_clip
+from penstock.formats.mp4.track import VideoTrack, parse_track
+from penstock.types import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import BinaryIO
+
+    from penstock.formats.base import ReadOptions, ShardReader
+    from penstock.formats.files import FileBytes, SpanBytes, StoredObject
+    from penstock.index.model import ShardInfo, ShardLayout
+    from penstock.types import Int64Array
+
+_FIRST_BYTES = 4 << 10
+_COPIED_AT_ONCE = 8 << 20
+CUTS = "cuts"
+
+
+class Mp4Format(FileFormat):
+    """Scans mp4 files, and unpacks clips of them. A file that cannot be cut is one shard, and stays as it is.
+
+    The setting `cuts` says for each file, by its name, at which millionths of a second its clips begin; a file that it
+    does not name is one clip.
+    """
+
+    raw_version = "clip1"
+    head_bytes = _FIRST_BYTES
+    setting_names = (CUTS,)
+
+    def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:
+        """Read the tables of a file, and cut it."""
+        head = file.read(0, min(_FIRST_BYTES, file.num_bytes))
+
+        def read(begin: int, end: int) -> bytes:
+            return head[begin:end] if end <= len(head) else file.read(begin, end)
+
+        box = find_moov(read, file.num_bytes)
+        track = None if box is None else parse_track(read(box.begin, box.end), box.begin, file.name)
+        shards = None if track is None else _cut(track, settings.get(CUTS, {}).get(file.name, [0]), file)
+        if track is None or shards is None:
+            whole = ScannedShard(1, Span(0, file.num_bytes), file.num_bytes)
+            return ScannedFile((), (whole,))
+        about = {
+            "timescale": track.timescale,
+            "tkhd": base64.b64encode(plain_tkhd(track.content(b"tkhd"))).decode(),
+            "stsd": base64.b64encode(track.content(b"mdia", b"minf", b"stbl", b"stsd")).decode(),
+        }
+        return ScannedFile((), tuple(shards), about)
+
+    def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:
+        """Fetch the packets of a clip, and the sizes of these; of a file that cannot be cut, all."""
+        if not info.details:
+            return super().spans(info, columns)
+        clip = clip_of(info)
+        packets = super().spans(info, columns)[0]
+        return tuple(sorted([Span(clip.sizes_at, clip.sizes_end), packets], key=lambda span: span.begin))
+
+    def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
+        """Write a clip as a file of its own."""
+        packets = FileFormat.spans(self, info, columns)[0]
+        pieces = [
+            stored.read(begin, min(begin + _COPIED_AT_ONCE, packets.end))
+            for begin in range(packets.begin, packets.end, _COPIED_AT_ONCE)
+        ]
+        if not info.details:
+            out.writelines(pieces)
+            return
+        clip, look = clip_of(info), Look.of(info.layout, info.name)
+        sizes = np.frombuffer(stored.read(clip.sizes_at, clip.sizes_end), ">u4").astype(np.int64)
+        if int(sizes.sum()) != len(packets):
+            raise CorruptShardError(
+                f"{info.name} has packets of {int(sizes.sum())} bytes, not {len(packets)} as its index says: index it"
+                " again",
+                shard=info.name,
+            )
+        write_clip(out, clip, sizes, pieces, look.timescale, look.tkhd, look.stsd)
+
+    def check(self, layout: ShardLayout, options: ReadOptions) -> None:  # noqa: ARG002
+        """Refuse to give samples: frames belong to episodes, and these to a robot dataset."""
+        raise ConfigError("videos are not samples by themselves: read the dataset with StreamingLeRobotDataset")
+
+    def open(self, parts: Sequence[FileBytes], info: ShardInfo, options: ReadOptions) -> ShardReader:  # noqa: ARG002
+        """Refuse to give samples."""
+        self.check(info.layout, options)
+        raise AssertionError
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What all clips of a file have in common."""
+
+    timescale: int
+    tkhd: bytes
+    stsd: bytes
+
+    @classmethod
+    def of(cls, layout: ShardLayout, where: str) -> Look:
+        """Read it from an index, which may come from others."""
+        settings = layout.settings
+        try:
+            timescale = settings["timescale"]
+            if type(timescale) is not int or not 0 < timescale < 1 << 32:
+                raise ValueError(f"a second of {timescale!r} ticks")
+            return cls(timescale, *(base64.b64decode(settings[name], validate=True) for name in ("tkhd", "stsd")))
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise CorruptShardError(f"{where} has an entry in the index that cannot be read: {error}") from error
+
+
+def clip_of(info: ShardInfo) -> Clip:
+    """Read what an index says of a clip."""
+    try:
+        return Clip.load(info.details)
+    except ValueError as error:
+        raise CorruptShardError(f"{info.name} has an entry in the index that cannot be read: {error}") from error
+
+
+def _cut(track: VideoTrack, cuts: Any, file: StoredObject) -> list[ScannedShard] | None:
+    """Cut a track at some times, in millionths of a second; None: clips of it could not be decoded by themselves."""
+    try:
+        places = track.places()
+        micros = np.asarray(cuts, np.int64)
+    except (ValueError, OverflowError) as error:
+        raise CorruptShardError(f"{file.name} cannot be cut into episodes: {error}", file=file.name) from error
+    if places is None:
+        return None
+    offsets, sizes = places
+    if int(offsets.min()) < 0 or int((offsets + sizes).max()) > file.num_bytes:
+        raise CorruptShardError(f"{file.name} has frames beyond its end: it was cut off", file=file.name)
+    if (offsets[1:] != (offsets + sizes)[:-1]).any():
+        return None
+    shown = track.shown
+    order = np.argsort(shown, kind="stable")
+    firsts = np.unique(track.index.nearest(micros / 1e6)[0])
+    keys = np.flatnonzero(track.is_key)
+    shards = []
+    for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(order)], strict=True):
+        packets = order[first:end]
+        key = keys[max(0, int(np.searchsorted(keys, packets.min(), side="right")) - 1)]
+        begin, stop = min(int(key), int(packets.min())), int(packets.max()) + 1
+        if not track.is_key[begin]:
+            return None
+        clip = _clip(track, begin, stop, int(shown[order[first]]))
+        span = Span(int(offsets[begin]), int(offsets[stop - 1] + sizes[stop - 1]))
+        shards.append(
+            ScannedShard(end - first, span, len(span) + clip.overhead_bytes, is_exact=False, details=clip.dump())
+        )
+    return shards
+
+
+def _clip(track: VideoTrack, begin: int, stop: int, first_tick: int) -> Clip:
+    durations = np.diff(np.append(track.decoded, 2 * track.decoded[-1:] - track.decoded[-2:-1]))[begin:stop]
+    if len(durations) < stop - begin:  # a file of one packet
+        durations = np.append(durations, 1)
+    shifts = track.shifts[begin:stop]
+    return Clip(
+        begin=first_tick,
+        shift=int(track.decoded[begin]) - track.start,
+        sizes_at=track.sizes_at + 4 * begin,
+        durations=_runs(durations),
+        shifts=shifts if shifts.any() else shifts[:0],
+        keys=np.flatnonzero(track.is_key[begin:stop]),
+    )
+
+
+def _runs(values: Int64Array) -> Int64Array:
+    """Join equal numbers in a row: how many, and which."""
+    starts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
+    return np.stack([np.diff(np.append(starts, len(values))), values[starts]], axis=1)
