@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.saving.writer import WriteStats, create_writer
     from penstock.pipeline.stage import BaseStage, PipelineContext, ResumeState
     from penstock.reading.source import FunctionReader, OpenShard, Source
-    from penstock.sources.base import ShardedSource, ShardInfo, TransformedShardedSource
+    from penstock.sources.base import ShardedSource, TransformedShardedSource
     from penstock.sources.chat import (
         ChatTemplate,
         ChatTemplateTransform,
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from penstock.sources.pack.packers import FirstFitPacker, GreedyPacker, PackedSequence, PoolPacker
     from penstock.sources.pack.rows import join_cu_seqlens
     from penstock.sources.pack.source import PackedShardedSource
+    from penstock.sources.shard_info import ShardInfo
     from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
     from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager, tokenizer_hash
     from penstock.sources.transforms import (
@@ -170,7 +171,7 @@ _HOMES = {
     "ResumeState": "penstock.pipeline.stage",
     "SaveStageConfig": "penstock.pipeline.config",
     "SelectFields": "penstock.sources.fields",
-    "ShardInfo": "penstock.sources.base",
+    "ShardInfo": "penstock.sources.shard_info",
     "ShardedSource": "penstock.sources.base",
     "Source": "penstock.reading.source",
     "SourceStageConfig": "penstock.pipeline.config",

@@ -23,7 +23,7 @@ from penstock.sources.files.arrow_columns import rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.sources.base import ShardInfo
+    from penstock.sources.shard_info import ShardInfo
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +14,7 @@ from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
 from penstock.sources.indexed import IndexedSource
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, check_row, in_chunks
+from penstock.sources.shard_info import ShardCount, ShardInfo
 from penstock.sources.transforming import TransformedIterator, describe_row
 from penstock.sources.transforms import (
     BatchTransform,
@@ -35,26 +36,6 @@ if TYPE_CHECKING:
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
-
-
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """What a source knows of a shard without reading its samples; None where it does not know."""
-
-    shard_id: int
-    shard_name: str
-    num_rows: int | None = None
-    byte_size: int | None = None
-    url: str | None = None
-    checksum: str | None = None
-
-
-class ShardCount(int):
-    """A number of shards that may also be called, as some libraries have it."""
-
-    def __call__(self) -> int:
-        """Give the number."""
-        return int(self)
 
 
 class ShardedSource(ABC):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.sources.base import ShardedSource, ShardInfo, as_source
+from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import SampleIterator, State, check_row
+from penstock.sources.shard_info import ShardInfo
 from penstock.units import check_whole
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.sources.base import ShardedSource, ShardInfo, as_source
+from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import RowIterator, check_row, in_chunks
+from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

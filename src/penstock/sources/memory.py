@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource
+from penstock.sources.shard_info import ShardInfo
 from penstock.units import check_whole
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from penstock.data.local import rows_at_once
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.source import mean_sizes
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource
+from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames
     from penstock.data.stream import Stream
     from penstock.reading.source import Source
-    from penstock.sources.base import AnySourceTransform, ShardCount, ShardInfo, TransformedShardedSource
+    from penstock.sources.base import AnySourceTransform, TransformedShardedSource
     from penstock.sources.chat import AppliesChatTemplate
     from penstock.sources.iterators import SampleIterator
+    from penstock.sources.shard_info import ShardCount, ShardInfo
     from penstock.types import Sample
 
 
@@ -47,7 +48,7 @@ class SourceMethods:
     @property
     def num_shards(self) -> ShardCount:
         """The number of shards of all streams; may also be called."""
-        from penstock.sources.base import ShardCount
+        from penstock.sources.shard_info import ShardCount
 
         return ShardCount(len(self._opened.source.spans))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.sources.iterators import SampleIterator
+    from penstock.sources.shard_info import ShardInfo
     from penstock.types import Sample
 
 _BYTES_OF_ROW = 1024  # where only rows are known

@@ -15,8 +15,9 @@ from penstock.data.local import LocalDataset
 from penstock.errors import CacheError
 from penstock.pipeline.caching.parts import part_name
 from penstock.pipeline.saving.targets import MANIFEST_NAME
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource
 from penstock.sources.iterators import RowIterator, check_row
+from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

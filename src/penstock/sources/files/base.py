@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError
 from penstock.reading.source import SourceFiles
 from penstock.scan.patterns import find_source, has_magic
-from penstock.sources.base import ShardedSource, ShardInfo
+from penstock.sources.base import ShardedSource
 from penstock.sources.files.found import (
     FoundFile,
     FoundFiles,
@@ -19,6 +19,7 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
+from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

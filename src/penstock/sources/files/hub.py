@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.reading.source import SourceFiles
-    from penstock.sources.base import ShardInfo
     from penstock.sources.files.base import FileShardedSource
     from penstock.sources.iterators import SampleIterator
+    from penstock.sources.shard_info import ShardInfo
     from penstock.storage.retry import RetryPolicy
 
 
