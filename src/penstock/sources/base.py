@@ -295,16 +295,7 @@ class TransformedShardedSource(ShardedSource):
         self._source: ShardedSource = source
         self._transforms: list[AnyTransform] = transforms
         self._num_workers, self._worker_kind = num_workers, worker_kind
-
-    @property
-    def source(self) -> ShardedSource:
-        """The source that samples come from."""
-        return self._source
-
-    @property
-    def transforms(self) -> Sequence[AnyTransform]:
-        """The transforms, in the order in which they are applied."""
-        return tuple(self._transforms)
+        self.source, self.transforms = source, tuple(transforms)  # for those who want to know what it is made of
 
     @property
     def shard_names(self) -> Sequence[str]:
