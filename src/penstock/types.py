@@ -31,4 +31,4 @@ class Span:
         return self.end - self.begin
 
 
-Place: TypeAlias = "tuple[str, Span | None]"  # an object by its key, or a range of it
+Place: TypeAlias = tuple[str, Span | None]  # an object by its key, or a range of it

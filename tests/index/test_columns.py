@@ -18,8 +18,10 @@ from penstock.index.catalog import parse_index
 from penstock.index.columns import ShardColumns
 from penstock.index.model import Column, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
 from penstock.index.mosaic_json import dump_index
+from tests.streaming import private_places
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 LAYOUTS = [
@@ -35,6 +37,12 @@ files = st.builds(
     st.dictionaries(st.sampled_from(["sha1", "xxh64", "md5"]), st.text(max_size=5), max_size=2),
     st.booleans(),
 )
+
+
+@pytest.fixture
+def places() -> Iterator[Path]:
+    with private_places() as folder:
+        yield folder
 
 
 @st.composite
@@ -165,8 +173,8 @@ def forbid_parsing(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_fetched", [False, True])
-def test_a_large_index_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fetched: bool) -> None:
-    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("places")
+def test_a_large_index_is_parsed_once(tmp_path: Path, is_fetched: bool) -> None:
     folder = tmp_path / "data"
     remote, local = (folder, tmp_path / "local") if is_fetched else (None, folder)
     write_large(folder, 1)

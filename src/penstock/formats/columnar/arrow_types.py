@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.formats.columnar.types import ColumnType, array_dtype
@@ -24,6 +26,11 @@ _BYTES = {
 def pyarrow() -> Any:
     """Import pyarrow, or say what brings it."""
     return require("pyarrow", extra="parquet", purpose="reading Parquet and Arrow files")
+
+
+def number_dtype(kind: Any) -> np.dtype[Any]:
+    """Give the dtype of a type of numbers; pyarrow's own answer may need pandas."""
+    return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
 def describe_schema(schema: Any) -> tuple[tuple[str, ColumnType], ...]:

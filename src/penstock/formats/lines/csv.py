@@ -90,12 +90,15 @@ def _read_header(scan: LineScan, separator: str) -> list[str]:
     head = scan.head()
     if not head.rows:
         return []
+    no_names = CorruptShardError(f"{scan.name} does not begin with a line of column names", path=scan.name)
+    if b"\0" in head.rows[0]:  # asked first: before Python 3.11, its parser refuses these
+        raise no_names
     try:
         [names] = split_rows(head.rows[:1], separator)
     except BadRow as error:
         raise CorruptShardError(f"{scan.name} has a header that cannot be read: {error}", path=scan.name) from error
-    if b"\0" in head.rows[0] or len(names) > _MOST_COLUMNS:
-        raise CorruptShardError(f"{scan.name} does not begin with a line of column names", path=scan.name)
+    if len(names) > _MOST_COLUMNS:
+        raise no_names
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise CorruptShardError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.formats.columnar.arrow_types import number_dtype, pyarrow
 from penstock.formats.rows import join_columns
 from penstock.sources.columns import ColumnarRows
 
@@ -107,7 +107,7 @@ def _list_types(schema: Any) -> ListTypes | None:
         number = _number_in_list(field.type)
         if number is None and not _is_plain(field.type):
             return None
-        kinds.append(None if number is None else np.dtype(number.to_pandas_dtype()))
+        kinds.append(None if number is None else number_dtype(number))
     return tuple(kinds)
 
 
@@ -180,7 +180,7 @@ def _values(column: Any) -> list[Any]:
     if number is None:
         return listed
     if listed:  # what has no gap is an array, whatever rows stand beside it
-        kind = np.dtype(number.to_pandas_dtype())
+        kind = number_dtype(number)
         return [each if each is None or None in each else np.array(each, kind) for each in listed]
     bounds, values = _bounds_and_values(column)
     numbers = values.to_numpy().copy()
