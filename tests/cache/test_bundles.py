@@ -31,6 +31,8 @@ SPANS = [Span(begin, begin + 10) for begin in range(0, 200 * 5000, 5000)]
 class VersionedStore:
     """One object. Each time that a version is asked for, the next of `versions` is there: its letter is its bytes."""
 
+    reads_together = True
+
     def __init__(self, versions: str, age_ns: int) -> None:
         self.versions, self.age_ns = versions, age_ns
         self.num_bundles = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from contextlib import suppress
@@ -76,10 +77,12 @@ print(1 + sum(1 for _ in samples))
 dataset.close()
 """
 FIRST = """
-import sys
+import json, sys
 from penstock import StreamingDataset
-remote, local = sys.argv[1:]
-dataset = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=256, predownload=256)
+remote, local, options = sys.argv[1:]
+dataset = StreamingDataset(
+    remote=remote, local=local, shuffle=True, batch_size=256, predownload=256, storage_options=json.loads(options)
+)
 print(len(dataset), flush=True)
 sys.stdin.readline()
 print(sum(1 for _ in zip(range(256), dataset)))
@@ -122,14 +125,17 @@ def test_fewer_than_40_while_several_clients_stream(nginx: WebServer, tmp_path: 
     assert 20 < most < 40
 
 
-def test_fewer_than_40_in_the_first_batch(nginx: WebServer, tmp_path: Path, runtime: Path) -> None:
-    """Of some hundred small ranges, all of which are wanted at once."""
-    folder, columns = nginx.files / "first", {"tokens": "ndarray:int32:2000"}
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_fewer_than_40_in_the_first_batch(nginx: WebServer, tmp_path: Path, runtime: Path, scheme: str) -> None:
+    """Of some hundred small ranges, all of which are wanted at once, one by one or several by one call."""
+    folder, columns = nginx.files / scheme, {"tokens": "ndarray:int32:2000"}
     with MDSWriter(out=folder, columns=columns, size_limit=16 << 20) as writer:
         for number in range(NUM_TOKENS):
             writer.write({"tokens": np.full(2000, number, np.int32)})
     with FaultProxy(nginx.url, Faults(latency_s=0.1)) as proxy:
-        clients = [start_client(FIRST, f"{proxy.url}/first", tmp_path / f"{number}") for number in range(2)]
+        bucket = {"key": "k", "secret": "s", "endpoint_url": proxy.url, "region": "us-east-1"}
+        remote, options = ("s3://s3", bucket) if scheme == "s3" else (f"{proxy.url}/http", {})
+        clients = [start_client(FIRST, remote, tmp_path / f"{number}", json.dumps(options)) for number in range(2)]
         assert begun(clients) == [f"{NUM_TOKENS}\n"] * len(clients)
         before = proxy.counts["requests"]
         most = go(clients, runtime)

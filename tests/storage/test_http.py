@@ -134,10 +134,15 @@ def test_denied(nginx: WebServer, headers: dict[str, str]) -> None:
         store.read_piece("x", Span(0, 1))
 
 
-def test_several_ranges_by_one_call(nginx: WebServer) -> None:
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_several_ranges_by_one_call(nginx: WebServer, scheme: str) -> None:
+    """They come together from a bucket that is given credentials; from a web server one by one."""
     data = bytes(range(256)) * 40
-    (nginx.files / "several").write_bytes(data)
-    store: Any = open_store(nginx.url)
+    (nginx.files / "bucket").mkdir(exist_ok=True)
+    (nginx.files / "bucket" / "several").write_bytes(data)
+    options = {"key": "k", "secret": "s", "endpoint_url": nginx.url, "region": "us-east-1"}
+    store: Any = open_store(f"{nginx.url}/bucket" if scheme == "http" else resolve_store("s3://bucket", options))
+    assert store.reads_together == (scheme == "s3")
     spans = [Span(begin, begin + 7) for begin in range(0, 10_000, 400)]
     found = store.read_ranges("several", spans)
     assert [bytes(each) for each in found] == [data[span.begin : span.end] for span in spans]

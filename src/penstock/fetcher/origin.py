@@ -45,6 +45,11 @@ class Origin:
         return ranges is None or ranges.are_sent
 
     @property
+    def reads_together(self) -> bool:
+        """Whether several ranges of an object can be had by one call."""
+        return self.has_ranges and getattr(self.store, "reads_together", False)
+
+    @property
     def is_read_in_one(self) -> bool:
         """Whether an object is best read at once: its server sends no pieces, and what comes goes straight to disk."""
         return not self.has_ranges and hasattr(self.store, "copy_piece")

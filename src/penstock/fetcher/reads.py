@@ -253,7 +253,7 @@ def _sort_out(
 ) -> tuple[Mapping[str, list[Span]], dict[str, list[list[Span]]]]:
     """Give the ranges that are read one by one, and those that are read together, but for the first of each object."""
     is_many = sum(map(len, wanted.values())) > MOST_AT_ONCE
-    if not is_many or not origin.has_ranges or not hasattr(origin.store, "read_ranges"):
+    if not is_many or not origin.reads_together:
         return wanted, {}
     together = {
         key: bundle(spans[1:], most_bytes=SMALL_BYTES)

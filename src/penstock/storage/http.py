@@ -75,7 +75,12 @@ def connect_http(settings: StoreSettings, tuning: ClientTuning) -> Any:
 
 
 cloud = Cloud(
-    place=_place, connect=connect_http, may_try_anonymous=lambda _: False, read_only=READ_ONLY, no_list=NO_LIST
+    place=_place,
+    connect=connect_http,
+    may_try_anonymous=lambda _: False,
+    read_only=READ_ONLY,
+    no_list=NO_LIST,
+    is_trusted=lambda _: False,  # anybody can have a web server
 )
 
 

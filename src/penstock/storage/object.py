@@ -42,6 +42,11 @@ def _into(data: memoryview) -> Callable[[Buffer, int], None]:
     return keep
 
 
+def _is_known(options: Mapping[str, Any]) -> bool:
+    """Tell whether a bucket is at its provider's own address, or at one that is trusted with the user's credentials."""
+    return not (options.get("endpoint") and options.get("anonymous"))
+
+
 class Call(Protocol[T_co]):
     """One request, or several, to an obstore client about one path."""
 
@@ -58,6 +63,7 @@ class Cloud:
     may_try_anonymous: Callable[[Mapping[str, Any]], bool] = lambda options: not options.get("anonymous")
     read_only: str | None = None  # why it cannot be written to
     no_list: str | None = None  # why it cannot be listed
+    is_trusted: Callable[[Mapping[str, Any]], bool] = _is_known  # to send no more than asked
 
 
 @dataclass(frozen=True)
@@ -116,13 +122,22 @@ class ObjectStore:
     def read_ranges(self, key: str, spans: Sequence[Span]) -> list[Buffer]:
         """Give several small ranges of an object by one call, without saying of which version they are.
 
-        All are on their way at the same time, up to ten, and one thread waits for them.
+        If `reads_together`, all are on their way at the same time, up to ten, and one thread waits for them.
         """
         check_key(key)
         found = None
-        if self.ranges.are_sent:
+        if self.ranges.are_sent and self.reads_together:
             found = self._drive(key, partial(receive_ranges, shown=self.shown(key), spans=spans, ranges=self.ranges))
         return [self.read_piece(key, span)[0] for span in spans] if found is None else found
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether several ranges may come by one call: that looks at an answer only when all of it is in memory.
+
+        So whoever answers must be trusted to send no more than was asked for. Others are read one range at a time,
+        and hung up on at the first byte too many.
+        """
+        return self.cloud.is_trusted(self.settings.options)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
