@@ -191,12 +191,13 @@ class ScannedFile:
 
         for shard in reversed(shards_of(file)):
             item = item_of_shard(shard, 0, "")._replace(number=None)  # of an edition that is not known yet
-            offset, num_bytes = shard.parts[0].span.offset, shard.parts[0].stored.num_bytes
-            if not self._is_kept or not self._bytes.holds(Span(offset, offset + num_bytes)):
+            span = shard.parts[0].span
+            if span is None or not self._is_kept:
                 continue
-            with self._giving_up():
-                self._publish_shard(item)
-                self._bytes.cut(offset)
+            if self._bytes.holds(Span(span.offset, span.offset + span.num_bytes)):
+                with self._giving_up():
+                    self._publish_shard(item)
+                    self._bytes.cut(span.offset)
 
     def _publish_shard(self, item: Item) -> None:
         """Publish a shard. As it is stored it takes the room that the file has; what is unpacked takes more."""

@@ -202,7 +202,7 @@ class ObjectStore:
             nonlocal pages
             going, pages = pages, None
             going = going or obstore.list(client, folder or None, offset=after, chunk_size=_LIST_PAGE)
-            found = next(going, [])
+            found: Any = next(going, [])
             pages = going  # nothing was cut
             return found
 
