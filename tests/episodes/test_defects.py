@@ -250,7 +250,7 @@ def test_a_pool_takes_little_memory_for_each_frame(tmp_path: Path) -> None:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert peak / (24 * 600) < 200  # bytes: a dict of tensors takes nine times as much
+    assert peak / (24 * 600) < 400  # bytes, those of rows at hand included: a dict of tensors takes five times as much
 
 
 @pytest.mark.parametrize("epoch_end", ["pad", "drop"])

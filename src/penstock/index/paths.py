@@ -54,9 +54,9 @@ def resolve_inside(folder: Path, basename: str) -> Path:
 
 def _leads_elsewhere(folder: Path, basename: str) -> bool:
     """Tell whether any part of a name below a folder is a symbolic link, wherever it leads."""
-    path = folder
+    path = os.fspath(folder)
     for part in basename.split("/"):
-        path = path / part
-        if path.is_symlink():
+        path = f"{path}/{part}"
+        if os.path.islink(path):  # noqa: PTH114  which says no where pathlib raises: names that are too long
             return True
     return False
