@@ -6,6 +6,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.errors import CacheTooSmallError
 from penstock.units import format_bytes
 from penstock.wire.share import Share
 
@@ -153,6 +154,17 @@ def describe_conflicts(limits: Iterable[Limit], names: frozenset[str], limit_byt
         for other in limits
         if (shared := sorted(other.directories & names)) and (limit_bytes is None or other.num_bytes < limit_bytes)
     ]
+
+
+def check_possible(limit: Limit, name: str, num_bytes: int) -> None:
+    """Raise if something is too large for a limit, whatever goes."""
+    if num_bytes > limit.num_bytes:
+        raise CacheTooSmallError(
+            f"{name} takes {format_bytes(num_bytes)}, but the cache limit is {format_bytes(limit.num_bytes)}:"
+            " raise cache_limit",
+            needed=num_bytes,
+            limit=limit.num_bytes,
+        )
 
 
 def shortage(limit: Limit, used: Mapping[str, int], wanted_bytes: int) -> int:

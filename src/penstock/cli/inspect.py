@@ -42,13 +42,15 @@ def run(options: argparse.Namespace) -> int:
 
 def summarize(index: Index) -> dict[str, Any]:
     """Say what there is to say of an index, as plain values."""
+    from penstock.scan.detect import shown_format
+
     layout = index.shards[0].layout if index.shards else None
     return {
         "num_samples": index.num_samples,
         "num_shards": len(index.shards),
         "stored_bytes": sum(part.stored.num_bytes for shard in index.shards for part in shard.parts),
         "raw_bytes": sum(part.raw.num_bytes for shard in index.shards for part in shard.parts),
-        "formats": sorted({shard.layout.format for shard in index.shards}),
+        "formats": sorted({shown_format(shard.layout.format) for shard in index.shards}),
         "compressions": sorted({shard.layout.compression or "none" for shard in index.shards}),
         "hashes": list(layout.hashes) if layout else [],
         "columns": {column.name: column.encoding for column in layout.columns} if layout else {},

@@ -1,4 +1,4 @@
-"""Who am I: the place of this process in its job, as the launcher, torch or the user says."""
+"""Who am I: the place of this process in its job, as the launcher, torch, JAX or the user says."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def find_seat(
     num_nodes: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Seat:
-    """Find this process's seat: what the user says, else torch.distributed, else the environment, else one process.
+    """Find this process's seat: what the user says, else torch.distributed, else JAX, else the environment, else alone.
 
     Nothing is initialised, and nobody else is asked.
     """
@@ -73,7 +73,10 @@ def find_seat(
         return _seat(rank, world_size, num_nodes or 1)
     group = _process_group()
     if group is not None:
-        return _seat(*group, num_nodes or _count_nodes(group[1], environ))
+        return _seat(*group, num_nodes or _count_nodes(group[1], environ, 1))
+    processes = _jax_processes()
+    if processes is not None:  # most often one to a host; several that share one lose nothing by being taken for more
+        return _seat(*processes, num_nodes or _count_nodes(processes[1], environ, processes[1]))
     for launcher in LAUNCHERS:
         if launcher.rank in environ and launcher.num_ranks in environ:
             number, num_ranks = _whole(environ, launcher.rank), _whole(environ, launcher.num_ranks)
@@ -116,12 +119,23 @@ def _process_group() -> tuple[int, int] | None:
     return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
-def _count_nodes(num_ranks: int, environ: Mapping[str, str]) -> int:
+def _jax_processes() -> tuple[int, int] | None:
+    """Give the number of this process and how many there are, if jax.distributed is initialised.
+
+    `jax.process_index()` would say the same, but not before it has initialised the devices.
+    """
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if getattr(state, "client", None) is None:
+        return None
+    return int(state.process_id), int(state.num_processes)  # type: ignore[union-attr]
+
+
+def _count_nodes(num_ranks: int, environ: Mapping[str, str], otherwise: int) -> int:
     """Say how many nodes a process group spans: the environment knows, if it speaks of the same world."""
     for launcher in LAUNCHERS:
         if launcher.num_ranks in environ and _whole(environ, launcher.num_ranks) == num_ranks:
             return _nodes_of(launcher, num_ranks, environ)
-    return 1
+    return otherwise
 
 
 def _nodes_of(launcher: Launcher, num_ranks: int, environ: Mapping[str, str]) -> int:

@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.policy import Limit, describe_conflicts, fair_shares, shortage
-from penstock.errors import CacheTooSmallError
-from penstock.fetcher.disk import RESERVE_VARIABLE, measure_disk, parse_reserve
+from penstock.cachedir.policy import Limit, check_possible, describe_conflicts, fair_shares, shortage
+from penstock.fetcher.disk import RESERVE_VARIABLE, describe_full, measure_disk, parse_reserve
 from penstock.fetcher.folders import Folders
 from penstock.units import format_bytes
 
@@ -177,7 +176,7 @@ class DiskBudget:
         wanted = Reservation(directory, item.name, stays, temporary)
         limits = self._binding(directory)
         for limit in limits:
-            self._check_possible(limit, item, stays)
+            check_possible(limit, item.name, stays)
         names = frozenset({str(directory)}).union(*(limit.directories for limit in limits))
         with self._folders.holding(names):
             if not self._fits_limits(wanted, limits, is_urgent=is_urgent):
@@ -194,6 +193,18 @@ class DiskBudget:
             if self._spare_disk(wanted, on_disk, is_urgent=is_urgent) or insists:
                 return self._note(wanted)
             return None
+
+    def reserve_unused(self, directory: Path, item: Item) -> Reservation | None:
+        """Take room for an item that nobody waits for, if nothing has to go for it."""
+        wanted, limits = Reservation(directory, item.name, item.raw_bytes, item.packed_bytes), self._binding(directory)
+        names = frozenset({str(directory)}).union(*(limit.directories for limit in limits))
+        with self._folders.holding(names):
+            for name in names:
+                self._used(name)
+            used = self.usage()
+            if any(shortage(limit, used, wanted.num_bytes + wanted.temporary_bytes) for limit in limits):
+                return None
+            return wanted if self._fits_disk(wanted) else None
 
     def _note(self, wanted: Reservation) -> Reservation:
         with self._books:
@@ -268,15 +279,6 @@ class DiskBudget:
     def _binding(self, directory: Path) -> list[Limit]:
         with self._books:
             return [limit for limit in self._limits.values() if str(directory) in limit.directories]
-
-    def _check_possible(self, limit: Limit, item: Item, stays: int) -> None:
-        if stays > limit.num_bytes:
-            raise CacheTooSmallError(
-                f"{item.name} takes {format_bytes(stays)}, but the cache limit is {format_bytes(limit.num_bytes)}:"
-                " raise cache_limit",
-                needed=stays,
-                limit=limit.num_bytes,
-            )
 
     def _fits_limits(self, wanted: Reservation, limits: Iterable[Limit], *, is_urgent: bool) -> bool:
         return all(
@@ -389,12 +391,7 @@ class DiskBudget:
             is_new = disk.device not in self._warned_disks
             self._warned_disks.add(disk.device)
         if is_new:
-            left = format_bytes(self._reserve.of(disk.total_bytes))
-            text = (
-                f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free), so penstock"
-                f" removes shards that are not in use from the caches on it, to leave {left} for others. Set a"
-                f" cache_limit that leaves enough room, or set {RESERVE_VARIABLE} to leave more or less"
-            )
+            text = describe_full(directory, disk, self._reserve.of(disk.total_bytes))
             _log.warning("%s", text)
             with self._books:
                 self._notices[str(directory)] = text

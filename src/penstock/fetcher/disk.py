@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.ledger import flush_file
 from penstock.errors import ConfigError
-from penstock.units import parse_bytes
+from penstock.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +84,15 @@ def measure_disk(directory: Path) -> Disk | None:
                 return None
             return Disk(folder.stat().st_dev, space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize)
     return None
+
+
+def describe_full(directory: Path, disk: Disk, left_bytes: int) -> str:
+    """Say what happens on a disk that is nearly full."""
+    return (
+        f"the disk of {directory} is nearly full ({format_bytes(disk.free_bytes)} free), so penstock removes shards"
+        f" that are not in use from the caches on it, to leave {format_bytes(left_bytes)} for others. Set a cache_limit"
+        f" that leaves enough room, or set {RESERVE_VARIABLE} to leave more or less"
+    )
 
 
 # --- Files on their way: pieces land in any order, and late pieces land nowhere -----------------------------

@@ -30,6 +30,7 @@ from penstock.fetcher.unpacking import place_spans
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
 from penstock.storage.base import check_version
+from penstock.types import Span
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from penstock.fetcher.origin import Origin
     from penstock.fetcher.pieces import Piece, PieceOwner, PiecePool
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
+    from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
-    from penstock.types import Span
     from penstock.wire.item import Item, ItemPart, StoredFile
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
@@ -97,6 +98,7 @@ class Download:
     explain: Callable[[str], None]  # raises if the dataset was written again: then that is why an object is wrong
     file_mode: int
     unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
+    scanned: KeptBytes | None = None  # the object, if it need not be asked for again
 
     def run(self) -> Record:
         """Fetch what is missing, unpack it, write it down and publish it; give what was written down."""
@@ -209,7 +211,11 @@ class Download:
         num_bytes = self._size(file)
         out = PartFile(new_file(), self.file_mode)
         try:
-            info = self._copy_all(file, num_bytes, out, self.beginning if is_first else None)
+            if self.scanned is not None and file.span is not None:
+                self.scanned.copy(Span(file.span.offset, file.span.offset + num_bytes), partial(self._write, out=out))
+                info = self.scanned.info
+            else:
+                info = self._copy_all(file, num_bytes, out, self.beginning if is_first else None)
         except BaseException:
             out.discard()
             raise

@@ -7,7 +7,7 @@ import os
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from penstock.fetcher.copies import Copies, Copy
 from penstock.fetcher.disk import Flusher
 from penstock.fetcher.download import Beginning, Download
 from penstock.fetcher.open_editions import EditionOpener, EditionWatch, digest_of
-from penstock.fetcher.open_files import FilesOpener, source_of
+from penstock.fetcher.open_files import FilesOpener, keep_scanned, source_of
 from penstock.fetcher.unpacking import FormatUnpacker
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.cachedir.folder import Folder
+    from penstock.cachedir.ledger import Record
     from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.budget import DiskBudget, Reservation
     from penstock.fetcher.counts import Counts
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import PiecePool
     from penstock.fetcher.queue import Transfer
+    from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item
     from penstock.wire.settings import FilesRequest
@@ -235,7 +237,8 @@ class Downloader:
     def _open_made(self, transfer: Transfer, files: FilesRequest) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)
         try:
-            made = self._files.find(folder, origin, files, transfer)
+            keep = partial(keep_scanned, self._budget, folder, partial(self._publish_scanned, transfer))
+            made = self._files.find(folder, origin, files, transfer, keep)
             with self._holding(transfer, INDEX_NAME):
                 edition = self._files.open(folder, made, partial(self._budget.evict, transfer.directory))
                 self.watch.begin(edition)
@@ -251,6 +254,18 @@ class Downloader:
             last.reopen()
             return Fetched(edition=last.name, away=str(error))
         return _opened(edition, origin)
+
+    def _publish_scanned(self, transfer: Transfer, item: Item, scanned: KeptBytes) -> Record | None:
+        """Lay a shard into the cache whose bytes were read to index them; None: something else has its name."""
+        folder = self._budget.folder(transfer.directory)
+        with self._holding(transfer, item.name):
+            if is_name_taken(transfer.directory, item.name):
+                return None
+            copy = Copy(item.name, is_right=False)
+            record = replace(self._download(transfer, item, None, copy), scanned=scanned).run()
+        if record.boot is not None:
+            self._flusher.add(transfer.directory, record, folder.ledger)
+        return record
 
     def _open_fetched(self, transfer: Transfer) -> Fetched:
         folder, origin = self._budget.folder(transfer.directory), self._origins.of(transfer.stream)

@@ -17,7 +17,7 @@ from penstock.codecs.unpack import map_file, release
 from penstock.errors import CorruptShardError
 from penstock.fetcher.pieces import split
 from penstock.index.catalog import parse_index
-from penstock.storage.pieces import cut_span
+from penstock.storage.pieces import cut_span, join_spans
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class FormatUnpacker:
 
         info = self._index(path).shards[item.number or 0]
         form = get_file_format(info.layout.format)
-        spans = _joined(form.spans(info, item.columns))
+        spans = tuple(join_spans(form.spans(info, item.columns)))
         object_bytes = info.parts[0].span.object_bytes if info.parts[0].span else None
         if spans and object_bytes is not None and spans[-1].end > object_bytes:
             raise CorruptShardError(f"{item.name} lies beyond the end of its file: index it again", name=item.name)
@@ -201,14 +201,3 @@ def place_spans(
 
 def _parse(path: Path) -> Index:
     return parse_index(path.read_bytes(), str(path))
-
-
-def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Join spans that touch or overlap: each one is a request."""
-    joined: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.begin):
-        if joined and span.begin <= joined[-1].end:
-            joined[-1] = Span(joined[-1].begin, max(joined[-1].end, span.end))
-        else:
-            joined.append(span)
-    return tuple(joined)

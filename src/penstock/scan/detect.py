@@ -29,14 +29,18 @@ def format_of(name: str) -> str:
     """Give the registered name of a format that a user names, or say which there are."""
     ours = _OURS.get(name, name)
     if ours not in file_formats():
-        known = ", ".join(sorted([*map(shown_format, file_formats()), "mds"]))
-        raise ConfigError(f"unknown format {name!r}: use one of {known}")
+        raise ConfigError(f"unknown format {name!r}: use one of {', '.join(sorted([*_offered_formats(), 'mds']))}")
     return ours
 
 
 def shown_format(name: str) -> str:
     """Give the name of a format as users say it."""
     return next((shown for shown, ours in _OURS.items() if ours == name), name)
+
+
+def _offered_formats() -> list[str]:
+    """Name the formats that users may name: one without an ending is for our own use."""
+    return [shown_format(name) for name in file_formats() if get_file_format(name).suffixes]
 
 
 def known_suffixes() -> tuple[str, ...]:
@@ -83,7 +87,7 @@ def kinds_of(
         if kind is None:
             raise ConfigError(
                 f"cannot tell the format of {name} in {where}, neither by its name nor by its first bytes: pass"
-                f" format=, one of {', '.join(map(shown_format, file_formats()))}"
+                f" format=, one of {', '.join(_offered_formats())}"
             )
         kinds.append(kind)
     _check_one_format(names, kinds, where)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.formats.files import FileFormat, ScannedFile
+    from penstock.scan.kept_bytes import ScanKeeper
     from penstock.storage.base import ObjectInfo, Store
 
 _TAILS_AT_ONCE = 128  # each waits for its store, and does little else
@@ -41,6 +42,7 @@ class Scan:
     on_begin: Callable[[int], None] = lambda _: None  # hears how many bytes will be read, about
     on_bytes: Callable[[int], None] = lambda _: None
     check_wanted: Callable[[], None] = lambda: None  # raises once nobody wants the index any more
+    keep: Callable[[ObjectInfo], ScanKeeper | None] = lambda _: None  # who takes what is read of a file, if anybody
 
     def make_index(self, objects: Sequence[ObjectInfo], known: Mapping[Identity, IndexedFile]) -> bytes:
         """Give the index of some files; those that are known, and unchanged, are not scanned again."""
@@ -87,7 +89,25 @@ class Scan:
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         self.check_wanted()
-        file = ScannedObject(self.store, info, kind.compression, self._count)
+        keeper = None if form.tail_bytes + form.head_bytes else self.keep(info)  # of those it reads little
+        if keeper is None:
+            return self._scan_file(info, kind, form, lambda _, __: None)
+        try:
+            file = self._scan_file(info, kind, form, keeper.write)
+            keeper.publish(file)
+            return file
+        finally:
+            keeper.close()
+
+    def _scan_file(
+        self, info: ObjectInfo, kind: FileKind, form: FileFormat, write: Callable[[bytes, int], None]
+    ) -> IndexedFile:
+        def take(data: bytes, begin: int) -> None:
+            self.check_wanted()
+            self.on_bytes(len(data))
+            write(data, begin)
+
+        file = ScannedObject(self.store, info, kind.compression, take)
         if form.tail_bytes and kind.compression is None:
             file.fetch_tail(form.tail_bytes)
         found = form.scan(file, self.settings)
@@ -96,10 +116,6 @@ class Scan:
         )
         shards = _compressed(found, file) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
         return IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
-
-    def _count(self, num_bytes: int) -> None:
-        self.check_wanted()
-        self.on_bytes(num_bytes)
 
     def _first_bytes(self, name: str) -> bytes:
         num_bytes = self.store.stat(name).num_bytes

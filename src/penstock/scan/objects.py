@@ -37,14 +37,14 @@ class ScannedObject:
         store: Store,
         info: ObjectInfo,
         compression: str | None = None,
-        on_bytes: Callable[[int], None] = lambda _: None,
+        on_bytes: Callable[[bytes, int], None] = lambda _, __: None,
     ) -> None:
         self.name = info.key
         self.num_bytes = info.num_bytes
         self.is_compressed = compression is not None
         self.seek_bytes = _SEEK_BYTES_HERE if isinstance(store, LocalStore) else _SEEK_BYTES
         self._store, self._info, self._compression = store, info, compression
-        self._on_bytes = on_bytes
+        self._on_bytes = on_bytes  # hears of bytes, and where in the object they stand
         self._tail = Span(0, 0), b""
         self.frame_starts: list[FrameStart] = []
 
@@ -109,5 +109,5 @@ class ScannedObject:
         data = bytes(data)
         if len(data) != len(span):
             raise StoreError(f"{self.name}: asked for {len(span)} bytes, got {len(data)}")
-        self._on_bytes(len(data))
+        self._on_bytes(data, span.begin)
         return data

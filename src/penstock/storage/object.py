@@ -211,9 +211,15 @@ class ObjectStore:
         root = self._place[1]
         folder = "/".join(part for part in (root, prefix.rpartition("/")[0]) if part)
         after: str | None = None
+        pages: Any = None  # which knows whether there is one more: to ask the store for it takes a while
 
         def page(client: Any, _path: str, _attempts: Attempts) -> Any:
-            return next(obstore.list(client, folder or None, offset=after, chunk_size=_LIST_PAGE), [])
+            nonlocal pages
+            going, pages = pages, None
+            going = going or obstore.list(client, folder or None, offset=after, chunk_size=_LIST_PAGE)
+            found: Any = next(going, [])
+            pages = going  # nothing was cut
+            return found
 
         while found := self._drive(prefix, page, writes=writes):
             after = found[-1]["path"]

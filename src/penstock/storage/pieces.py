@@ -10,7 +10,7 @@ from penstock.files import appearing, translated
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -37,6 +37,17 @@ def cut_span(span: Span, piece_bytes: int = PIECE_BYTES) -> list[Span]:
     """Cut a span in pieces of equal length, up to the last."""
     begins = range(span.begin, span.end, piece_bytes)
     return [Span(begin, min(begin + piece_bytes, span.end)) for begin in begins]
+
+
+def join_spans(spans: Iterable[Span]) -> list[Span]:
+    """Join spans that touch or overlap, and sort them."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.begin):
+        if joined and span.begin <= joined[-1].end:
+            joined[-1] = Span(joined[-1].begin, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return joined
 
 
 def read_pieces(store: PieceReader, key: str, span: Span | None) -> Buffer:

@@ -21,7 +21,10 @@ class ThriftError(ValueError):
 
 
 class CompactReader:
-    """Reads one value after another from `position` on."""
+    """Reads one value after another from `position` on.
+
+    A thousand footers hold a million values: what every value goes through is written out, not called.
+    """
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self.data, self.position = data, position
@@ -38,20 +41,23 @@ class CompactReader:
 
     def byte(self) -> int:
         """Give the next byte."""
-        if self.position >= len(self.data):
-            raise ThriftError("it ends too early")
+        try:
+            byte = self.data[self.position]
+        except IndexError:
+            raise _too_early() from None
         self.position += 1
-        return self.data[self.position - 1]
+        return byte
 
     def unsigned(self) -> int:
         """Give a number of any length."""
+        begin = self.position
+        self._skip_number()
+        if self.position == begin + 1:
+            return self.data[begin]
         value = 0
-        for shift in range(0, 7 * _LONGEST_NUMBER, 7):
-            byte = self.byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ThriftError("it holds a number that is too long")
+        for byte in reversed(self.data[begin : self.position]):
+            value = value << 7 | byte & 127
+        return value
 
     def integer(self) -> int:
         """Give a number with its sign."""
@@ -76,12 +82,14 @@ class CompactReader:
         if depth > _DEEPEST:
             raise ThriftError("it is nested too deeply")
         if kind in _WHOLE_NUMBERS:
-            self.unsigned()
+            self._skip_number()
         elif kind == BINARY:
             self._skip_binary()
         elif kind == STRUCT:
-            for _, field in self.fields():
-                self.skip(field, depth + 1)
+            while head := self.byte():
+                if head < 16:
+                    self._skip_number()
+                self.skip(head & 15, depth + 1)
         elif kind in (LIST, SET):
             count, item = self.items()
             for _ in range(count):
@@ -92,6 +100,17 @@ class CompactReader:
             self._step(1 if kind == BYTE else 8)
         elif kind not in (BOOL_TRUE, BOOL_FALSE):  # which take no bytes
             raise ThriftError(f"it holds a value of the unknown kind {kind}")
+
+    def _skip_number(self) -> None:
+        data, position = self.data, self.position
+        try:
+            while data[position] > 127:
+                position += 1
+        except IndexError:
+            raise _too_early() from None
+        if position - self.position >= _LONGEST_NUMBER:
+            raise ThriftError("it holds a number that is too long")
+        self.position = position + 1
 
     def _skip_binary(self) -> int:
         size = self.unsigned()
@@ -117,7 +136,11 @@ class CompactReader:
     def _step(self, num_bytes: int) -> None:
         self.position += num_bytes
         if self.position > len(self.data):
-            raise ThriftError("it ends too early")
+            raise _too_early()
+
+
+def _too_early() -> ThriftError:
+    return ThriftError("it ends too early")
 
 
 # --- Writing --------------------------------------------------------------------------------------------------
