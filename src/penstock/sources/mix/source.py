@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -12,13 +13,14 @@ from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import SampleIterator, State, check_row
+from penstock.sources.iterators import SampleIterator, State, check_row, count_after, position_in_parts
 from penstock.sources.mix.feeds import Feed
 from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from penstock.sources.base import GivesSource
+    from penstock.sources.iterators import PositionAfter
     from penstock.sources.mix.plan import Phase, Segments
     from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Int64Array, Sample
@@ -189,6 +191,8 @@ class MixedIterator(SampleIterator):
         self._by_tokens = by_tokens
         self._tokens = 0
         self._owed = [Fraction(0)] * len(feeds)  # to each feed where the phase began, if weights follow tokens
+        # Of the chunk, where the following blocks begin: how many there are in it depends on what was at hand.
+        self._following: list[tuple[int, State]] = []
 
     def seek(self, row: int) -> bool:
         """Go to a sample by arithmetic; tells whether that is possible. A row beyond the end is an error."""
@@ -218,6 +222,7 @@ class MixedIterator(SampleIterator):
 
     def _read_chunk(self) -> list[Sample]:
         made: list[Sample] = []
+        self._following = []
         while self._phase is not None and len(made) < _MOST_AT_ONCE:
             if self._by_tokens is not None:
                 if made:
@@ -226,6 +231,8 @@ class MixedIterator(SampleIterator):
             labels = self._phase.labels(self._at, self._num_at_once())
             if made and self._num_at_hand(labels) < len(labels):
                 break  # what there is is given before anything is read
+            if made:
+                self._following.append((len(made), self._position()))
             try:
                 self._take(labels, made)
             except EmptyDatasetError:
@@ -323,6 +330,10 @@ class MixedIterator(SampleIterator):
                 "owed": [str(each) for each in self._owed],
             }
         return state
+
+    def _positions_in_chunk(self, start: State) -> PositionAfter:
+        blocks = [(before, partial(count_after, state)) for before, state in [(0, start), *self._following]]
+        return partial(position_in_parts, blocks)
 
     def _seek(self, position: State) -> None:
         _check_names(position["feeds"], [feed.name for feed in self._feeds])
