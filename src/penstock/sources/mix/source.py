@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -13,7 +12,7 @@ from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import SampleIterator, State, check_row, count_after, position_in_parts
+from penstock.sources.iterators import SampleIterator, State, check_row, count_after
 from penstock.sources.mix.feeds import Feed
 from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
 from penstock.units import check_whole
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
-SOURCE_FIELD = "__source__"
-_SAMPLES_AT_ONCE, _MOST_AT_ONCE = 256, 1024
+_SAMPLES_AT_ONCE, _BLOCK = 256, 1024
 _OWED = 10**9  # what is owed to sources when weights follow tokens is kept in this part of a sample
 
 
@@ -191,8 +189,10 @@ class MixedIterator(SampleIterator):
         self._by_tokens = by_tokens
         self._tokens = 0
         self._owed = [Fraction(0)] * len(feeds)  # to each feed where the phase began, if weights follow tokens
-        # Of the chunk, where the following blocks begin: how many there are in it depends on what was at hand.
-        self._following: list[tuple[int, State]] = []
+        # How many samples a chunk has depends on what was at hand. So states count from where a block began, and all
+        # blocks are equally long.
+        self._block_start: State = {}
+        self._since = 0  # samples of the block that were read
 
     def seek(self, row: int) -> bool:
         """Go to a sample by arithmetic; tells whether that is possible. A row beyond the end is an error."""
@@ -221,18 +221,22 @@ class MixedIterator(SampleIterator):
             feed.close()
 
     def _read_chunk(self) -> list[Sample]:
+        if self._since in (0, _BLOCK):
+            self._block_start, self._since = self._here(), 0
+        made = self._read_up_to(_BLOCK - self._since)
+        self._since += len(made)
+        return made
+
+    def _read_up_to(self, most: int) -> list[Sample]:
         made: list[Sample] = []
-        self._following = []
-        while self._phase is not None and len(made) < _MOST_AT_ONCE:
+        while self._phase is not None and len(made) < most:
             if self._by_tokens is not None:
                 if made:
                     break
                 self._follow_tokens(*self._by_tokens)
-            labels = self._phase.labels(self._at, self._num_at_once())
+            labels = self._phase.labels(self._at, min(most - len(made), self._num_at_once()))
             if made and self._num_at_hand(labels) < len(labels):
                 break  # what there is is given before anything is read
-            if made:
-                self._following.append((len(made), self._position()))
             try:
                 self._take(labels, made)
             except EmptyDatasetError:
@@ -266,10 +270,8 @@ class MixedIterator(SampleIterator):
         return count
 
     def _take_at_hand(self, labels: Int64Array) -> list[Sample]:
-        following = [
-            iter([{**sample, SOURCE_FIELD: feed.name} for sample in feed.take(count)])
-            for feed, count in zip(self._feeds, np.bincount(labels, minlength=len(self._feeds)).tolist(), strict=True)
-        ]
+        counts = np.bincount(labels, minlength=len(self._feeds)).tolist()
+        following = [iter(feed.take(count)) for feed, count in zip(self._feeds, counts, strict=True)]
         self._at += len(labels)
         return [next(following[source]) for source in labels.tolist()]
 
@@ -283,7 +285,7 @@ class MixedIterator(SampleIterator):
                 return
             if self._by_tokens is not None:
                 self._tokens += _count_tokens(sample, self._by_tokens[1])
-            made.append({**sample, SOURCE_FIELD: feed.name})
+            made.append(sample)
             self._at += 1
 
     def _num_at_once(self) -> int:
@@ -312,6 +314,13 @@ class MixedIterator(SampleIterator):
         self._phase = make_phase(self._segments, self._at, phase.sources, taken, self._seed, self._owed)
 
     def _position(self) -> State:
+        return self._here() if self._since in (0, _BLOCK) else count_after(self._block_start, self._since)
+
+    def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
+        block_start, before = self._block_start, self._since - len(self._chunk)
+        return lambda given: count_after(block_start, before + given)
+
+    def _here(self) -> State:
         phase = self._phase
         state: State = {"at": self._at, "feeds": {feed.name: feed.state_dict() for feed in self._feeds}}
         if phase is None:
@@ -331,11 +340,8 @@ class MixedIterator(SampleIterator):
             }
         return state
 
-    def _positions_in_chunk(self, start: State) -> PositionAfter:
-        blocks = [(before, partial(count_after, state)) for before, state in [(0, start), *self._following]]
-        return partial(position_in_parts, blocks)
-
     def _seek(self, position: State) -> None:
+        self._since = 0
         _check_names(position["feeds"], [feed.name for feed in self._feeds])
         for feed in self._feeds:
             feed.load_state_dict(position["feeds"][feed.name])
