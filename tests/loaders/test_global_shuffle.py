@@ -76,10 +76,10 @@ SOURCES: dict[str, Callable[[Path], ShardedSource]] = {
 
 
 def numbers(batch: dict[str, Any]) -> list[int]:
-    return [int(x) for x in batch.get("x", batch.get("text"))]
+    return [int(x) for x in batch["x" if "x" in batch else "text"]]
 
 
-@pytest.fixture(params=SOURCES.values(), ids=SOURCES.keys())
+@pytest.fixture(params=list(SOURCES.values()), ids=list(SOURCES))
 def make(request: pytest.FixtureRequest, folder: Path) -> Callable[..., AsyncDataLoader]:
     def make(batch_size: int = 7, **options: Any) -> AsyncDataLoader:
         return AsyncDataLoader(request.param(folder), batch_size, shuffle=True, **{"drop_last": False, **options})

@@ -20,7 +20,7 @@ SOURCE_FIELD = "__source__"
 
 
 class Feed:
-    """Gives the samples of a source, named after it, epoch after epoch; from the second on, shards change their order."""
+    """Gives the samples of a source, and its name in them, epoch after epoch; shards are shuffled after the first."""
 
     def __init__(self, name: str, source: ShardedSource, *, max_epochs: int | None, seed: int) -> None:
         self.name = name
