@@ -32,7 +32,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": "odd"}, ValueError, "unknown order 'odd': use one of mosaic, .*native, "),
     ({"order": "odd", "shuffle": True}, ValueError, "unknown order 'odd'"),
     ({"mosaic_version": "0.7"}, ValueError, "unknown mosaic_version '0.7'"),
-    ({"epoch_end": "odd"}, ValueError, "unknown epoch_end 'odd': use pad, drop or uneven"),
+    ({"epoch_end": "odd"}, ValueError, "unknown epoch_end 'odd': use pad, drop, trim or uneven"),
     ({"order": "mosaic", "epoch_end": "drop"}, ValueError, "epoch_end and schedule do not work with order='mosaic'"),
     ({"num_canonical_nodes": 0}, ValueError, "num_canonical_nodes=0 is too small: use 1 or more"),
     (

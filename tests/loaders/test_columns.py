@@ -21,17 +21,10 @@ from penstock.sources.columns import ColumnarRows, join_rows, pick_rows, to_samp
 from penstock.sources.files.arrow_columns import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from penstock.sources.iterators import PositionAfter
     from penstock.sources.shard_info import ShardInfo
-
-
-@pytest.fixture(autouse=True, scope="module")
-def unhurried() -> Iterator[None]:
-    """Rows are collected however long it takes: a state tells where some began that were read at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.sources.pieces._LONGEST_S", 1e6)
-        yield
 
 
 class SamplesOnly(ShardedSource):
@@ -65,6 +58,10 @@ class _Samples:
     def read_rows(self, at_least: int = 1, at_most: int = 1 << 62) -> list[Any]:
         rows = self._rows.read_rows(at_least, at_most)
         return rows if isinstance(rows, list) else rows.samples()
+
+    def positions_of(self, count: int) -> PositionAfter:
+        after: PositionAfter = self._rows.positions_of(count)
+        return after
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._rows.state_dict()

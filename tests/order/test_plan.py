@@ -145,7 +145,7 @@ def test_the_end_of_the_epoch(position: int) -> None:
     world, at = World(num_nodes=2, ranks_per_node=3), Cursor(0, position)
     whole = read_epoch(plan_mix())
     left = len(whole) - position
-    for end, equal in (("pad", True), ("drop", True), ("uneven", False)):
+    for end, equal in (("pad", True), ("drop", True), ("trim", True), ("uneven", False)):
         plan = plan_mix(epoch_end=end)
         by_rank = [
             np.concatenate([plan.batch(at, step, seat, 12) for step in range(plan.num_batches(at, seat, 12))])
@@ -154,7 +154,7 @@ def test_the_end_of_the_epoch(position: int) -> None:
         lengths = {len(ids) for ids in by_rank}
         assert (len(lengths) == 1) == equal or left % 6 == 0
         total = sum(map(len, by_rank))
-        assert total == {"pad": -(-left // 6) * 6, "drop": left // 12 * 12, "uneven": left}[end]
+        assert total == {"pad": -(-left // 6) * 6, "drop": left // 12 * 12, "trim": left // 6 * 6, "uneven": left}[end]
         seen = np.unique(np.concatenate(by_rank))
         expected = whole[position : position + min(total, left)]
         assert set(expected.tolist()) <= set(seen.tolist())

@@ -31,6 +31,7 @@ from penstock import (
     TextShardedSource,
     expand_data_files,
 )
+from penstock.codecs.compress import reading_codec
 from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, SampleIndexError, StoreError
 from penstock.sources.files.columnar_sources import read_ahead
 from penstock.storage.base import open_store, resolve_store
@@ -69,6 +70,14 @@ def arrow(*, is_file: bool) -> bytes:
     return sink.getvalue()
 
 
+def zstd(data: bytes) -> bytes:
+    return reading_codec("zstd").compress(data)
+
+
+def brotli(data: bytes) -> bytes:
+    return reading_codec("br").compress(data)
+
+
 def json_lines(end: str = "\n", blank: str = "") -> bytes:
     return "".join(
         f"{json.dumps(row, ensure_ascii=False)}{end}{blank if row['id'] % 3 == 0 else ''}" for row in ROWS
@@ -97,6 +106,10 @@ KINDS: dict[str, tuple[str, Callable[[], bytes], Any, list[Any]]] = {
     "jsonl.bz2": ("a.jsonl.bz2", lambda: bz2.compress(json_lines()), JsonShardedSource, ROWS),
     "jsonl.xz": ("a.jsonl.xz", lambda: lzma.compress(json_lines()), JsonShardedSource, ROWS),
     "json array": ("a.json", lambda: json.dumps(ROWS, indent=1).encode(), JsonShardedSource, ROWS),
+    "jsonl.zst": ("a.jsonl.zst", lambda: zstd(json_lines(blank="\n")), JsonShardedSource, ROWS),
+    "jsonl.br": ("a.jsonl.br", lambda: brotli(json_lines()), JsonShardedSource, ROWS),
+    "json array.zst": ("a.json.zst", lambda: zstd(json.dumps(ROWS).encode()), JsonShardedSource, ROWS),
+    "json array.br": ("a.json.br", lambda: brotli(json.dumps(ROWS).encode()), JsonShardedSource, ROWS),
     "json array.gz": ("a.json.gz", lambda: gzip.compress(json.dumps(ROWS).encode()), JsonShardedSource, ROWS),
     "csv": ("a.csv", csv_text, CsvShardedSource, CSV_ROWS),
     "csv, CRLF": ("a.csv", lambda: csv_text("\r\n"), CsvShardedSource, CSV_ROWS),

@@ -38,7 +38,7 @@ from penstock import (
     TextShardedSource,
     Transform,
 )
-from penstock.errors import BadSampleError, ConfigError, LockTimeoutError, TransformError
+from penstock.errors import BadSampleError, ConfigError, CorruptShardError, LockTimeoutError, TransformError
 from penstock.sources import written
 from tests.sources.cutting import plain
 from tests.streaming import private_places
@@ -133,6 +133,16 @@ def test_files_are_shuffled_globally_by_the_loader(tmp_path: Path, places: Path)
     numbers = [int(n) for batch in loader for n in batch["id"]]
     assert sorted(numbers) == list(range(120)) != numbers
     assert not folders(places)
+
+
+def test_an_array_that_is_called_lines(tmp_path: Path) -> None:
+    rows = [{"x": number} for number in range(20)]
+    (tmp_path / "a.jsonl").write_text(json.dumps(rows))
+    source = JsonShardedSource(tmp_path / "a.jsonl")
+    assert list(source) == rows
+    with pytest.raises(CorruptShardError, match=r"a\.jsonl is one JSON array.*\(\.\.\., jsonl=False\)"):
+        streamed(source)
+    assert list(streamed(JsonShardedSource(tmp_path / "a.jsonl", jsonl=False))) == rows
 
 
 # --- Stages ---------------------------------------------------------------------------------------------------

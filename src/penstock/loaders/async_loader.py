@@ -99,7 +99,7 @@ class AsyncDataLoader:
             from penstock.loaders import indexed_passes  # it loads torch, if that is installed
 
             dataset = indexed_passes.as_dataset(
-                source, seed, shuffle=shuffle, rank=rank, world_size=world_size, epoch_end=uneven
+                source, seed, shuffle=shuffle, rank=rank, world_size=world_size, pads=uneven == "pad"
             )
             self._passes = indexed_passes.IndexedPasses(dataset, batch_size, drop_last=drop_last)
         else:

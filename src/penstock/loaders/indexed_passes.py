@@ -15,7 +15,6 @@ from penstock.sources.indexed import IndexedSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
-    from penstock.order.plan import EpochEnd
     from penstock.sources.columns import Rows
     from penstock.types import Sample
 
@@ -63,7 +62,7 @@ class IndexedPasses:
 
 
 def as_dataset(
-    source: Any, seed: int, *, shuffle: bool, rank: int | None, world_size: int | None, epoch_end: EpochEnd
+    source: Any, seed: int, *, shuffle: bool, rank: int | None, world_size: int | None, pads: bool
 ) -> StreamingDataset:
     """Make a dataset of a source, shuffled globally; a dataset stays as it is, unless it has yet to be shuffled."""
     if isinstance(source, StreamingDataset) and (source.shuffle or not shuffle):
@@ -79,5 +78,5 @@ def as_dataset(
         shuffle_seed=seed,
         rank=rank,
         world_size=world_size,
-        epoch_end=epoch_end,
+        epoch_end="pad" if pads else "trim",
     )

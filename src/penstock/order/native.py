@@ -103,6 +103,8 @@ class StreamPlan:
             return at.position + left // global_batch_size * global_batch_size
         if self.options.epoch_end == "pad":
             return at.position + -(-left // num_ranks) * num_ranks
+        if self.options.epoch_end == "trim":
+            return at.position + left // num_ranks * num_ranks
         return at.position + left
 
     def num_batches(self, at: Cursor, seat: Seat, global_batch_size: int) -> int:

@@ -78,8 +78,8 @@ class OrderOptions:
             value = getattr(self, setting.name)
             if setting.name != "seed" and type(value) is int and value < 1:
                 raise ConfigError(f"{setting.name}={value} is too small: set it to 1 or more")
-        if self.epoch_end not in ("pad", "drop", "uneven"):
-            raise ConfigError(f"unknown epoch_end {self.epoch_end!r}: use pad, drop or uneven")
+        if self.epoch_end not in ("pad", "drop", "trim", "uneven"):
+            raise ConfigError(f"unknown epoch_end {self.epoch_end!r}: use pad, drop, trim or uneven")
         if self.batching_method not in BATCHING_METHODS:
             raise ConfigError(
                 f"unknown batching_method {self.batching_method!r}: use one of {', '.join(BATCHING_METHODS)}"

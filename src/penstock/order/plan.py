@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.order.world import Seat, World
     from penstock.types import Int64Array
 
-EpochEnd: TypeAlias = Literal["pad", "drop", "uneven"]
+EpochEnd: TypeAlias = Literal["pad", "drop", "trim", "uneven"]
 
 
 class Plan(Protocol):

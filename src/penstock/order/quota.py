@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # A mix that repeats is computed once, as many times its period as fit; one of a longer period as it goes.
 _LONGEST_PERIOD = 1 << 20
-_TABLE = 1 << 14
+_TABLE = 1 << 12
 _BLOCK = 1 << 8
 _BETWEEN_KNOWN = 1 << 14
 _NEVER = 1 << 62

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
@@ -45,6 +45,8 @@ class ShardedSource(ABC):
     define `get_shard_info`, too. Iterators have `state_dict` and `load_state_dict`. Yield a new dict for each sample,
     because whoever iterates may change it.
     """
+
+    makes_new_samples: ClassVar[bool] = False  # each sample is a new dict, of which no function of a user's knows
 
     @property
     @abstractmethod

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.sources.columns import Rows
+    from penstock.sources.iterators import PositionAfter
     from penstock.sources.pieces import Piece, PieceReading
 
 _GROUPS_AT_ONCE = 64
@@ -56,7 +57,7 @@ class InterleavedIterator(SampleIterator):
             _, current = self._open[self._turn]
             taken = current.read_rows() if self._rows_in_turn is None else current.take_rows(self._rows_in_turn)
             if len(taken):
-                self._turn += 1
+                self._turn += self._rows_in_turn is not None
                 return taken
             current.close()
             if self._next < len(self._pieces):
@@ -74,6 +75,13 @@ class InterleavedIterator(SampleIterator):
             "turn": self._turn,
             "open": [{"piece": number, **rows.state_dict()} for number, rows in self._open],
         }
+
+    def _positions_in_chunk(self, start: State) -> PositionAfter:
+        if self._rows_in_turn is not None:
+            return super()._positions_in_chunk(start)
+        [(number, rows)] = self._open
+        place, after = {"next": self._next, "turn": self._turn}, rows.positions_of(len(self._chunk))
+        return lambda given: {**place, "open": [{"piece": number, **after(given)}]}
 
     def _seek(self, position: State) -> None:
         self.close()

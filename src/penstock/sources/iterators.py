@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_right
+from functools import partial
 from itertools import islice
-from operator import length_hint
+from operator import itemgetter, length_hint
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError, SampleIndexError
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     # Opens something at a row, and gives its samples from there on, some at a time.
     OpenRows = Callable[[int], Iterator[list[Sample]]]
     OpenShardAt = Callable[[int], "SampleIterator"]
+    # Describes the position after so many samples of some that were read at once.
+    PositionAfter = Callable[[int], "State"]
 
 State = dict[str, Any]
 
@@ -46,7 +50,7 @@ class SampleIterator(ABC):
         self._chunk: Rows = []
         self._given = 0  # of the chunk, beside those that were given one by one since
         self._one_by_one: Iterator[Sample] = _NOTHING  # the rest of the chunk: going through it costs least
-        self._chunk_start: State | None = None  # where the chunk began
+        self._after: PositionAfter | None = None  # of the chunk
         self._failure: Exception | None = None
 
     def __iter__(self) -> SampleIterator:
@@ -138,15 +142,25 @@ class SampleIterator(ABC):
     def state_dict(self) -> State:
         """Describe the position after the sample given last, as plain JSON values."""
         self._count_given()
-        if self._given == len(self._chunk) or self._chunk_start is None:
+        if self._given == len(self._chunk) or self._after is None:
             return self._position()
-        return self._after(self._chunk_start, self._given)
+        return self._after(self._given)
+
+    def positions_of(self, count: int) -> PositionAfter:
+        """Give what describes the position after each of the last samples, which one call of `read_rows` gave.
+
+        It stays right when more is read, be it in another thread.
+        """
+        self._count_given()
+        assert self._after is not None  # noqa: S101
+        first = self._given - count
+        return partial(_count_from, self._after, first) if first else self._after
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
         position = dict(state)
         given = _count(position.pop("given", 0))
-        self._chunk, self._given, self._chunk_start, self._failure = [], 0, None, None
+        self._chunk, self._given, self._after, self._failure = [], 0, None, None
         self._one_by_one = _NOTHING
         self._seek(position)
         if given and self.skip(given) < given:
@@ -166,12 +180,17 @@ class SampleIterator(ABC):
         except Exception as error:
             self._failure = error
             raise
-        self._chunk, self._given, self._chunk_start = chunk, 0, start
+        self._chunk, self._given = chunk, 0
+        self._after = self._positions_in_chunk(start) if len(chunk) else None
         return len(chunk) > 0
 
-    def _after(self, position: State, given: int) -> State:
-        """Describe the position some samples after the beginning of a chunk."""
-        return {**position, "given": given}
+    def _positions_in_chunk(self, start: State) -> PositionAfter:
+        """Give what describes the positions in the chunk that was just read, also when the next one is read.
+
+        How many samples a chunk has may depend on how fast they come. So either it always begins at the same places,
+        or positions do not tell where it began.
+        """
+        return partial(count_after, start)
 
     @abstractmethod
     def _read_chunk(self) -> Rows:
@@ -211,8 +230,8 @@ class RowIterator(SampleIterator):
     def _position(self) -> State:
         return {"row": self._row}
 
-    def _after(self, position: State, given: int) -> State:
-        return {"row": position["row"] + given}
+    def _positions_in_chunk(self, start: State) -> PositionAfter:
+        return partial(row_after, start["row"])
 
     def _seek(self, position: State) -> None:
         self.close()
@@ -261,11 +280,17 @@ class ChainIterator(SampleIterator):
 
     def _position(self) -> State:
         if self._shard is None:
-            inner: State = {"row": self._first_row} if self._first_row else {}
-        else:
-            inner = self._shard.state_dict()
+            return self._place({"row": self._first_row} if self._first_row else {})
+        return self._place(self._shard.state_dict())
+
+    def _place(self, inner: State) -> State:
         name = self._names[self._number] if self._number < len(self._names) else None
         return {"shard": self._number, "name": name, "inner": inner}
+
+    def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
+        assert self._shard is not None  # noqa: S101
+        place, after = self._place({}), self._shard.positions_of(len(self._chunk))
+        return lambda given: {**place, "inner": after(given)}
 
     def _seek(self, position: State) -> None:
         if self._shard is not None:
@@ -311,6 +336,26 @@ def check_row(name: str, row: int, num_rows: int | None) -> None:
     if row < 0 or (num_rows is not None and row > num_rows):
         known = "" if num_rows is None else f": it has {num_rows} rows"
         raise SampleIndexError(f"row {row} of shard {name!r} does not exist{known}", shard=name, row=row)
+
+
+def count_after(start: State, given: int) -> State:
+    """Describe a position by where some samples begin that are read at once, and how many of them come before it."""
+    return {**start, "given": given} if given else start
+
+
+def position_in_parts(parts: Sequence[tuple[int, PositionAfter]], given: int) -> State:
+    """Describe a position in samples that were read in parts, each with how many samples come before it."""
+    before, after = parts[bisect_right(parts, given, key=itemgetter(0)) - 1]
+    return after(given - before)
+
+
+def row_after(row: int, given: int) -> State:
+    """Describe a position by the number of the row."""
+    return {"row": row + given}
+
+
+def _count_from(after: PositionAfter, first: int, given: int) -> State:
+    return after(first + given)
 
 
 def _count(value: Any) -> int:

@@ -28,6 +28,8 @@ class MemoryShardedSource(ShardedSource):
         fingerprint: A word that changes whenever the samples change, if results are to be cached.
     """
 
+    makes_new_samples = True
+
     def __init__(
         self, samples: Sequence[Sample], *, num_shards: int = 1, name: str = "memory", fingerprint: str | None = None
     ) -> None:

@@ -6,18 +6,19 @@ import sys
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.sources.columns import join_rows, to_samples
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator, State, position_in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor, Future
 
     from penstock.sources.columns import Rows
+    from penstock.sources.iterators import PositionAfter
 
 _LONGEST_S = 0.05  # that rows are collected before they are handed on
 
@@ -66,14 +67,18 @@ class PieceReading:
 
 
 class _Read(NamedTuple):
-    """Rows that were read together, and where each part of them began."""
+    """Rows that were read together, and what describes the positions in each part of them."""
 
     rows: Rows
-    starts: list[tuple[int, State]]  # how many of the rows come before, and the position
+    parts: list[tuple[int, PositionAfter]]  # with how many of the rows come before
+    end: State | None  # where the shard was after them, before anybody knew whether more would come
 
 
 class PieceIterator(SampleIterator):
-    """The rows of a piece. A position is where some that were read at once begin, and how many of these were given."""
+    """The rows of a piece. A position is that of the shard, and how many rows are left of the piece.
+
+    How many rows were read together depends on how long it took, so positions do not tell.
+    """
 
     def __init__(self, piece: Piece, reading: PieceReading, *, is_at_beginning: bool = True) -> None:
         super().__init__()
@@ -82,8 +87,8 @@ class PieceIterator(SampleIterator):
         self._rows = reading.open_at(piece.shard, piece.row if is_at_beginning else 0)
         self._left = piece.num_rows  # after those that are being read
         self._ahead: Future[_Read] | None = None
-        self._ahead_start: State = {}
-        self._starts: list[tuple[int, State]] = []  # of the chunk
+        self._end: State | None = None  # of the chunk, in the shard; None before the first
+        self._parts: list[tuple[int, PositionAfter]] = []  # of the chunk
         if is_at_beginning:
             self._start_reading()
 
@@ -93,8 +98,8 @@ class PieceIterator(SampleIterator):
             self._rows.close()
 
     def _read_chunk(self) -> Rows:
-        chunk, self._starts = self._read() if self._ahead is None else self._ahead.result()
-        self._ahead = None
+        chunk, self._parts, end = self._read() if self._ahead is None else self._ahead.result()
+        self._ahead, self._end = None, self._end if end is None else end
         if self._left is not None:
             self._left -= len(chunk)
         if len(chunk):
@@ -103,17 +108,17 @@ class PieceIterator(SampleIterator):
 
     def _start_reading(self) -> None:
         if self._reading.executor is not None and self._left != 0:
-            self._ahead_start = self._here(0)
+            self._end = self._position()["rows"]
             self._ahead = self._reading.executor.submit(self._read)
 
     def _read(self) -> _Read:
         """Read a few chunks; fewer if they take long, so that whoever waits for the first rows gets them."""
         parts: list[Rows] = []
-        starts: list[tuple[int, State]] = []
+        positions: list[tuple[int, PositionAfter]] = []
+        end: State | None = None
         count, deadline = 0, time.perf_counter() + _LONGEST_S
         left = sys.maxsize if self._left is None else self._left
         while count < min(left, self._reading.at_least) and not (parts and time.perf_counter() > deadline):
-            start = self._here(count)
             try:
                 part = self._rows.read_rows(1, left - count)
             except Exception:
@@ -123,25 +128,25 @@ class PieceIterator(SampleIterator):
             if not len(part):
                 break
             parts.append(to_samples(part) if self._reading.makes_samples else part)
-            starts.append((count, start))
-            count += len(part)
-        return _Read(join_rows(parts), starts)
+            after = self._rows.positions_of(len(part))
+            positions.append((count, partial(_position_after, after, None if self._left is None else left - count)))
+            count, end = count + len(part), self._rows.state_dict()
+        return _Read(join_rows(parts), positions, end)
 
     def _position(self) -> State:
-        return self._here(0) if self._ahead is None else self._ahead_start
+        return {"rows": self._rows.state_dict() if self._end is None else self._end, "left": self._left}
 
-    def _here(self, count: int) -> State:
-        """Say where the shard is read next, after so many rows of those that are being read."""
-        return {"rows": self._rows.state_dict(), "left": None if self._left is None else self._left - count}
-
-    def _after(self, position: State, given: int) -> State:  # noqa: ARG002
-        number = bisect_right(self._starts, given, key=itemgetter(0)) - 1
-        before, start = self._starts[number]
-        return {**start, "given": given - before} if given > before else start
+    def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
+        return partial(position_in_parts, self._parts)
 
     def _seek(self, position: State) -> None:
         if self._ahead is not None and not self._ahead.cancel() and not self._ahead.done():
             self._rows = self._reading.open_at(self._piece.shard, 0)  # a thread is in the other
         self._ahead = None
         self._rows.load_state_dict(position["rows"])
+        self._end = self._rows.state_dict()
         self._left = position["left"]
+
+
+def _position_after(after: PositionAfter, left: int | None, given: int) -> State:
+    return {"rows": after(given), "left": None if left is None else left - given}

@@ -59,7 +59,9 @@ def _names_in(head: FileHead, name: str) -> list[str]:
         return []
     if head.rows[0].lstrip().startswith(b"["):
         raise CorruptShardError(
-            f"{name} is one JSON array, or holds arrays: write one object per line, as jq -c '.[]' does", path=name
+            f"{name} is one JSON array, or holds arrays: write one object per line, as jq -c '.[]' does, or stream it"
+            " with Stream(source=JsonShardedSource(..., jsonl=False))",
+            path=name,
         )
     names: dict[str, None] = {}
     problem: BadRow | None = None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator, State, row_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from penstock.scan.objects import ScannedObject
     from penstock.sources.columns import Rows
+    from penstock.sources.iterators import PositionAfter
 
     # Opens a file at a row, and gives samples, and how many rows they were made of.
     OpenBatches = Callable[[int], Iterator[tuple[Rows, int]]]
@@ -79,20 +81,14 @@ class BatchIterator(SampleIterator):
                 return samples
         return []
 
-    def _next_chunk(self) -> bool:
-        start = self._row
-        has_more = super()._next_chunk()
-        # Batches without a sample were passed over: the chunk begins with the last batch that was read.
-        if has_more and self._is_whole:
-            start = self._row - len(self._chunk)
-        self._chunk_start = {"row": start}
-        return has_more
-
     def _position(self) -> State:
         return {"row": self._row}
 
-    def _after(self, position: State, given: int) -> State:
-        return {"row": position["row"] + given} if self._is_whole else {**position, "given": given}
+    def _positions_in_chunk(self, start: State) -> PositionAfter:
+        if not self._is_whole:
+            return super()._positions_in_chunk(start)
+        # Batches without a sample were passed over: the chunk begins with the last batch that was read.
+        return partial(row_after, self._row - len(self._chunk))
 
     def _seek(self, position: State) -> None:
         self.close()

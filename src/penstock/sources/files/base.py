@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class FileShardedSource(ShardedSource):
     """Files, each of them a shard. They are read in order, in this process, without a cache."""
 
+    makes_new_samples = True
     format: str | None = None  # of the files that are looked for in folders
 
     def __init__(self, data_files: Given | FoundFiles, storage_options: Mapping[str, Any] | None = None) -> None:

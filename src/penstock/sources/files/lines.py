@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.formats.lines.find import RowFinder
     from penstock.formats.lines.reader import RowParser
     from penstock.sources.files.found import FoundFile
+    from penstock.sources.iterators import PositionAfter
     from penstock.types import Int64Array, Sample
 
     # Makes samples of some rows at once, given the parser, or gives None if it cannot tell that they are right.
@@ -244,11 +246,11 @@ class LineIterator(SampleIterator):
         byte, line = self._rows.place
         return {"row": self._row, "byte": byte, "line": line}
 
-    def _after(self, position: State, given: int) -> State:
+    def _positions_in_chunk(self, start: State) -> PositionAfter:
         if self._block is None:
-            return {**position, "given": given}
-        byte, line = self._block.place(given)
-        return {"row": self._row - self._block.num_rows + given, "byte": byte, "line": line}
+            return super()._positions_in_chunk(start)
+        places = self._block._replace(data=b"")  # whoever keeps them need not keep the bytes
+        return partial(_row_of_block, places, self._row - self._block.num_rows)
 
     def _seek(self, position: State) -> None:
         self._rows, self._skip = None, 0
@@ -256,3 +258,8 @@ class LineIterator(SampleIterator):
             self._row, self._place = position["row"], (position["byte"], position["line"])
         else:
             self._row, self._place, self._skip = 0, None, position["row"]
+
+
+def _row_of_block(block: RowBlock, first: int, number: int) -> State:
+    byte, line = block.place(number)
+    return {"row": first + number, "byte": byte, "line": line}

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from penstock.sources.iterators import SampleIterator, State
     from penstock.types import Sample
 
+SOURCE_FIELD = "__source__"
+
 
 class Feed:
-    """Gives the samples of a source, epoch after epoch; from the second on, shards come in another order each time."""
+    """Gives the samples of a source, and its name in them, epoch after epoch; shards are shuffled after the first."""
 
     def __init__(self, name: str, source: ShardedSource, *, max_epochs: int | None, seed: int) -> None:
         self.name = name
@@ -35,7 +37,7 @@ class Feed:
             sample = next(self._samples, None)
             if sample is not None:
                 self._given += 1
-                return sample
+                return self._name([sample])[0]
             if self._max_epochs is None and not self._given:
                 raise EmptyDatasetError(f"source {self.name!r} of the mix has no samples: leave it out")
             if self._max_epochs is not None and self._epoch + 1 >= self._max_epochs:
@@ -53,7 +55,16 @@ class Feed:
         if not count or self._samples is None:
             return []
         self._given += count
-        return self._samples.take(count)
+        return self._name(self._samples.take(count))
+
+    def _name(self, samples: list[Sample]) -> list[Sample]:
+        """Say in samples where they come from; in copies if they may be somebody's."""
+        name = self.name
+        if not self._source.makes_new_samples:
+            return [{**sample, SOURCE_FIELD: name} for sample in samples]
+        for sample in samples:
+            sample[SOURCE_FIELD] = name
+        return samples
 
     def total(self) -> int | None:
         """Count all samples that the source may give; None if that is not known, or without end."""

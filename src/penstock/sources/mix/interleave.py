@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.sources.hf import wrap_hf_dataset
-from penstock.sources.mix.source import SOURCE_FIELD, MixedShardedSource
+from penstock.sources.mix.feeds import SOURCE_FIELD
+from penstock.sources.mix.source import MixedShardedSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

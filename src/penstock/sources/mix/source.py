@@ -12,21 +12,21 @@ from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import SampleIterator, State, check_row
+from penstock.sources.iterators import SampleIterator, State, check_row, count_after
 from penstock.sources.mix.feeds import Feed
 from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from penstock.sources.base import GivesSource
+    from penstock.sources.iterators import PositionAfter
     from penstock.sources.mix.plan import Phase, Segments
     from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Int64Array, Sample
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
-SOURCE_FIELD = "__source__"
-_SAMPLES_AT_ONCE, _MOST_AT_ONCE = 256, 1024
+_SAMPLES_AT_ONCE, _BLOCK = 256, 1024
 _OWED = 10**9  # what is owed to sources when weights follow tokens is kept in this part of a sample
 
 
@@ -189,6 +189,10 @@ class MixedIterator(SampleIterator):
         self._by_tokens = by_tokens
         self._tokens = 0
         self._owed = [Fraction(0)] * len(feeds)  # to each feed where the phase began, if weights follow tokens
+        # How many samples a chunk has depends on what was at hand. So states count from where a block began, and all
+        # blocks are equally long.
+        self._block_start: State = {}
+        self._since = 0  # samples of the block that were read
 
     def seek(self, row: int) -> bool:
         """Go to a sample by arithmetic; tells whether that is possible. A row beyond the end is an error."""
@@ -217,13 +221,20 @@ class MixedIterator(SampleIterator):
             feed.close()
 
     def _read_chunk(self) -> list[Sample]:
+        if self._since in (0, _BLOCK):
+            self._block_start, self._since = self._here(), 0
+        made = self._read_up_to(_BLOCK - self._since)
+        self._since += len(made)
+        return made
+
+    def _read_up_to(self, most: int) -> list[Sample]:
         made: list[Sample] = []
-        while self._phase is not None and len(made) < _MOST_AT_ONCE:
+        while self._phase is not None and len(made) < most:
             if self._by_tokens is not None:
                 if made:
                     break
                 self._follow_tokens(*self._by_tokens)
-            labels = self._phase.labels(self._at, self._num_at_once())
+            labels = self._phase.labels(self._at, min(most - len(made), self._num_at_once()))
             if made and self._num_at_hand(labels) < len(labels):
                 break  # what there is is given before anything is read
             try:
@@ -259,10 +270,8 @@ class MixedIterator(SampleIterator):
         return count
 
     def _take_at_hand(self, labels: Int64Array) -> list[Sample]:
-        following = [
-            iter([{**sample, SOURCE_FIELD: feed.name} for sample in feed.take(count)])
-            for feed, count in zip(self._feeds, np.bincount(labels, minlength=len(self._feeds)).tolist(), strict=True)
-        ]
+        counts = np.bincount(labels, minlength=len(self._feeds)).tolist()
+        following = [iter(feed.take(count)) for feed, count in zip(self._feeds, counts, strict=True)]
         self._at += len(labels)
         return [next(following[source]) for source in labels.tolist()]
 
@@ -276,7 +285,7 @@ class MixedIterator(SampleIterator):
                 return
             if self._by_tokens is not None:
                 self._tokens += _count_tokens(sample, self._by_tokens[1])
-            made.append({**sample, SOURCE_FIELD: feed.name})
+            made.append(sample)
             self._at += 1
 
     def _num_at_once(self) -> int:
@@ -305,6 +314,13 @@ class MixedIterator(SampleIterator):
         self._phase = make_phase(self._segments, self._at, phase.sources, taken, self._seed, self._owed)
 
     def _position(self) -> State:
+        return self._here() if self._since in (0, _BLOCK) else count_after(self._block_start, self._since)
+
+    def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
+        block_start, before = self._block_start, self._since - len(self._chunk)
+        return lambda given: count_after(block_start, before + given)
+
+    def _here(self) -> State:
         phase = self._phase
         state: State = {"at": self._at, "feeds": {feed.name: feed.state_dict() for feed in self._feeds}}
         if phase is None:
@@ -325,6 +341,7 @@ class MixedIterator(SampleIterator):
         return state
 
     def _seek(self, position: State) -> None:
+        self._since = 0
         _check_names(position["feeds"], [feed.name for feed in self._feeds])
         for feed in self._feeds:
             feed.load_state_dict(position["feeds"][feed.name])
