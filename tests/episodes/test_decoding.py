@@ -247,6 +247,16 @@ def test_wants_are_known_until_they_are_met(samples: list[list[int]], num_read: 
     assert wanted.use(ClipKey("other", 0), 1) == NEVER
 
 
+def test_a_group_is_new_once_for_as_long_as_its_clip_is_wanted() -> None:
+    clip, wanted = ClipKey("top", 0), WantedFrames()
+    assert [wanted.begin_group(clip, 0) for _ in range(2)] == [True, True]  # nobody wants it
+    wanted.add_sample([(clip, [3])])
+    assert [wanted.begin_group(clip, group) for group in (0, 1, 0)] == [True, True, False]
+    wanted.use(clip, 3)
+    wanted.add_sample([(clip, [3])])
+    assert wanted.begin_group(clip, 0)
+
+
 @given(
     frames=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.integers(0, 50)), max_size=60),
     limit=st.integers(0, 100),

@@ -58,8 +58,8 @@ class Videos:
         frame_cache_bytes: How much memory frames may take that are wanted later.
         num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
         most_ahead: For how many of the next samples frames are kept; None: for all that were announced.
-        staggers: Begin with keeping frames of each group for fewer samples, some more and some less: else all groups
-            would be wanted again at the same time, and all frames had to wait for it together.
+        staggers: Keep frames of a group that is decoded for the first time for fewer samples, some more and some less:
+            else all groups would be wanted again at the same time, and all frames had to wait for it together.
         row: What is counted goes here.
     """
 
@@ -203,7 +203,7 @@ class Videos:
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
     ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
-        num_decoded, until = 0, max(least_until, self._until())
+        num_decoded, until = 0, max(least_until, self._until(clip, int(held.file.index.keyframe_of(group[:1])[0])))
         for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
             num_decoded += 1
             if number in found:
@@ -222,11 +222,13 @@ class Videos:
         packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
         self._kept.put(place, packed, packed.num_bytes, use)
 
-    def _until(self) -> float:
-        """Say up to which sample frames are kept that are decoded now."""
-        now, ahead = self._wanted.now, self._most_ahead
-        is_begin = self._staggers and now < ahead and 2 * self._wanted.num_samples > ahead
-        return now + (ahead * random.random() if is_begin else ahead)  # noqa: S311
+    def _until(self, clip: ClipKey, keyframe: int) -> float:
+        """Say up to which sample frames of a group are kept that is decoded now."""
+        with self._changed:
+            now, ahead = self._wanted.now, self._most_ahead
+            is_first = self._wanted.begin_group(clip, keyframe)
+            is_random = self._staggers and is_first and 2 * self._wanted.num_samples > ahead
+        return now + (ahead * random.random() if is_random else ahead)  # noqa: S311
 
     def _stretch(self, clip: ClipKey, held: OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
         """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
