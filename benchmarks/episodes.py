@@ -282,7 +282,7 @@ def main() -> None:
     else:
         result = consume(args)
         if args.plot:
-            points = [(p, result[f"p{p}_sample_latency_ms"]) for p in (50.0, 95.0, 99.0)]
+            points = [(float(p), result[f"p{p}_sample_latency_ms"]) for p in (50, 95, 99)]
             line = Line(f"{args.mode}, {result['video_locality']}", "#4c78a8", [(x, max(y, 1e-3)) for x, y in points])
             args.plot.write_text(draw([line], "percentile", "ms for a sample"))
     print(json.dumps(result, indent=1))
