@@ -269,8 +269,15 @@ def test_a_state_of_another_mix_is_refused_unless_allowed(robots: dict[str, Path
 def test_a_mix_may_have_the_order_that_fits_the_video(robots: dict[str, Path]) -> None:
     def two_arms(**arguments: Any) -> StreamingLeRobotMix:
         arms = [LeRobotStream(root=robots["arm"], name=name, proportion=1) for name in "ab"]
-        arguments = {"video_locality": "gop", "video_decode_threads": 1, "batch_size": 4, "epoch_size": 100} | arguments
-        return StreamingLeRobotMix(arms, episode_pool_size=3, **arguments)
+        return StreamingLeRobotMix(
+            arms,
+            video_locality="gop",
+            video_decode_threads=1,
+            episode_pool_size=3,
+            batch_size=4,
+            epoch_size=100,
+            **arguments,
+        )
 
     with two_arms() as mix:
         whole = numbers(mix)
