@@ -1,11 +1,12 @@
 """How fast frames of robot episodes come out of videos, beside loops of random frames and of frames in order.
 
 python benchmarks/episodes.py [speed] [--gops 2,30,250] [--json FILE] [--csv FILE] [--plot FILE]
+python benchmarks/episodes.py bytes [--gops 2,30,250] [--plot FILE]
 python benchmarks/episodes.py single|sarm [--root PLACE] [--repo-id NAME] [--num-workers N] [--batches N] …
 python benchmarks/episodes.py quality [--plot FILE]
 
-`speed` makes its videos once, in `--folder`. `single` and `sarm` read any dataset: one frame a sample, or windows of 8
-frames a second apart, of the action and of all videos.
+`speed` and `bytes` (the gain by the memory for frames) make their videos once, in `--folder`. `single` and `sarm` read
+any dataset: one frame a sample, or windows of 8 frames a second apart, of the action and of all videos.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ NEEDED = {  # times random frames: the whole pool, a pool of 16 episodes, and th
     250: {"pool 64": 6.0, "pool 16": 12.0, "gop": 25.0},
 }
 OF_IN_ORDER = 0.8
+FRAME_BYTES = 640 * 480 * 3 // 2
 COLORS = {2: "#4c78a8", 30: "#f58518", 250: "#54a24b"}
 
 
@@ -146,7 +148,11 @@ def gain_by_bytes(folder: Path, gops: list[int]) -> list[Line]:
         base = loop(root, random_frames({2: 400, 30: 120, 250: 40}.get(gop, 100), 8 * NUM_FRAMES))["per_cpu_s"]
         points = []
         for megabytes in (16, 64, 256, 1024, 2048):
-            rates = stream(root, 3000, frame_cache_bytes=megabytes << 20, video_decode_threads=0)
+            num_bytes = megabytes << 20
+            # As many samples as frames are kept for, so that the beginning weighs the same in all.
+            count = min(NUM_EPISODES * NUM_FRAMES // 4, max(150, 2 * num_bytes // FRAME_BYTES))
+            rates = stream(root, count, frame_cache_bytes=num_bytes, video_decode_threads=0)
+            print(f"GOP {gop}, {megabytes} MB: {rates}", file=sys.stderr, flush=True)
             points.append((float(megabytes), rates["per_cpu_s"] / base))
         lines.append(Line(f"a keyframe every {gop} frames", COLORS.get(gop, "#888"), points))
     return lines
@@ -276,7 +282,7 @@ def main() -> None:
     else:
         result = consume(args)
         if args.plot:
-            points = [(p, result[f"p{p}_sample_latency_ms"]) for p in (50.0, 95.0, 99.0)]
+            points = [(float(p), result[f"p{p}_sample_latency_ms"]) for p in (50, 95, 99)]
             line = Line(f"{args.mode}, {result['video_locality']}", "#4c78a8", [(x, max(y, 1e-3)) for x, y in points])
             args.plot.write_text(draw([line], "percentile", "ms for a sample"))
     print(json.dumps(result, indent=1))

@@ -198,6 +198,36 @@ def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: 
     videos.close()
 
 
+class Late(Flat):
+    """Has a thread that decodes ahead wait, between choosing a frame and getting its file, for whoever reads."""
+
+    def __init__(self) -> None:
+        self.has_chosen, self.is_read = threading.Event(), threading.Event()
+
+    def begin_in_clip_s(self, clip: ClipKey) -> float:
+        if threading.current_thread().name == "penstock-video":
+            self.has_chosen.set()
+            assert self.is_read.wait(60)
+        return 0.0
+
+
+def test_a_thread_that_comes_late_does_not_decode_again_what_was_read(tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.mp4", 60, gop=30)
+    row, locator = private_row(COUNTED), Late()
+    videos = Videos(locator, max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    clip = ClipKey(str(tmp_path / "a.mp4"), 0)
+    videos.announce(([(clip, [frame])] for frame in (3, 25, 40)), is_first=True)
+    assert locator.has_chosen.wait(60)
+    videos.read(clip, np.array([3]), np.array([0.3]), 1e-4)
+    assert row.read()["frames_decoded"] == 26
+    locator.is_read.set()
+    for thread in threading.enumerate():
+        if thread.name == "penstock-video":
+            thread.join(60)
+    assert row.read()["frames_decoded"] == 26 + 11  # it went on to the next group
+    videos.close()
+
+
 @given(
     samples=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=3), max_size=20),
     num_read=st.integers(0, 20),
@@ -215,6 +245,16 @@ def test_wants_are_known_until_they_are_met(samples: list[list[int]], num_read: 
     open_turns = [times[0] for times in left.values() if times]
     assert (None if first is None else first.turn) == min(open_turns, default=None)
     assert wanted.use(ClipKey("other", 0), 1) == NEVER
+
+
+def test_a_group_is_new_once_for_as_long_as_its_clip_is_wanted() -> None:
+    clip, wanted = ClipKey("top", 0), WantedFrames()
+    assert [wanted.begin_group(clip, 0) for _ in range(2)] == [True, True]  # nobody wants it
+    wanted.add_sample([(clip, [3])])
+    assert [wanted.begin_group(clip, group) for group in (0, 1, 0)] == [True, True, False]
+    wanted.use(clip, 3)
+    wanted.add_sample([(clip, [3])])
+    assert wanted.begin_group(clip, 0)
 
 
 @given(

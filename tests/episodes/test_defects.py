@@ -250,7 +250,9 @@ def test_a_pool_takes_little_memory_for_each_frame(tmp_path: Path) -> None:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert peak / (24 * 600) < 400  # bytes, those of rows at hand included: a dict of tensors takes five times as much
+    # Bytes. The values of a frame take 180, a third of it its string; a dict of tensors would take 1800. The first
+    # sample of a pass comes alone, so all episodes but one are read while this counts.
+    assert peak / (24 * 600) < 300
 
 
 @pytest.mark.parametrize("epoch_end", ["pad", "drop"])

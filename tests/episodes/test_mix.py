@@ -266,6 +266,39 @@ def test_a_state_of_another_mix_is_refused_unless_allowed(robots: dict[str, Path
     assert not set(taken) & set(rest)
 
 
+def test_a_mix_may_have_the_order_that_fits_the_video(robots: dict[str, Path]) -> None:
+    def two_arms(**arguments: Any) -> StreamingLeRobotMix:
+        arms = [LeRobotStream(root=robots["arm"], name=name, proportion=1) for name in "ab"]
+        return StreamingLeRobotMix(
+            arms,
+            video_locality="gop",
+            video_decode_threads=1,
+            episode_pool_size=3,
+            batch_size=4,
+            epoch_size=100,
+            **arguments,
+        )
+
+    with two_arms() as mix:
+        whole = numbers(mix)
+        assert numbers_in(mix[7][TOP]) == [7]
+        assert mix.video_decoder_cache_stats()["frames_decoded"] <= 2.6 * 100  # two cameras
+    assert sorted(whole) == [*range(50), *range(1000, 1050)]
+    rest = []
+    for rank in range(2):
+        with two_arms(rank=rank, world_size=2) as mix:
+            mix.load_state_dict({"epoch": 0, "samples": 32})
+            rest.append(numbers(mix))
+    joined = [number for pair in zip(*rest, strict=True) for number in pair]
+    assert joined[: 100 - 32] == whole[32:]
+    with pytest.raises(ConfigError, match=r"since .*hand has no video"):
+        open_mix(robots, video_locality="gop")
+    with pytest.raises(ConfigError, match="unknown video_locality 'best'"):
+        open_mix(robots, video_locality="best")
+    with pytest.raises(ConfigError, match="video_decode_threads"):
+        open_mix(robots, video_decode_threads=-1)
+
+
 def test_a_mix_of_one_gives_what_the_dataset_gives(robots: dict[str, Path]) -> None:
     with StreamingLeRobotDataset(root=robots["arm"]) as dataset, open_mix(robots, streams=streams(robots)[:1]) as mix:
         for number in (0, 17, 49):

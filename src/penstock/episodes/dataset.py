@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.data.stream import Stream
 from penstock.episodes.base import RobotDataset
 from penstock.episodes.counted import open_episode_counters
-from penstock.episodes.opening import open_episodes, pool_window
+from penstock.episodes.opening import lanes_of_pool, open_episodes, pool_window
 from penstock.episodes.settings import EpisodeSettings
 from penstock.order.base import STRETCHES
 
@@ -127,7 +127,7 @@ class StreamingLeRobotDataset(RobotDataset):
             order="episode_pool" if source.stretches is None else STRETCHES,
             shuffle=shuffle,
             shuffle_seed=seed,
-            num_canonical_nodes=1 if source.stretches is None else _lanes(episode_pool_size),
+            num_canonical_nodes=1 if source.stretches is None else lanes_of_pool(episode_pool_size),
             rank=rank,
             world_size=world_size,
             batch_size=batch_size,
@@ -150,11 +150,3 @@ class StreamingLeRobotDataset(RobotDataset):
     def features(self) -> Mapping[str, Any]:
         """What each frame has: dtype, shape and names by key."""
         return self.meta.features
-
-
-_MOST_LANES = 8
-
-
-def _lanes(pool_size: int) -> int:
-    """Choose how many lanes frames are divided among: ranks that divide them decode only what they need themselves."""
-    return min(_MOST_LANES, 1 << (pool_size.bit_length() - 1))

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.episodes.clips import OpenClip, open_clip
 from penstock.episodes.frame_cache import NEVER, FrameCache
-from penstock.episodes.video import PackedFrame, RgbConverter, VideoFile, group_by_keyframe
+from penstock.episodes.video import PackedFrame, RgbConverter, group_by_keyframe
 from penstock.episodes.wanted import ClipKey, WantedFrames
-from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
+from penstock.errors import CorruptShardError, FrameTimeError, PenstockError
 from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.counters import Row
-    from penstock.episodes.clips import ClipLocator, LocatedClip
+    from penstock.episodes.clips import ClipLocator
     from penstock.episodes.wanted import Want
     from penstock.types import Int64Array
     from penstock.wire.share import Share
@@ -48,25 +49,6 @@ class DecodedFrames:
     places: npt.NDArray[np.intp]
 
 
-class _OpenClip:
-    """An open file; whoever holds `is_busy` has it for himself, and reads an episode that begins at `first`."""
-
-    def __init__(self, file: VideoFile, located: LocatedClip) -> None:
-        self.file, self.located = file, located
-        self.begin_s, self.first = 0.0, 0
-        self.is_busy = True
-
-    def turn_to(self, begin_s: float) -> _OpenClip:
-        if begin_s != self.begin_s:
-            self.begin_s, self.first = begin_s, int(self.file.index.nearest(np.array([begin_s]))[0][0])
-        return self
-
-    def close(self) -> None:
-        self.file.close()
-        if self.located.lease is not None:
-            self.located.lease.close()
-
-
 class Videos:
     """Decodes frames of episodes by their times. Safe for threads; each process has its own.
 
@@ -76,8 +58,8 @@ class Videos:
         frame_cache_bytes: How much memory frames may take that are wanted later.
         num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
         most_ahead: For how many of the next samples frames are kept; None: for all that were announced.
-        staggers: Begin with keeping frames of each group for fewer samples, some more and some less: else all groups
-            would be wanted again at the same time, and all frames had to wait for it together.
+        staggers: Keep frames of a group that is decoded for the first time for fewer samples, some more and some less:
+            else all groups would be wanted again at the same time, and all frames had to wait for it together.
         row: What is counted goes here.
     """
 
@@ -95,7 +77,7 @@ class Videos:
         self._most_ahead, self._staggers = np.inf if most_ahead is None else most_ahead, staggers
         self._locator, self._max_open, self._num_threads, self._row = locator, max_open, num_threads, row
         self._most_kept = max_open  # what those who share the cache leave to this process
-        self._open: OrderedDict[Hashable, _OpenClip] = OrderedDict()
+        self._open: OrderedDict[Hashable, OpenClip] = OrderedDict()
         self._opening: set[Hashable] = set()
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
@@ -139,16 +121,12 @@ class Videos:
             numbers, off = held.file.index.nearest(held.begin_s + seconds)
             self._check_times(clip, seconds, off, tolerance_s)
             wanted, places = np.unique(numbers, return_inverse=True)
-            found, first = self._frames(clip, held, wanted), held.first
+            found = self._frames(clip, held, wanted)
+            # Before another thread gets the file, which would decode again what is not noted as used.
+            self._note_uses(clip, held, set(zip(numbers.tolist(), frames.tolist(), strict=True)), found)
         finally:
             self._release(held)
         with self._changed:
-            for number, frame in set(zip(numbers.tolist(), frames.tolist(), strict=True)):
-                use = self._wanted.use(clip, frame)
-                if use < NEVER or not self._wanted.is_known:
-                    self._keep((clip, number - first), found[number], use)
-                else:
-                    self._kept.drop((clip, number - first))
             self._start_threads()
         pictures = self._pictures(clip, [found[number] for number in wanted.tolist()])
         self._row.add({"frames_used": len(wanted), "decode_ns": perf_counter_ns() - begun_ns})
@@ -194,7 +172,7 @@ class Videos:
             seconds=at,
         )
 
-    def _frames(self, clip: ClipKey, held: _OpenClip, wanted: Int64Array) -> dict[int, Any]:
+    def _frames(self, clip: ClipKey, held: OpenClip, wanted: Int64Array) -> dict[int, Any]:
         """Give frames by their numbers in the file, decoding those that nobody has kept."""
         with self._changed:
             found = {number: self._kept.get((clip, number - held.first)) for number in wanted.tolist()}
@@ -211,9 +189,21 @@ class Videos:
             raise CorruptShardError(f"{name} ends, or is damaged, before {at:.6f} s", file=name, seconds=at)
         return found
 
-    def _decode(self, clip: ClipKey, held: _OpenClip, group: Int64Array, found: dict[int, Any]) -> None:
+    def _note_uses(self, clip: ClipKey, held: OpenClip, used: set[tuple[int, int]], found: dict[int, Any]) -> None:
+        """Note that a sample has got frames, numbered in the file and in the episode; keep those wanted again."""
+        with self._changed:
+            for number, frame in used:
+                use = self._wanted.use(clip, frame)
+                if use < NEVER or not self._wanted.is_known:
+                    self._keep((clip, number - held.first), found[number], use)
+                else:
+                    self._kept.drop((clip, number - held.first))
+
+    def _decode(
+        self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
+    ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
-        num_decoded, until = 0, self._until()
+        num_decoded, until = 0, max(least_until, self._until(clip, int(held.file.index.keyframe_of(group[:1])[0])))
         for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
             num_decoded += 1
             if number in found:
@@ -232,13 +222,15 @@ class Videos:
         packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
         self._kept.put(place, packed, packed.num_bytes, use)
 
-    def _until(self) -> float:
-        """Say up to which sample frames are kept that are decoded now."""
-        now, ahead = self._wanted.now, self._most_ahead
-        is_begin = self._staggers and now < ahead and 2 * self._wanted.num_samples > ahead
-        return now + (ahead * random.random() if is_begin else ahead)  # noqa: S311
+    def _until(self, clip: ClipKey, keyframe: int) -> float:
+        """Say up to which sample frames of a group are kept that is decoded now."""
+        with self._changed:
+            now, ahead = self._wanted.now, self._most_ahead
+            is_first = self._wanted.begin_group(clip, keyframe)
+            is_random = self._staggers and is_first and 2 * self._wanted.num_samples > ahead
+        return now + (ahead * random.random() if is_random else ahead)  # noqa: S311
 
-    def _stretch(self, clip: ClipKey, held: _OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
+    def _stretch(self, clip: ClipKey, held: OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
         """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
         first, last = int(group[0]), int(group[-1])
         index = held.file.index
@@ -264,13 +256,13 @@ class Videos:
         keyframes = index.keyframes
         return int(keyframes[keyframe + 1]) if keyframe + 1 < len(keyframes) else len(index)
 
-    def _is_worth(self, clip: ClipKey, held: _OpenClip, number: int, until: float) -> bool:
+    def _is_worth(self, clip: ClipKey, held: OpenClip, number: int, until: float) -> bool:
         """Tell whether a frame is wanted, not at hand, and would be kept until then."""
         place = clip, number - held.first
         use = self._wanted.next_use(*place)
         return use < NEVER and use <= until and place not in self._kept and self._kept.would_keep(use)
 
-    def _is_all_worth(self, clip: ClipKey, held: _OpenClip, keyframe: int, until: float) -> bool:
+    def _is_all_worth(self, clip: ClipKey, held: OpenClip, keyframe: int, until: float) -> bool:
         index = held.file.index
         numbers = range(int(index.keyframes[keyframe]), self._end_of_group(index, keyframe))
         return all(self._is_worth(clip, held, number, until) for number in numbers)
@@ -285,7 +277,7 @@ class Videos:
 
     # --- Open files ---------------------------------------------------------------------------------------------
 
-    def _hold(self, clip: ClipKey) -> _OpenClip:
+    def _hold(self, clip: ClipKey) -> OpenClip:
         """Give an open file to one thread, opening it if nobody has, waiting for others who have it."""
         decoder, begin_s = self._locator.decoder(clip), self._locator.begin_in_clip_s(clip)
         with self._changed:
@@ -301,7 +293,7 @@ class Videos:
             self._close_excess(min(self._max_open, max(1, self._most_kept)) - 1)
         held = None
         try:
-            held = self._open_clip(clip)
+            held = open_clip(self._locator, clip)
         finally:
             with self._changed:
                 self._opening.discard(decoder)
@@ -310,24 +302,11 @@ class Videos:
                 self._changed.notify_all()
         return held.turn_to(begin_s)
 
-    def _open_clip(self, clip: ClipKey) -> _OpenClip:
-        name = self._locator.name(clip)
-        for is_last in (False, True):
-            located = self._locator.locate(clip)
-            try:
-                return _OpenClip(VideoFile(located.path, name), located)
-            except BaseException as error:
-                if located.lease is not None:
-                    located.lease.close()
-                if is_last or not isinstance(error, ObjectNotFoundError):
-                    raise  # the cache may have removed it just now: it is fetched again, or missing
-        raise AssertionError
-
     def _is_busy(self, decoder: Hashable) -> bool:
         held = self._open.get(decoder)
         return decoder in self._opening or (held is not None and held.is_busy)
 
-    def _release(self, held: _OpenClip) -> None:
+    def _release(self, held: OpenClip) -> None:
         with self._changed:
             held.is_busy = False
             self._close_excess(min(self._max_open, self._most_kept))
@@ -378,17 +357,23 @@ class Videos:
                 self._threads.discard(threading.current_thread())
                 self._changed.notify_all()
 
+    def _is_still_wanted(self, want: Want) -> bool:
+        with self._changed:
+            is_open = self._wanted.next_use(want.clip, want.frame) <= want.turn
+            return is_open and (want.clip, want.frame) not in self._kept and self._kept.would_keep(want.turn)
+
     def _decode_want(self, want: Want) -> None:
         begun_ns = perf_counter_ns()
         held = self._hold(want.clip)
         try:
-            place, number = (want.clip, want.frame), held.first + want.frame
-            if place in self._kept:  # another thread was quicker
+            number = held.first + want.frame
+            if not self._is_still_wanted(want):  # another thread was quicker, or the one that reads
                 return
             if number < len(held.file.index):
-                self._decode(want.clip, held, np.array([number]), {})
-            if place not in self._kept:  # somebody took the room, or there is no such frame: its reader sees to it
-                self._failed.add(want.clip)
+                self._decode(want.clip, held, np.array([number]), {}, want.turn)
+            if self._is_still_wanted(want):  # there is no such frame: its reader sees to it
+                with self._changed:
+                    self._failed.add(want.clip)
         finally:
             self._release(held)
             self._row.add({"decode_ns": perf_counter_ns() - begun_ns})

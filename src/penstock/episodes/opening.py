@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _MOST_DECODERS = 256
 _MOST_THREADS = 8
+_MOST_LANES = 8
 
 
 def open_episodes(
@@ -73,6 +74,11 @@ def pool_window(source: EpisodeSource, settings: EpisodeSettings) -> int:
     """Say how many episodes are mixed at a time: as many as the user wants, if their rows fit."""
     most_bytes = None if settings.pool_bytes is None else parse_bytes(settings.pool_bytes)
     return pool_size(source.row_sizes, settings.episode_pool_size, most_bytes)
+
+
+def lanes_of_pool(pool_size: int) -> int:
+    """Choose how many lanes frames are divided among: ranks that divide them decode only what they need themselves."""
+    return min(_MOST_LANES, 1 << (pool_size.bit_length() - 1))
 
 
 def _read_metadata(settings: EpisodeSettings) -> LeRobotMetadata:

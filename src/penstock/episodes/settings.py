@@ -59,7 +59,10 @@ class EpisodeSettings:
         if self.root is not None and self.revision is not None:
             raise ConfigError("revision= belongs to a dataset of the Hub: leave it out with root=")
         if self.video_backend not in (None, "pyav"):
-            raise ConfigError(f"video_backend={self.video_backend!r} is not possible: use 'pyav', or leave it out")
+            raise ConfigError(
+                f"video_backend={self.video_backend!r} is not possible: videos are decoded with PyAV, which brings"
+                " FFmpeg along and gives the same frames; use 'pyav', or leave it out"
+            )
         if self.video_locality not in (None, "gop"):
             raise ConfigError(f"unknown video_locality {self.video_locality!r}: use 'gop', or leave it out")
         if self.video_decode_device != "cpu":

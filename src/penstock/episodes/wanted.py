@@ -32,6 +32,7 @@ class WantedFrames:
 
     def __init__(self) -> None:
         self._uses: dict[ClipKey, dict[int, deque[int]]] = {}
+        self._begun: dict[ClipKey, set[int]] = {}  # groups of pictures of which something was decoded
         self._queue: deque[Want] = deque()
         self.num_samples = 0  # that were announced
         self.is_known = False  # whether anything was announced: if not, any frame may be wanted
@@ -40,6 +41,7 @@ class WantedFrames:
     def clear(self) -> None:
         """Forget all."""
         self._uses.clear()
+        self._begun.clear()
         self._queue.clear()
         self.num_samples = self.now = 0
         self.is_known = False
@@ -76,7 +78,15 @@ class WantedFrames:
         del uses[frame]
         if not uses:
             del self._uses[clip]
+            self._begun.pop(clip, None)
         return NEVER
+
+    def begin_group(self, clip: ClipKey, group: int) -> bool:
+        """Note that a group of pictures is decoded; tell whether that is new since the clip became wanted."""
+        begun = self._begun.setdefault(clip, set()) if clip in self._uses else set()
+        is_first = group not in begun
+        begun.add(group)
+        return is_first
 
     def first(self, is_wanted: Callable[[Want], bool], most: int) -> Want | None:
         """Give the first want that was not met yet and that a function accepts, looking at so many at most."""

@@ -110,6 +110,8 @@ class PassReader:
         The very first one comes alone: a whole batch may lie in hundreds of shards that have to be opened.
         """
         if self._begins_alone:
+            if self._announcer is not None:  # what is decoded on the way to it may be wanted soon
+                self._announcer.look_ahead(0)
             yield from self._read(self._schedule.first_id(0))
         for block, skipped in self._blocks(by_column=False):
             for portion, passed in self._portions(block, skipped):

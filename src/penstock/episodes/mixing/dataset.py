@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.episodes.base import RobotDataset
 from penstock.episodes.counted import open_episode_counters
 from penstock.episodes.mixing.opening import MixSettings, open_mix
+from penstock.episodes.opening import lanes_of_pool
+from penstock.order.base import STRETCHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +59,13 @@ class StreamingLeRobotMix(RobotDataset):
         allow_mix_change: Allow loading a state that was made with other weights or other datasets.
         video_decoder_cache_size: How many video files of each dataset each process keeps open; by default those of a
             pool.
-        frame_cache_bytes: How much memory each process may use for frames that were decoded on the way to others.
+        video_decode_threads: How many threads decode ahead of your loop, for each dataset; by default as many as there
+            are processors, up to 8, and none in the workers of a loader, which decode themselves.
+        video_locality: `gop` gives an order in which frames that are decoded together leave within a short time, so
+            that each is decoded once; all datasets need videos for it. By default all frames of a pool are in uniformly
+            random order.
+        frame_cache_bytes: How much memory each process may use for frames that were decoded with others, until a sample
+            wants them; the datasets get equal parts of it.
         cache_limit: How much disk the cache of this node may use for rows and videos of each dataset, such as "100gb".
         prefetch_videos: Have the videos of the next episodes fetched before they are wanted.
     """
@@ -84,6 +92,8 @@ class StreamingLeRobotMix(RobotDataset):
         on_error: Literal["raise", "skip"] = "raise",
         allow_mix_change: bool = False,
         video_decoder_cache_size: int | None = None,
+        video_decode_threads: int | None = None,
+        video_locality: Literal["gop"] | None = None,
         frame_cache_bytes: int | float | str = "256mb",
         cache_limit: int | float | str | None = None,
         prefetch_videos: bool = True,
@@ -93,10 +103,10 @@ class StreamingLeRobotMix(RobotDataset):
         self._sources, self._keys = opened.sources, opened.keys
         super().__init__(
             streams=opened.streams,
-            order="episode_pool",
+            order="episode_pool" if video_locality is None else STRETCHES,
             shuffle=shuffle,
             shuffle_seed=seed,
-            num_canonical_nodes=1,
+            num_canonical_nodes=1 if video_locality is None else lanes_of_pool(opened.smallest_pool),
             epoch_size=epoch_size,
             schedule=schedule,
             rank=rank,

@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from penstock.episodes.source import EpisodeSource
 
 
+_OF_EACH = (
+    "image_transforms",
+    "return_uint8",
+    "episode_pool_size",
+    "video_decoder_cache_size",
+    "video_decode_threads",
+    "video_locality",
+    "cache_limit",
+    "prefetch_videos",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixSettings:
     """The arguments of `StreamingLeRobotMix` that say what is read, and how; its order has others."""
@@ -38,6 +50,8 @@ class MixSettings:
     episode_pool_size: int
     pool_bytes: int | float | str | None
     video_decoder_cache_size: int | None
+    video_decode_threads: int | None
+    video_locality: str | None
     frame_cache_bytes: int | float | str
     cache_limit: int | float | str | None
     prefetch_videos: bool
@@ -54,8 +68,7 @@ class MixSettings:
     @property
     def of_each(self) -> dict[str, Any]:
         """What holds for each dataset: memory is divided among them."""
-        names = ("image_transforms", "return_uint8", "episode_pool_size", "video_decoder_cache_size", "cache_limit")
-        shared = {name: getattr(self, name) for name in (*names, "prefetch_videos")}
+        shared = {name: getattr(self, name) for name in _OF_EACH}
         shared["frame_cache_bytes"] = parse_bytes(self.frame_cache_bytes) // len(self.streams)
         if self.pool_bytes is not None:
             shared["pool_bytes"] = max(1, parse_bytes(self.pool_bytes) // len(self.streams))
@@ -68,6 +81,7 @@ class OpenedMix(NamedTuple):
     streams: list[Stream]
     sources: list[EpisodeSource]
     keys: dict[str, KeyOfMix]
+    smallest_pool: int  # in episodes, of the pools that the streams have
 
 
 def open_mix(mix: MixSettings, counters: Counters) -> OpenedMix:
@@ -77,13 +91,25 @@ def open_mix(mix: MixSettings, counters: Counters) -> OpenedMix:
         open_episodes(stream.settings(shared), counters, partial(_windows_of, stream, windows, mix.round_to_frames))
         for stream in mix.streams
     ]
+    if mix.video_locality is not None:
+        _check_videos(sources)
     keys = _join(mix.streams, sources, windows, mix.keys)
-    made = []
+    made, pools = [], []
     for number, (stream, source) in enumerate(zip(mix.streams, sources, strict=True)):
         alike = AlikeSamples(number=number, keys=keys, transform=stream.sample_transform)
         made.append(stream.as_stream(source, alike))
         made[-1].window = pool_window(source, stream.settings(shared))
-    return OpenedMix(made, sources, keys)
+        pools.append(stream.settings(shared).episode_pool_size)
+    return OpenedMix(made, sources, keys, min(pools))
+
+
+def _check_videos(sources: Sequence[EpisodeSource]) -> None:
+    """Refuse an order that fits the video where there is none: frames of an episode would come one after the other."""
+    for source in sources:
+        if source.stretches is None:
+            raise ConfigError(
+                f"video_locality= is not possible in this mix, since {source.meta.url} has no video: leave it out"
+            )
 
 
 def _windows_of(
