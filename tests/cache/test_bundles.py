@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ObjectChangedError
-from penstock.fetcher.counts import Counts
+from penstock.fetcher.counts import FetcherCounts
 from penstock.fetcher.open_editions import EditionWatch
 from penstock.fetcher.origin import Origin
 from penstock.fetcher.pieces import MOST_AT_ONCE, PiecePool
@@ -69,7 +69,7 @@ def pool() -> Iterator[PiecePool]:
 
 def read(pool: PiecePool, folder: Path, store: VersionedStore, spans: Sequence[Span] = SPANS) -> set[bytes]:
     """Read ranges, all of which have one version, and give that."""
-    reader = ObjectReader(pool, Counts(), OneOrigin(store), EditionWatch())  # type: ignore[arg-type]
+    reader = ObjectReader(pool, FetcherCounts(), OneOrigin(store), EditionWatch())  # type: ignore[arg-type]
     stream = CachedStream(directory=folder, store=StoreSettings("memory://bundles"))
     reading = reader.start(stream, [("x", span) for span in spans], "0e", {})
     found = reading.future.result(30)

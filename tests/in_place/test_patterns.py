@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.scan.patterns import Source, find_source, fits, has_magic, literal_prefix, split_suffix
+from penstock.scan.patterns import NamedFiles, find_source, fits, has_magic, literal_prefix, split_suffix
 
 SUFFIXES = (".parquet", ".jsonl", ".tar")
 
@@ -48,7 +48,7 @@ SUFFIXES = (".parquet", ".jsonl", ".tar")
     ],
 )
 def test_places(given_place: str | list[str], root: str, patterns: list[str]) -> None:
-    assert find_source(given_place, SUFFIXES) == Source(root, tuple(patterns))
+    assert find_source(given_place, SUFFIXES) == NamedFiles(root, tuple(patterns))
 
 
 def test_lists_that_name_no_one_place() -> None:

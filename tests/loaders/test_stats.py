@@ -218,7 +218,7 @@ def test_names_are_those_that_dashboards_were_made_with(folder: Path, tmp_path: 
 
 
 def test_all_that_the_fetcher_counts_is_shown() -> None:
-    assert {each.name for each in fields(NodeStats)} == {each.name for each in fields(messages.NodeStats)}
+    assert {each.name for each in fields(NodeStats)} == {each.name for each in fields(messages.NodeCounts)}
 
 
 def test_nothing_was_read_yet(folder: Path) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.counters import Row
     from penstock.episodes.clips import ClipLocator
-    from penstock.episodes.wanted import Want
+    from penstock.episodes.wanted import WantedFrame
     from penstock.types import Int64Array
     from penstock.wire.share import Share
 
@@ -328,10 +328,10 @@ class Videos:
             self._threads.add(thread)
             thread.start()
 
-    def _next_want(self) -> Want | None:
+    def _next_want(self) -> WantedFrame | None:
         return self._wanted.first(self._is_for_threads, _LOOKED_AT)
 
-    def _is_for_threads(self, want: Want) -> bool:
+    def _is_for_threads(self, want: WantedFrame) -> bool:
         if (
             want.clip in self._failed
             or (want.clip, want.frame) in self._kept
@@ -357,12 +357,12 @@ class Videos:
                 self._threads.discard(threading.current_thread())
                 self._changed.notify_all()
 
-    def _is_still_wanted(self, want: Want) -> bool:
+    def _is_still_wanted(self, want: WantedFrame) -> bool:
         with self._changed:
             is_open = self._wanted.next_use(want.clip, want.frame) <= want.turn
             return is_open and (want.clip, want.frame) not in self._kept and self._kept.would_keep(want.turn)
 
-    def _decode_want(self, want: Want) -> None:
+    def _decode_want(self, want: WantedFrame) -> None:
         begun_ns = perf_counter_ns()
         held = self._hold(want.clip)
         try:

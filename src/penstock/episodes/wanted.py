@@ -19,7 +19,7 @@ class ClipKey(NamedTuple):
     episode: int  # its place in the table
 
 
-class Want(NamedTuple):
+class WantedFrame(NamedTuple):
     """A frame that a sample needs: which sample, counted from the beginning of the pass, and which frame."""
 
     turn: int
@@ -33,7 +33,7 @@ class WantedFrames:
     def __init__(self) -> None:
         self._uses: dict[ClipKey, dict[int, deque[int]]] = {}
         self._begun: dict[ClipKey, set[int]] = {}  # groups of pictures of which something was decoded
-        self._queue: deque[Want] = deque()
+        self._queue: deque[WantedFrame] = deque()
         self.num_samples = 0  # that were announced
         self.is_known = False  # whether anything was announced: if not, any frame may be wanted
         self.now = 0  # the last sample that has got a frame
@@ -58,7 +58,7 @@ class WantedFrames:
                     times = uses[frame] = deque()
                 if not times or times[-1] != turn:
                     times.append(turn)
-                    self._queue.append(Want(turn, clip, frame))
+                    self._queue.append(WantedFrame(turn, clip, frame))
 
     def next_use(self, clip: ClipKey, frame: int) -> float:
         """Give the sample that wants a frame next."""
@@ -88,12 +88,12 @@ class WantedFrames:
         begun.add(group)
         return is_first
 
-    def first(self, is_wanted: Callable[[Want], bool], most: int) -> Want | None:
+    def first(self, is_wanted: Callable[[WantedFrame], bool], most: int) -> WantedFrame | None:
         """Give the first want that was not met yet and that a function accepts, looking at so many at most."""
         while self._queue and not self._is_open(self._queue[0]):
             self._queue.popleft()
         open_wants = (want for want in islice(self._queue, most) if self._is_open(want))
         return next(filter(is_wanted, open_wants), None)
 
-    def _is_open(self, want: Want) -> bool:
+    def _is_open(self, want: WantedFrame) -> bool:
         return self.next_use(want.clip, want.frame) <= want.turn

@@ -17,7 +17,7 @@ GroupKey = tuple[int, int]  # client and its group
 _MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 
 
-class Counts:
+class FetcherCounts:
     """Totals since the start, by cause. Safe for threads."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.fetcher.budget import DiskBudget
-    from penstock.fetcher.counts import Counts
+    from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request
     from penstock.fetcher.share_board import ShareBoard
     from penstock.wire.messages import Fetched
@@ -50,7 +50,7 @@ class Dispatcher:
         downloader: Downloader,
         budget: DiskBudget,
         shares: ShareBoard,
-        counts: Counts,
+        counts: FetcherCounts,
     ) -> None:
         self._lock = lock
         self._queue = queue

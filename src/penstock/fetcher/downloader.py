@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.budget import DiskBudget, Reservation
-    from penstock.fetcher.counts import Counts
+    from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import PiecePool
     from penstock.fetcher.queue import Transfer
@@ -72,7 +72,7 @@ class Downloader:
     """Brings items with the means that all transfers share. Safe for threads."""
 
     def __init__(
-        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: Counts, origins: Origins
+        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: FetcherCounts, origins: Origins
     ) -> None:
         self.watch = EditionWatch()
         self._stripes = stripes

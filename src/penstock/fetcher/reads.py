@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.fetcher.counts import Counts
+    from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.open_editions import EditionWatch
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import Piece, PiecePool
@@ -49,7 +49,7 @@ class Reading(PieceOwner):
 class ObjectReader:
     """Reads for everybody. No thread waits: each reading is a row of steps, done by whoever reads the last piece."""
 
-    def __init__(self, pool: PiecePool, counts: Counts, origins: Origins, watch: EditionWatch) -> None:
+    def __init__(self, pool: PiecePool, counts: FetcherCounts, origins: Origins, watch: EditionWatch) -> None:
         self._pool = pool
         self._counts = counts
         self._origins = origins

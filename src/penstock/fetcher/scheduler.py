@@ -16,7 +16,7 @@ from penstock.cachedir.items import names_of
 from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError
 from penstock.fetcher.budget import DiskBudget
-from penstock.fetcher.counts import Counts
+from penstock.fetcher.counts import FetcherCounts
 from penstock.fetcher.dispatcher import Dispatcher
 from penstock.fetcher.downloader import Downloader
 from penstock.fetcher.origin import Origins
@@ -25,7 +25,7 @@ from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request, Stat
 from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.share_board import ShareBoard
 from penstock.storage.retry import RetryHooks
-from penstock.wire.messages import NodeStats, Progress
+from penstock.wire.messages import NodeCounts, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Scheduler:
         self._queue = ItemQueue()
         self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
         self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
-        self._counts = Counts()
+        self._counts = FetcherCounts()
         self._pool = PiecePool(self._counts.add_arrived)
         stripes = Stripes()
         self._budget = DiskBudget(stripes)
@@ -242,11 +242,11 @@ class Scheduler:
             reason=reading.retry_reason,
         )
 
-    def stats(self) -> NodeStats:
+    def stats(self) -> NodeCounts:
         """Give counts since the start, and what goes on now."""
         with self._lock:
             num_running = sum(queued.state is State.RUNNING for queued in self._queue.items.values())
-            return NodeStats(
+            return NodeCounts(
                 **self._counts.totals(),
                 evictions=self._budget.num_evictions,
                 evicted_bytes=self._budget.evicted_bytes,

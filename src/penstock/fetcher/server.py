@@ -303,7 +303,7 @@ class ClientSession:
         if task is not None:
             task.cancel()
 
-    def _stats(self, _: messages.GetStats) -> messages.NodeStats:
+    def _stats(self, _: messages.GetStats) -> messages.NodeCounts:
         return self._scheduler.stats()
 
     def _caused(self, asked: messages.GetCaused) -> messages.Caused:

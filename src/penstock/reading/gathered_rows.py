@@ -12,7 +12,7 @@ from penstock.formats.lines.reader import parse_rows
 
 if TYPE_CHECKING:
     from penstock.formats.base import ShardReader
-    from penstock.formats.lines.reader import RowParser, StoredRows
+    from penstock.formats.lines.reader import RowParser, StoredLines
     from penstock.types import Columns, Int64Array, Sample
 
 
@@ -21,7 +21,7 @@ class GathersRows(Protocol):
 
     parser: RowParser[Any]
 
-    def gather_rows(self, rows: Int64Array) -> StoredRows | None:
+    def gather_rows(self, rows: Int64Array) -> StoredLines | None:
         """Copy rows; None: the reader is closed."""
         ...
 
@@ -36,7 +36,7 @@ class RowGathering:
 
     def __init__(self, parser: RowParser[Any]) -> None:
         self._parser = parser
-        self._groups: list[StoredRows] = []
+        self._groups: list[StoredLines] = []
         self._places: list[Int64Array] = []
         self._parsed: Any = None
         self._samples: list[Sample] | None = None

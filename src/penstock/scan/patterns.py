@@ -29,7 +29,7 @@ Given = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NamedFiles:
     """Where to look, and what for: names, globs and folders below the root. An empty one is the root itself."""
 
     root: str
@@ -51,15 +51,15 @@ def split_suffix(name: str) -> tuple[str, str | None]:
     return split_compression(name.rpartition("/")[2].lower())
 
 
-def find_source(given: Given, suffixes: Sequence[str]) -> Source:
+def find_source(given: Given, suffixes: Sequence[str]) -> NamedFiles:
     """Cut what a user gave into a root and what to look for; `suffixes` tell names of files from those of folders."""
     if is_list(given):
         return _of_list([os.fspath(each) for each in given if each])  # type: ignore[union-attr]
     url = os.fspath(given)  # type: ignore[arg-type]
     if has_magic(url) or is_file_name(url, suffixes):
         root, pattern = _split(url)
-        return Source(root, (pattern,))
-    return Source(url, ("",))
+        return NamedFiles(root, (pattern,))
+    return NamedFiles(url, ("",))
 
 
 def is_file_name(url: str, suffixes: Sequence[str]) -> bool:
@@ -103,7 +103,7 @@ def _join(head: str, parts: Sequence[str]) -> str:
     return joined.rstrip("/") if joined.strip("/") and not joined.endswith(":///") else joined or "."
 
 
-def _of_list(urls: Sequence[str]) -> Source:
+def _of_list(urls: Sequence[str]) -> NamedFiles:
     """Find the folder that holds everything in a list; the list keeps its order."""
     if not urls:
         raise ConfigError("the list of files is empty: pass at least one")
@@ -123,7 +123,7 @@ def _of_list(urls: Sequence[str]) -> Source:
     common = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     (head,) = heads
     patterns = tuple("/".join(parts[common:]) for _, parts in cut)
-    return Source(_join(head, first[:common]), tuple(dict.fromkeys(patterns)))
+    return NamedFiles(_join(head, first[:common]), tuple(dict.fromkeys(patterns)))
 
 
 # --- Names ----------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class Caused:
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
-class NodeStats:
+class NodeCounts:
     """What the fetcher has done since its start, and does now."""
 
     downloads: int
@@ -196,7 +196,7 @@ class Withdraw(Message[Done]):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class GetStats(Message[NodeStats]):
+class GetStats(Message[NodeCounts]):
     """Give the fetcher's own counts."""
 
 

@@ -13,7 +13,7 @@ from penstock.formats.base import get_format
 from penstock.formats.files import get_file_format
 from penstock.index.catalog import INDEX_NAME
 from penstock.scan.detect import format_of, known_suffixes
-from penstock.scan.patterns import Source, find_source, has_magic, is_file_name
+from penstock.scan.patterns import NamedFiles, find_source, has_magic, is_file_name
 from penstock.storage.base import url_scheme
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
@@ -76,11 +76,11 @@ def _is_repository(url: str) -> bool:
     return kind == "dataset" and not path
 
 
-def _source(stream: Stream, *, is_said: bool) -> Source | None:
+def _source(stream: Stream, *, is_said: bool) -> NamedFiles | None:
     if stream.patterns is not None:
         if stream.split:
             raise ConfigError("split= names a folder below remote, and a list of files has none: leave it out")
-        return Source(str(stream.remote or stream.local), stream.patterns)
+        return NamedFiles(str(stream.remote or stream.local), stream.patterns)
     if stream.remote is not None and _is_repository(stream.remote):
         return _of_repository(stream, stream.remote)
     url = stream.url or str(stream.folder)
@@ -91,9 +91,9 @@ def _source(stream: Stream, *, is_said: bool) -> Source | None:
     with translated(path):
         if path.is_dir():
             has_index = (path / INDEX_NAME).exists()
-            return None if has_index and not is_said else Source(url, ("",))
+            return None if has_index and not is_said else NamedFiles(url, ("",))
         if path.is_file():
-            return Source(str(path.parent), (path.name,))
+            return NamedFiles(str(path.parent), (path.name,))
     return find_source(url, _suffixes(url)) if has_magic(url) or is_file_name(url, _suffixes(url)) else None
 
 
@@ -102,11 +102,11 @@ def _suffixes(url: str) -> tuple[str, ...]:
     return known_suffixes() if "." in url.rpartition("/")[2] else ()
 
 
-def _of_repository(stream: Stream, url: str) -> Source | None:
+def _of_repository(stream: Stream, url: str) -> NamedFiles | None:
     """Take a repository as a whole, unless its split is a folder with an index."""
     if stream.split and stream.format is None and _has_index(str(stream.url), stream.storage_options):
         return None
-    return Source(url, ("",))
+    return NamedFiles(url, ("",))
 
 
 def _has_index(url: str, storage_options: Mapping[str, Any] | None) -> bool:

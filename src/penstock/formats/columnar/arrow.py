@@ -25,7 +25,7 @@ from penstock.formats.columnar.ipc import (
     RECORD_BATCH,
     SCHEMA,
     IpcError,
-    Message,
+    IPCMessage,
     messages_of_file,
     messages_of_stream,
     read_tail,
@@ -115,12 +115,12 @@ def _read_batches(kept: Mapping[str, bytes], info: ShardInfo, stored: SpanBytes)
             yield from stream
 
 
-def _scan_file(read: Read, end: int) -> tuple[dict[str, bytes], list[Message]]:
+def _scan_file(read: Read, end: int) -> tuple[dict[str, bytes], list[IPCMessage]]:
     tail = read_tail(read, end)
     return {"footer": tail}, messages_of_file(read, end, tail)
 
 
-def _scan_stream(read: Read, end: int) -> tuple[dict[str, bytes], list[Message]]:
+def _scan_stream(read: Read, end: int) -> tuple[dict[str, bytes], list[IPCMessage]]:
     messages = messages_of_stream(read, end)
     if not messages or messages[0].kind != SCHEMA:
         raise IpcError("it does not begin with a schema")
@@ -140,10 +140,10 @@ def _describe(kept: Mapping[str, bytes], name: str) -> Any:
         raise corrupt(name, f"has a schema that cannot be read: {error}") from error
 
 
-def _shards(messages: Sequence[Message]) -> Iterator[ScannedShard]:
+def _shards(messages: Sequence[IPCMessage]) -> Iterator[ScannedShard]:
     """Join neighbours until they are of some size, or until a dictionary changes."""
-    dictionaries: list[Message] = []
-    together: list[Message] = []
+    dictionaries: list[IPCMessage] = []
+    together: list[IPCMessage] = []
     number = 0
     for message in messages:
         if message.kind == DICTIONARY_BATCH:
@@ -163,7 +163,7 @@ def _shards(messages: Sequence[Message]) -> Iterator[ScannedShard]:
         yield _to_shard(dictionaries, together, number)
 
 
-def _to_shard(dictionaries: list[Message], batches: list[Message], end: int) -> ScannedShard:
+def _to_shard(dictionaries: list[IPCMessage], batches: list[IPCMessage], end: int) -> ScannedShard:
     """Describe batches up to one of all batches; how many these are, and where they and their dictionaries lie."""
     bounds = [(message.begin, message.end) for message in (*dictionaries, *batches)]
     return ScannedShard(
@@ -175,7 +175,7 @@ def _to_shard(dictionaries: list[Message], batches: list[Message], end: int) -> 
     )
 
 
-def _raw_bytes(message: Message) -> int:
+def _raw_bytes(message: IPCMessage) -> int:
     return message.body_bytes * (_UNPACKED_TO_PACKED if message.is_compressed else 1)
 
 

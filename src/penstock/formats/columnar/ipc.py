@@ -24,7 +24,7 @@ class IpcError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class IPCMessage:
     """Where a message lies and what it holds; `number` is of a dictionary, `is_delta` if it adds to the one before."""
 
     begin: int
@@ -81,7 +81,7 @@ def _root(data: bytes) -> _Table:
     return _Table(data, int.from_bytes(data[:4], "little"))
 
 
-def read_message(read: Read, begin: int, end: int) -> Message | None:
+def read_message(read: Read, begin: int, end: int) -> IPCMessage | None:
     """Read the metadata of the message that begins here; None: this is the end of a stream."""
     if begin + 4 > end:
         return None
@@ -101,24 +101,24 @@ def read_message(read: Read, begin: int, end: int) -> Message | None:
     return _describe(message, begin, metadata_end + body_bytes, body_bytes)
 
 
-def _describe(message: _Table, begin: int, end: int, body_bytes: int) -> Message:
+def _describe(message: _Table, begin: int, end: int, body_bytes: int) -> IPCMessage:
     kind, header = message.number(1, "<B"), message.table(2)
     number, is_delta = 0, False
     if kind == DICTIONARY_BATCH and header is not None:
         number, is_delta, header = header.number(0, "<q"), bool(header.number(2, "<B")), header.table(1)
     if kind == SCHEMA:
-        return Message(begin, end, kind)
+        return IPCMessage(begin, end, kind)
     if header is None or kind not in (DICTIONARY_BATCH, RECORD_BATCH):
         raise IpcError(f"it has a message at byte {begin} of a kind that penstock does not read")
     num_rows, is_compressed = header.number(0, "<q"), header.table(3) is not None
     if num_rows < 0:
         raise IpcError(f"it has a message at byte {begin} with {num_rows} rows")
-    return Message(begin, end, kind, num_rows, body_bytes, is_compressed, number, is_delta)
+    return IPCMessage(begin, end, kind, num_rows, body_bytes, is_compressed, number, is_delta)
 
 
-def messages_of_stream(read: Read, end: int) -> list[Message]:
+def messages_of_stream(read: Read, end: int) -> list[IPCMessage]:
     """Walk over all messages of a stream."""
-    found: list[Message] = []
+    found: list[IPCMessage] = []
     begin = 0
     while (message := read_message(read, begin, end)) is not None:
         found.append(message)
@@ -137,10 +137,10 @@ def read_tail(read: Read, end: int) -> bytes:
     return read(end - 10 - length, end)
 
 
-def messages_of_file(read: Read, end: int, tail: bytes) -> list[Message]:
+def messages_of_file(read: Read, end: int, tail: bytes) -> list[IPCMessage]:
     """Find the messages of a file by its footer: dictionaries, then record batches."""
     footer = _root(tail[:-10])
-    found: list[Message] = []
+    found: list[IPCMessage] = []
     for field, kind in ((2, DICTIONARY_BATCH), (3, RECORD_BATCH)):
         for begin, _, _ in footer.blocks(field):
             message = read_message(read, begin, end) if 8 <= begin < end else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.formats.lines.find import NEWLINE, FoundRows, QuotedRowFinder
+from penstock.formats.lines.find import NEWLINE, FoundLines, QuotedRowFinder
 from penstock.formats.lines.reader import BadRow
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class IrregularRowFinder:
         self._is_known = is_known  # it was given out already
         self._position = position
 
-    def find(self, chunk: Bytes) -> FoundRows:
+    def find(self, chunk: Bytes) -> FoundLines:
         """Give the rows that begin in this chunk."""
         newlines = np.flatnonzero(chunk == NEWLINE) + self._position
         data = self._rest + chunk.tobytes()
@@ -102,7 +102,7 @@ class IrregularRowFinder:
             line = reader.line_num
         self._rest = data[last:]
         self._is_known = is_row
-        return FoundRows(np.array(begins, np.int64), newlines)
+        return FoundLines(np.array(begins, np.int64), newlines)
 
 
 class CSVRowFinder:
@@ -115,7 +115,7 @@ class CSVRowFinder:
         # The last row that was given out, as far as it was seen; if there is none, all that was seen.
         self._last, self._has_row, self._position = b"", False, 0
 
-    def find(self, chunk: Bytes) -> FoundRows:
+    def find(self, chunk: Bytes) -> FoundLines:
         """Give the rows that begin in this chunk."""
         if self._by_reading is not None:
             return self._by_reading.find(chunk)

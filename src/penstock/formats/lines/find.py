@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NEWLINE, RETURN, SPACE, QUOTE = 10, 13, 32, 34
 
 
-class FoundRows(NamedTuple):
+class FoundLines(NamedTuple):
     """What was found in one chunk; numbers count bytes from where the first chunk began."""
 
     begins: Int64Array  # of rows
@@ -29,7 +29,7 @@ class FoundRows(NamedTuple):
 class RowFinder(Protocol):
     """Finds the rows of one file or span, which is given to it in order. It begins where a row does."""
 
-    def find(self, chunk: Bytes) -> FoundRows:
+    def find(self, chunk: Bytes) -> FoundLines:
         """Give the rows that begin in this chunk; one of which only white space is seen yet, with a later chunk."""
         ...
 
@@ -43,13 +43,13 @@ class LineFinder:
         self._is_new_line = True  # the next byte begins a line
         self._undecided: int | None = None  # where a line begins of which only white space was seen
 
-    def find(self, chunk: Bytes) -> FoundRows:
+    def find(self, chunk: Bytes) -> FoundLines:
         """Give the rows that begin in this chunk."""
         base = self._position
         self._position += len(chunk)
         newlines = np.flatnonzero(chunk == NEWLINE)
         begins = self._row_begins(chunk, self._row_ends(chunk, newlines))
-        return FoundRows(begins + base, newlines + base)
+        return FoundLines(begins + base, newlines + base)
 
     def _row_ends(self, chunk: Bytes, newlines: Int64Array) -> Int64Array:  # noqa: ARG002
         """Tell which newlines end a row."""

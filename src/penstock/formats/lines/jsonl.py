@@ -12,7 +12,7 @@ from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_columns
 from penstock.formats.lines.find import LineFinder
 from penstock.formats.lines.reader import BadRow, LineReader
-from penstock.formats.lines.scan import FileHead, scan_lines, to_shards
+from penstock.formats.lines.scan import LinesHead, scan_lines, to_shards
 from penstock.formats.rows import check_projection
 from penstock.index.model import Column
 
@@ -53,7 +53,7 @@ class JSONLinesFormat(FileFormat):
         return LineReader(parts[0], info, LineFinder(skips_blank=True), JSONParser(names, options.columns))
 
 
-def _names_in(head: FileHead, name: str) -> list[str]:
+def _names_in(head: LinesHead, name: str) -> list[str]:
     """Collect the keys of the first rows; a file of which none is an object is something else."""
     if not head.rows:
         return []

@@ -46,7 +46,7 @@ class RowParser(Protocol[T]):
         ...
 
 
-class StoredRows(NamedTuple):
+class StoredLines(NamedTuple):
     """Some rows of a span as they are stored, each with whatever ends it."""
 
     span: OpenSpan
@@ -91,13 +91,13 @@ class OpenSpan:
         """The number of rows."""
         return len(self._bounds) - 1
 
-    def gather(self, rows: Int64Array) -> StoredRows:
+    def gather(self, rows: Int64Array) -> StoredLines:
         """Copy rows."""
         begins = self._bounds[rows].astype(np.int64) + self._shift
         ends = self._bounds[rows + 1].astype(np.int64) + self._shift
         data = self._slices
         lines = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return StoredRows(self, rows, lines)
+        return StoredLines(self, rows, lines)
 
     def line_of(self, row: int) -> int:
         """Give the line of the file in which a row begins, from 1 on."""
@@ -129,7 +129,7 @@ class LineReader:
         with decoding:
             return self.parser.columns(parsed)
 
-    def gather_rows(self, rows: Int64Array) -> StoredRows | None:
+    def gather_rows(self, rows: Int64Array) -> StoredLines | None:
         """Give rows as they are stored; None: the reader is closed."""
         check_whole(self._data, self.name)
         return None if self._span is None else self._span.gather(rows)
@@ -150,7 +150,7 @@ class LineReader:
             return parse_rows(self.parser, [] if stored is None else [stored], [] if stored is None else stored.lines)
 
 
-def parse_rows(parser: RowParser[T], origins: Sequence[StoredRows], lines: Sequence[bytes]) -> T:
+def parse_rows(parser: RowParser[T], origins: Sequence[StoredLines], lines: Sequence[bytes]) -> T:
     """Parse the rows of some spans, in whatever order; a bad one is a `CorruptShardError` that says where it is."""
     try:
         return parser.parse(lines)

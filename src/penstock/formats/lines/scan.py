@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.files import StoredObject
-    from penstock.formats.lines.find import FoundRows, RowFinder
+    from penstock.formats.lines.find import FoundLines, RowFinder
     from penstock.types import Int64Array
 
 # A shard is fetched, and its lines are found, as a whole: large enough for a store, small enough to wait for.
@@ -51,7 +51,7 @@ class LineSpan:
     num_rows: int
 
 
-class FileHead(NamedTuple):
+class LinesHead(NamedTuple):
     """The first rows of a file, as far as they are whole."""
 
     rows: list[bytes]
@@ -93,13 +93,13 @@ class LineScan:
                 self._spans[-2:] = [LineSpan(before.begin, last.end, before.num_rows + last.num_rows)]
         return self._spans
 
-    def head(self) -> FileHead:
+    def head(self) -> LinesHead:
         """Give the first rows, once all of the file was seen."""
         begins = [max(place.byte - self._head_begin, 0) for place in self._head_rows]
         is_all = self._head_begin + len(self._head) == self.num_bytes
         ends = [*begins[1:], *([len(self._head)] if is_all else [])]
         rows = [bytes(self._head[begin:end]) for begin, end in zip(begins, ends, strict=False)]
-        return FileHead(rows, self._head_rows[: len(rows)])
+        return LinesHead(rows, self._head_rows[: len(rows)])
 
     def _without_mark(self, chunk: bytes) -> bytes:
         for mark, encoding in _OTHER_MARKS.items():
@@ -243,6 +243,6 @@ def find_rows(array: npt.NDArray[np.uint8], skip: int, finder: RowFinder) -> npt
     return np.concatenate([*begins, np.array([len(array)], kind)])
 
 
-def _find_all(array: npt.NDArray[np.uint8], finder: RowFinder) -> Iterator[FoundRows]:
+def _find_all(array: npt.NDArray[np.uint8], finder: RowFinder) -> Iterator[FoundLines]:
     for begin in range(0, len(array), _FIND_BYTES):
         yield finder.find(array[begin : begin + _FIND_BYTES])

@@ -40,7 +40,7 @@ class ShardFileFormat(ABC):
         """Learn the columns from first rows."""
 
     @abstractmethod
-    def open(self, folder: Path, number: int) -> ShardFile:
+    def open(self, folder: Path, number: int) -> OpenShardFile:
         """Begin a shard."""
 
     def state(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class ShardFileFormat(ABC):
         return []
 
 
-class ShardFile(ABC):
+class OpenShardFile(ABC):
     """One shard in the making."""
 
     num_bytes: int  # stored so far
@@ -90,7 +90,7 @@ _COMPRESSIONS: dict[str, tuple[str | None, ...]] = {
 }
 
 
-class ColumnarFormat(ShardFileFormat):
+class ColumnarSaveFormat(ShardFileFormat):
     """Parquet or Arrow files, all with the columns of the first rows."""
 
     def __init__(self, name: str, compression: str | None, schema: Any = None) -> None:
@@ -118,7 +118,7 @@ class ColumnarFormat(ShardFileFormat):
         pa = pyarrow()
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state["schema"])))
 
-    def open(self, folder: Path, number: int) -> ShardFile:
+    def open(self, folder: Path, number: int) -> OpenShardFile:
         """Begin a file."""
         name = f"shard-{number:05}.{self._name}"
         return _ColumnarFile(folder, name, self)
@@ -170,8 +170,8 @@ def _misfit(row: int, name: str, kind: Any, error: Exception) -> str:
     return f"row {row}: column {name!r} {expected}: {error}. Pass schema= if values differ"
 
 
-class _ColumnarFile(ShardFile):
-    def __init__(self, folder: Path, name: str, form: ColumnarFormat) -> None:
+class _ColumnarFile(OpenShardFile):
+    def __init__(self, folder: Path, name: str, form: ColumnarSaveFormat) -> None:
         self._name, self._form = name, form
         self._file: BinaryIO = (folder / name).open("wb")
         self._writer = form.writer(self._file)
@@ -211,7 +211,7 @@ class LinesFormat(ShardFileFormat):
     def begin(self, rows: Sequence[Sample]) -> None:
         """Lines have no columns in common."""
 
-    def open(self, folder: Path, number: int) -> ShardFile:
+    def open(self, folder: Path, number: int) -> OpenShardFile:
         """Begin a file."""
         return _LinesFile(folder, f"shard-{number:05}.jsonl{self.suffix}", self)
 
@@ -236,7 +236,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
-class _LinesFile(ShardFile):
+class _LinesFile(OpenShardFile):
     def __init__(self, folder: Path, name: str, form: LinesFormat) -> None:
         self._name, self._form = name, form
         self._file: BinaryIO = (folder / name).open("wb")

@@ -12,7 +12,7 @@ from penstock.formats.body import ChunkPool
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
-from penstock.pipeline.saving.files import ShardFile, ShardFileFormat
+from penstock.pipeline.saving.files import OpenShardFile, ShardFileFormat
 from penstock.write.destination import Destination
 from penstock.write.publish import PendingShard, write_file
 from penstock.write.rotate import check_size_limit, shard_name
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.types import Sample
 
 
-class MDSFormat(ShardFileFormat):
+class MDSSaveFormat(ShardFileFormat):
     """MDS shards with the columns of the first row, and their index."""
 
     def __init__(
@@ -57,7 +57,7 @@ class MDSFormat(ShardFileFormat):
         """Take over columns."""
         self._columns, self._takes_extra = state["columns"], state["takes_extra"]
 
-    def open(self, folder: Path, number: int) -> ShardFile:
+    def open(self, folder: Path, number: int) -> OpenShardFile:
         """Begin a shard."""
         if not self._columns:
             raise ConfigError("there is no row, so columns are unknown: pass columns=")
@@ -79,7 +79,7 @@ class MDSFormat(ShardFileFormat):
         return [INDEX_NAME]
 
 
-class _MDSFile(ShardFile):
+class _MDSFile(OpenShardFile):
     def __init__(self, folder: Path, number: int, layout: ShardLayout, pool: ChunkPool, *, takes_extra: bool) -> None:
         self._folder, self._number, self._layout = folder, number, layout
         self._names = {column.name for column in layout.columns}

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
 from penstock.pipeline.saving.blocks import PROBE_ROWS
-from penstock.pipeline.saving.files import ColumnarFormat, LinesFormat, ShardFile, ShardFileFormat, describe_file
-from penstock.pipeline.saving.mds import MDSFormat
+from penstock.pipeline.saving.files import (
+    ColumnarSaveFormat,
+    LinesFormat,
+    OpenShardFile,
+    ShardFileFormat,
+    describe_file,
+)
+from penstock.pipeline.saving.mds import MDSSaveFormat
 from penstock.pipeline.saving.settings import FurtherOptions, SaveFormat, SaveSettings
 from penstock.pipeline.saving.targets import LEDGER_NAME, MANIFEST_NAME, Target, open_target
 
@@ -41,8 +47,8 @@ class DatasetWriter:
         self._sizes, self._key = settings.sizes(), settings.key
         self._waiting: list[Sample] = []
         self._shards: list[dict[str, Any]] = []
-        self._shard: ShardFile | None = None
-        self._parted: dict[int, tuple[ShardFile, int]] = {}
+        self._shard: OpenShardFile | None = None
+        self._parted: dict[int, tuple[OpenShardFile, int]] = {}
         self._rows_of_shard = self._num_rows = 0
         self._bytes_per_row: float | None = None
         self._finished: WriteStats | None = None
@@ -339,5 +345,5 @@ def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> 
 def _make_format(settings: SaveSettings) -> ShardFileFormat:
     name, compression = settings.format, settings.compression
     if name == "mds":
-        return MDSFormat(compression, settings.max_bytes, settings.columns, drops_extra=settings.drops_extra)
-    return LinesFormat(compression) if name == "jsonl" else ColumnarFormat(name, compression, settings.schema)
+        return MDSSaveFormat(compression, settings.max_bytes, settings.columns, drops_extra=settings.drops_extra)
+    return LinesFormat(compression) if name == "jsonl" else ColumnarSaveFormat(name, compression, settings.schema)

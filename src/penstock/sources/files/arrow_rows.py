@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     OpenBatches = Callable[[int], Iterator[tuple[Rows, int]]]
 
 
-class StoredFile(io.RawIOBase):
+class ArrowInput(io.RawIOBase):
     """A file of a store, read by ranges."""
 
     def __init__(self, opened: ScannedObject) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
 from penstock.sources.files.arrow_columns import rows_of
-from penstock.sources.files.arrow_rows import BatchIterator, StoredFile, check_columns, naming
+from penstock.sources.files.arrow_rows import ArrowInput, BatchIterator, check_columns, naming
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.iterators import check_row
 from penstock.sources.worker_threads import WorkerThreads
@@ -99,7 +99,7 @@ class ParquetShardedSource(FileShardedSource):
             opened = file.open()
             with naming(file.url):
                 opened.fetch_tail(_TAIL_BYTES)
-                self._footers[number] = parquet.read_metadata(StoredFile(opened))
+                self._footers[number] = parquet.read_metadata(ArrowInput(opened))
         return self._footers[number]
 
     def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:
@@ -120,7 +120,7 @@ class ParquetShardedSource(FileShardedSource):
         parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = self._footer(number)
         wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
-        stored = StoredFile(self._files[number].open())
+        stored = ArrowInput(self._files[number].open())
         with parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
             about = footer.row_group(group)
             num_rows = _rows_at_once(about.total_byte_size, about.num_rows)
@@ -202,7 +202,7 @@ class ArrowShardedSource(FileShardedSource):
         seen = 0
         with naming(file.url):
             is_file = opened.read(0, min(len(_ARROW_MAGIC), opened.num_bytes)) == _ARROW_MAGIC
-            reader = ipc.open_file(StoredFile(opened)) if is_file else ipc.open_stream(StoredFile(opened))
+            reader = ipc.open_file(ArrowInput(opened)) if is_file else ipc.open_stream(ArrowInput(opened))
             check_columns(self._columns, reader.schema.names, file.url)
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
             for batch in batches:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class MixPhase:
     """From where on a mix consists of which sources; what each had given before; and the mix itself."""
 
     start: int
@@ -44,13 +44,13 @@ class Phase:
         return taken
 
 
-def first_phase(segments: Segments, seed: int) -> Phase | None:
+def first_phase(segments: Segments, seed: int) -> MixPhase | None:
     """Begin with all sources."""
     count = len(segments[0][1])
     return make_phase(segments, 0, range(count), (0,) * count, seed)
 
 
-def phase_without(phase: Phase, segments: Segments, position: int, source: int, seed: int) -> Phase | None:
+def phase_without(phase: MixPhase, segments: Segments, position: int, source: int, seed: int) -> MixPhase | None:
     """Go on from a position without one more source; None if nobody with a weight is left."""
     return make_phase(
         segments,
@@ -68,7 +68,7 @@ def make_phase(
     before: Sequence[int],
     seed: int,
     owed: Sequence[Fraction] | None = None,
-) -> Phase | None:
+) -> MixPhase | None:
     """Mix some sources from a position on; None if none of them has a weight from there on.
 
     `owed` is what all sources should have given before, and have not.
@@ -85,10 +85,10 @@ def make_phase(
         kept.append((at, exact_shares(among)))
     due = None if owed is None else [owed[source] for source in sources]
     mix = QuotaMix(kept, key=fold("mix", seed, start), before=due)
-    return Phase(start, tuple(sources), tuple(before), mix)
+    return MixPhase(start, tuple(sources), tuple(before), mix)
 
 
-def find_end(phase: Phase, totals: Sequence[int | None]) -> tuple[int, int] | None:
+def find_end(phase: MixPhase, totals: Sequence[int | None]) -> tuple[int, int] | None:
     """Find where the first source has nothing more to give though it is its turn: the position, and the source."""
     found: tuple[int, int] | None = None
     for source in phase.sources:
@@ -101,7 +101,7 @@ def find_end(phase: Phase, totals: Sequence[int | None]) -> tuple[int, int] | No
     return found
 
 
-def _turn_after(phase: Phase, source: int, total: int) -> int | None:
+def _turn_after(phase: MixPhase, source: int, total: int) -> int | None:
     """Give the position at which a source would give its sample number `total`, if it ever comes to that."""
     place = phase.sources.index(source)
     needed = total - phase.before[source]

@@ -20,7 +20,7 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from penstock.sources.base import GivesSource
     from penstock.sources.iterators import PositionAfter
-    from penstock.sources.mix.plan import Phase, Segments
+    from penstock.sources.mix.plan import MixPhase, Segments
     from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Int64Array, Sample
 
@@ -185,7 +185,7 @@ class MixedIterator(SampleIterator):
         self._feeds, self._segments, self._seed = feeds, segments, seed
         self._stops_at_first = stops_at_first
         self._at = 0
-        self._phase: Phase | None = first_phase(segments, seed)  # None: the end
+        self._phase: MixPhase | None = first_phase(segments, seed)  # None: the end
         self._by_tokens = by_tokens
         self._tokens = 0
         self._owed = [Fraction(0)] * len(feeds)  # to each feed where the phase began, if weights follow tokens
@@ -201,7 +201,7 @@ class MixedIterator(SampleIterator):
         totals = [feed.total() for feed in self._feeds]
         if len(self._segments) > 1 and any(total is not None for total in totals):
             return False
-        phase: Phase | None = self._phase
+        phase: MixPhase | None = self._phase
         while phase is not None and (end := find_end(phase, totals)) is not None and end[0] < row:
             if self._stops_at_first:
                 check_row("mixed", row, end[0])
