@@ -106,8 +106,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         columns: Read only these columns.
         columnar: Iterate over batches, each a dict of arrays, instead of samples.
         order: `native` (the default), `mosaic`, or an order that a plug-in registered.
-        epoch_end: What happens if the samples cannot be divided equally among the ranks: `pad`, `drop`,
-            `trim` or `uneven`.
+        epoch_end: What happens if the ranks cannot share the samples equally: `pad`, `drop`, `trim` or `uneven`.
         schedule: Proportions of the streams that change during the run: a `MixSchedule`, or plain values such as
             `[(0, [0.9, 0.1]), (1_000_000, [0.5, 0.5])]`.
         mosaic_version: The release of MosaicML Streaming whose order `order="mosaic"` follows: `0.13` or `0.5`.

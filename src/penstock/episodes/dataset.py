@@ -58,8 +58,7 @@ class StreamingLeRobotDataset(RobotDataset):
         frame_cache_bytes: How much memory each process may use for frames that were decoded with others, until a sample
             wants them.
         batch_size: Samples per batch on each rank. A `StreamingDataLoader` sets it for you.
-        epoch_end: What happens if the frames cannot be divided equally among the ranks: `pad`, `drop`,
-            `trim` or `uneven`.
+        epoch_end: What happens if the ranks cannot share the frames equally: `pad`, `drop`, `trim` or `uneven`.
         on_error: What happens if a frame cannot be read: `raise` an error, or `skip`: another one takes its place.
         cache_limit: How much disk the cache of this node may use for rows and videos that are fetched, such as "100gb".
         storage_options: Credentials and settings of the store, under the names that fsspec uses.

@@ -53,8 +53,7 @@ class StreamingLeRobotMix(RobotDataset):
         rank: The rank of this process, if the launcher does not set it; pass `world_size`, too.
         world_size: The number of ranks.
         batch_size: Samples per batch on each rank. A `StreamingDataLoader` sets it for you.
-        epoch_end: What happens if the frames cannot be divided equally among the ranks: `pad`, `drop`,
-            `trim` or `uneven`.
+        epoch_end: What happens if the ranks cannot share the frames equally: `pad`, `drop`, `trim` or `uneven`.
         on_error: What happens if a frame cannot be read: `raise` an error, or `skip`: another one takes its place.
         allow_mix_change: Allow loading a state that was made with other weights or other datasets.
         video_decoder_cache_size: How many video files of each dataset each process keeps open; by default those of a
