@@ -17,7 +17,8 @@ from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
 from penstock.episodes.frame_cache import NEVER, FrameCache
 from penstock.episodes.wanted import ClipKey, WantedFrames
-from penstock.errors import DataError
+from penstock.errors import DataError, PenstockError
+from tests.cache.kit import wait_until
 from tests.episodes.build import CAMERA, Layout, write_dataset
 from tests.episodes.clips import number_of, write_clip
 
@@ -195,6 +196,20 @@ def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: 
         found = videos.read(clip, np.array([frame]), np.array([frame / 10]), 1e-4)
         assert number_of(found.frames[0]) == frame
         assert row.read()["frames_decoded"] == decoded
+    videos.close()
+
+
+def test_frames_that_cannot_be_read_do_not_keep_threads_from_others(tmp_path: Path) -> None:
+    write_clip(tmp_path / "good.mp4", 30, gop=15)
+    row = private_row(COUNTED)
+    videos = Videos(Flat(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    bad, good = ClipKey(str(tmp_path / "bad.mp4"), 0), ClipKey(str(tmp_path / "good.mp4"), 0)
+    videos.announce([[(bad, [frame])] for frame in range(100)] + [[(good, [3])]], is_first=True)
+    for frame in range(100):
+        with pytest.raises(PenstockError, match=r"bad\.mp4"):
+            videos.read(bad, np.array([frame]), np.array([frame / 10]), 1e-4)
+    videos.announce([], is_first=False)
+    wait_until(lambda: row.read()["frames_decoded"] > 0)
     videos.close()
 
 

@@ -116,16 +116,11 @@ class Videos:
         `frames` are the numbers under which they were announced.
         """
         begun_ns = perf_counter_ns()
-        held = self._hold(clip)
         try:
-            numbers, off = held.file.index.nearest(held.begin_s + seconds)
-            self._check_times(clip, seconds, off, tolerance_s)
-            wanted, places = np.unique(numbers, return_inverse=True)
-            found = self._frames(clip, held, wanted)
-            # Before another thread gets the file, which would decode again what is not noted as used.
-            self._note_uses(clip, held, set(zip(numbers.tolist(), frames.tolist(), strict=True)), found)
-        finally:
-            self._release(held)
+            found, wanted, places = self._read(clip, frames, seconds, tolerance_s)
+        except PenstockError:
+            self._forget_wants(clip, frames)
+            raise
         with self._changed:
             self._start_threads()
         pictures = self._pictures(clip, [found[number] for number in wanted.tolist()])
@@ -157,6 +152,28 @@ class Videos:
             self._is_closing = False
 
     # --- Frames -------------------------------------------------------------------------------------------------
+
+    def _read(
+        self, clip: ClipKey, frames: Int64Array, seconds: npt.NDArray[np.float64], tolerance_s: float
+    ) -> tuple[dict[int, Any], Int64Array, npt.NDArray[np.intp]]:
+        """Give frames by their numbers in the file, these numbers, and which of them is at each time."""
+        held = self._hold(clip)
+        try:
+            numbers, off = held.file.index.nearest(held.begin_s + seconds)
+            self._check_times(clip, seconds, off, tolerance_s)
+            wanted, places = np.unique(numbers, return_inverse=True)
+            found = self._frames(clip, held, wanted)
+            # Before another thread gets the file, which would decode again what is not noted as used.
+            self._note_uses(clip, held, set(zip(numbers.tolist(), frames.tolist(), strict=True)), found)
+        finally:
+            self._release(held)
+        return found, wanted, places
+
+    def _forget_wants(self, clip: ClipKey, frames: Int64Array) -> None:
+        """Want frames no longer that cannot be read: else they would stay the next ones for ever."""
+        with self._changed:
+            for frame in set(frames.tolist()):
+                self._wanted.use(clip, frame)
 
     def _check_times(
         self, clip: ClipKey, seconds: npt.NDArray[np.float64], off: npt.NDArray[np.float64], tolerance_s: float
