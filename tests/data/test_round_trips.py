@@ -91,7 +91,7 @@ def test_of_raw_shards_only_the_samples_come(data: WebServer, kind: str, shuffle
     assert ids == list(range(BATCH if columnar else 1)) or shuffle
     # Samples of one size are where the index lets one expect them. Others have to be found first. Of many ranges, the
     # last one of each shard comes after the others: it tells their version.
-    assert len(rounds) == (1 if kind == "tokens" else 2) + (1 if shuffle else 0)
+    assert len(rounds) == (1 if kind == "tokens" else 2) + (1 if shuffle else 0), rounds
     assert sum(rounds) <= (2 * BATCH if shuffle else 2)
 
 

@@ -26,7 +26,7 @@ SMALL_BYTES = 512 << 10
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
 # How many are read at once, each by a thread of its own; and how many of those are large.
-MOST_AT_ONCE = 20  # as long as none is large: whole shards have threads of their own besides
+MOST_AT_ONCE = 24  # as long as none is large: whole shards have threads of their own besides
 _MOST_BESIDE_LARGE = 16
 LOWEST = 4
 HIGHEST = 14  # small ones, for which somebody stands still, need not wait until a large one ends
