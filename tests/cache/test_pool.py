@@ -17,6 +17,7 @@ from penstock.fetcher.origin import Origin
 from penstock.fetcher.pieces import LOWEST, MOST_AT_ONCE, PieceOwner, PiecePool
 from penstock.fetcher.reads import AwaitedPieces
 from penstock.storage.base import open_store
+from tests.cache.kit import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,8 @@ def test_small_ones_all_begin_at_once_though_a_thread_is_idle(pool: PiecePool) -
 def test_never_more_than_the_bound_and_fewer_beside_large_ones(pool: PiecePool) -> None:
     gate = threading.Event()
     large = [pool.submit(PieceOwner(1), 1 << 20, source(), "x", gate.wait) for _ in range(3 * pool.limit)]
-    assert pool.num_running <= pool.limit < MOST_AT_ONCE
+    wait_until(lambda: pool.num_running == pool.limit)
+    assert pool.limit < MOST_AT_ONCE
     small = [pool.submit(PieceOwner(0), 1, source(), "x", gate.wait) for _ in range(3 * MOST_AT_ONCE)]
     time.sleep(0.1)
     assert pool.limit < pool.num_running < MOST_AT_ONCE
