@@ -13,6 +13,7 @@ import pytest
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
 from penstock.cachedir.items import item_of_object, item_of_shard, settled
 from penstock.errors import CacheTooSmallError, ObjectNotFoundError
+from penstock.fetcher.pieces import MOST_AT_ONCE
 from penstock.types import Span
 from penstock.wire.item import Item, Want
 from tests.cache.kit import Dataset, content, wait_until, write_dataset
@@ -110,7 +111,7 @@ def test_more_reads_than_threads_all_end(tmp_path: Path, kind: Any) -> None:
         spans = [Span(number, number + 10) for number in range(300)]
         found = list(pool.map(lambda span: backend.read(0, [(name, span)], "0e", {}, ignore)[0], spans))
         assert found == [content(name, 1000)[span.begin : span.end] for span in spans]
-        assert sum(thread.name.startswith("penstock-piece") for thread in threading.enumerate()) <= 20
+        assert sum(thread.name.startswith("penstock-piece") for thread in threading.enumerate()) <= MOST_AT_ONCE
 
 
 def test_its_errors_are_of_our_tree(tmp_path: Path, kind: Any) -> None:
