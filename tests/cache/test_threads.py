@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import MDSWriter
@@ -88,6 +90,19 @@ sys.stdin.readline()
 print(sum(1 for _ in zip(range(256), dataset)))
 dataset.close()
 """
+OPENING = """
+import sys
+from penstock import StreamingDataset
+root, local, count = sys.argv[1:]
+first = StreamingDataset(remote=[f"{root}/0.parquet"], local=local)  # so that there is a fetcher
+print("begun", flush=True)
+sys.stdin.readline()
+dataset = StreamingDataset(remote=[f"{root}/{number}.parquet" for number in range(int(count))], local=local)
+print(len(dataset))
+dataset.close()
+first.close()
+"""
+NUM_FOOTERS = 300
 NUM_SHARDS, PER_SHARD, SAMPLE_BYTES = 40, 25, 50_000
 NUM_TOKENS = 8000
 
@@ -142,3 +157,18 @@ def test_fewer_than_40_in_the_first_batch(nginx: WebServer, tmp_path: Path, runt
         assert [finish(client).split() for client in clients] == [["256"]] * len(clients)
         assert proxy.counts["requests"] - before > 200
     assert 20 < most < 40
+
+
+def test_fewer_than_40_while_footers_are_read(nginx: WebServer, tmp_path: Path, runtime: Path) -> None:
+    folder = nginx.files / "footers"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": range(10)}), folder / "0.parquet")
+    for number in range(1, NUM_FOOTERS):
+        (folder / f"{number}.parquet").write_bytes((folder / "0.parquet").read_bytes())
+    with FaultProxy(nginx.url, Faults(latency_s=0.05)) as proxy:
+        client = start_client(OPENING, f"{proxy.url}/footers", tmp_path / "local", str(NUM_FOOTERS))
+        assert begun([client]) == ["begun\n"]
+        most = go([client], runtime)
+        assert finish(client).split() == [str(NUM_FOOTERS * 10)]
+        assert proxy.counts["requests"] >= 2 * NUM_FOOTERS  # each is looked for, and read
+    assert 10 < most < 40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
@@ -14,6 +13,7 @@ from penstock.scan.detect import kind_of_name
 from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
 from penstock.scan.patterns import fits, has_magic, is_beside, is_hidden, literal_prefix
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.many import stat_many
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
-_AT_ONCE = 128
 
 
 def find_in_repository(store: Store, subset: str | None, split: str | None) -> list[ObjectInfo]:
@@ -116,17 +115,11 @@ class Lister:
         if self._can_list and len(names) > _FEW_NAMES:
             listed = self._list(_common_prefix(names))
             return {name: listed[name] for name in names if name in listed}
-        with ThreadPoolExecutor(min(_AT_ONCE, len(names) or 1), thread_name_prefix="penstock-scan") as threads:
-            found = threads.map(self._stat, names)
-            return {name: info for name, info in zip(names, found, strict=True) if info is not None}
-
-    def _stat(self, name: str) -> ObjectInfo | None:
-        try:
-            return self._store.stat(name)
-        except ObjectNotFoundError:
-            if not self._can_list and not has_magic(f"https://host/{name}"):
-                raise
-            return None
+        found = dict(zip(names, stat_many(self._store, names), strict=True))
+        for name, info in found.items():
+            if info is None and not self._can_list and not has_magic(f"https://host/{name}"):
+                self._store.stat(name)  # which says what is wrong
+        return {name: info for name, info in found.items() if info is not None}
 
     def _list(self, prefix: str) -> dict[str, ObjectInfo]:
         if prefix not in self._found:

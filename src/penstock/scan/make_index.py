@@ -15,7 +15,9 @@ from penstock.index.files_json import FileShard, IndexedFile, dump_files, load_f
 from penstock.index.model import ShardLayout
 from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
 from penstock.scan.objects import ScannedObject
+from penstock.scan.together import scan_together
 from penstock.storage.base import shown_url
+from penstock.storage.many import AsksAsynchronously
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.scan.kept_bytes import ScanKeeper
     from penstock.storage.base import ObjectInfo, Store
 
-_TAILS_AT_ONCE = 128  # each waits for its store, and does little else
+_TAILS_AT_ONCE = 16  # each waits for its store, and does little else
 _FILES_AT_ONCE = 8  # each is read as a whole
 
 Identity = tuple[str, int, str | None]
@@ -75,21 +77,48 @@ class Scan:
             )
 
     def _scan_all(self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat) -> list[IndexedFile]:
-        num_threads = min(len(missing) or 1, _TAILS_AT_ONCE if form.tail_bytes + form.head_bytes else _FILES_AT_ONCE)
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="penstock-scan") as threads:
-            running = [threads.submit(self._scan, info, kind, form) for info, kind in missing]
-            try:
-                done, _ = wait(running, return_when=FIRST_EXCEPTION)
-                for each in running:  # the first in the order of names, whichever failed first
-                    if each in done:
-                        each.result()
-                return [each.result() for each in running]
-            finally:
-                threads.shutdown(wait=False, cancel_futures=True)
+        done = self._scan_together(missing, form) if isinstance(self.store, AsksAsynchronously) else {}
+        left = [number for number in range(len(missing)) if number not in done]
+        if left:
+            num_threads = min(len(left), _TAILS_AT_ONCE if _reads_little(form) else _FILES_AT_ONCE)
+            with ThreadPoolExecutor(num_threads, thread_name_prefix="penstock-scan") as threads:
+                done |= zip(left, self._scan_by(threads, [missing[number] for number in left], form), strict=True)
+        return [done[number] for number in range(len(missing))]
+
+    def _scan_by(
+        self, threads: ThreadPoolExecutor, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat
+    ) -> list[IndexedFile]:
+        running = [threads.submit(self._scan, info, kind, form) for info, kind in missing]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for each in running:  # the first in the order of names, whichever failed first
+                if each in done:
+                    each.result()
+            return [each.result() for each in running]
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _scan_together(
+        self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat
+    ) -> dict[int, IndexedFile]:
+        """Scan files of which little is read, as far as they can be scanned so."""
+        if not _reads_little(form) or any(kind.compression for _, kind in missing):
+            return {}
+
+        def open_file(number: int) -> ScannedObject:
+            return self._object(*missing[number], lambda _, __: None)
+
+        def first(file: ScannedObject) -> Span:
+            return file.tail(form.tail_bytes) if form.tail_bytes else Span(0, min(form.head_bytes, file.num_bytes))
+
+        def scan(number: int, file: ScannedObject) -> IndexedFile:
+            return self._indexed(file, *missing[number], form)
+
+        return scan_together(self.store, len(missing), open_file, first, scan)
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         self.check_wanted()
-        keeper = None if form.tail_bytes + form.head_bytes else self.keep(info)  # of those it reads little
+        keeper = None if _reads_little(form) else self.keep(info)
         if keeper is None:
             return self._scan_file(info, kind, form, lambda _, __: None)
         try:
@@ -102,14 +131,20 @@ class Scan:
     def _scan_file(
         self, info: ObjectInfo, kind: FileKind, form: FileFormat, write: Callable[[bytes, int], None]
     ) -> IndexedFile:
+        file = self._object(info, kind, write)
+        if form.tail_bytes and kind.compression is None:
+            file.fetch_tail(form.tail_bytes)
+        return self._indexed(file, info, kind, form)
+
+    def _object(self, info: ObjectInfo, kind: FileKind, write: Callable[[bytes, int], None]) -> ScannedObject:
         def take(data: bytes, begin: int) -> None:
             self.check_wanted()
             self.on_bytes(len(data))
             write(data, begin)
 
-        file = ScannedObject(self.store, info, kind.compression, take)
-        if form.tail_bytes and kind.compression is None:
-            file.fetch_tail(form.tail_bytes)
+        return ScannedObject(self.store, info, kind.compression, take)
+
+    def _indexed(self, file: ScannedObject, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         found = form.scan(file, self.settings)
         layout = ShardLayout(
             format=kind.format, columns=found.columns, compression=kind.compression, settings=found.settings
@@ -120,6 +155,10 @@ class Scan:
     def _first_bytes(self, name: str) -> bytes:
         num_bytes = self.store.stat(name).num_bytes
         return bytes(self.store.read(name, Span(0, min(num_bytes, FIRST_BYTES))))
+
+
+def _reads_little(form: FileFormat) -> bool:
+    return form.tail_bytes + form.head_bytes > 0
 
 
 def _identity(info: ObjectInfo) -> Identity:

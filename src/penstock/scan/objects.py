@@ -16,6 +16,8 @@ from penstock.types import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from typing_extensions import Buffer
+
     from penstock.codecs.stream import FrameStart
     from penstock.storage.base import ObjectInfo, Store
 
@@ -27,6 +29,14 @@ _SEEK_BYTES_HERE = 128 << 10
 # What is compressed so may be cut where frames begin; others have padding between them, or no frames.
 _CUT_AT_FRAMES = ("zstd", "gz", "bz2")
 _FRAME_BYTES = 1 << 20
+
+
+class MissingBytes(Exception):  # noqa: N818  not an error: whoever scans gets them and begins anew
+    """Says which bytes of an object a scan needs next."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(span)
+        self.span = span
 
 
 class ScannedObject:
@@ -45,13 +55,26 @@ class ScannedObject:
         self.seek_bytes = _SEEK_BYTES_HERE if isinstance(store, LocalStore) else _SEEK_BYTES
         self._store, self._info, self._compression = store, info, compression
         self._on_bytes = on_bytes  # hears of bytes, and where in the object they stand
-        self._tail = Span(0, 0), b""
+        self._held: list[tuple[Span, bytes]] = []
+        self._most_missing = 0
         self.frame_starts: list[FrameStart] = []
 
     def fetch_tail(self, num_bytes: int) -> None:
         """Read the end of the object, for whoever asks for any of it."""
-        span = Span(max(0, self.num_bytes - num_bytes), self.num_bytes)
-        self._tail = span, self._piece(span)
+        span = self.tail(num_bytes)
+        self._held.append((span, self._piece(span)))
+
+    def tail(self, num_bytes: int) -> Span:
+        """Give where the last bytes are, so many or all."""
+        return Span(max(0, self.num_bytes - num_bytes), self.num_bytes)
+
+    def hold(self, span: Span, data: Buffer, info: ObjectInfo) -> None:
+        """Take what somebody else has read of the object, for whoever asks for any of it."""
+        self._held.append((span, self._checked(span, data, info)))
+
+    def miss(self, most_bytes: int) -> None:
+        """From now on, raise `MissingBytes` instead of reading a range of at most so many bytes."""
+        self._most_missing = most_bytes
 
     def read(self, begin: int, end: int) -> bytes:
         """Give a range."""
@@ -60,9 +83,11 @@ class ScannedObject:
                 f"{self.name} has {self.num_bytes} bytes, so there are no bytes {begin} to {end}: it was cut off, or"
                 " has another format"
             )
-        span, data = self._tail
-        if span.begin <= begin and end <= span.end:
-            return data[begin - span.begin : end - span.begin]
+        for span, data in self._held:
+            if span.begin <= begin and end <= span.end:
+                return data[begin - span.begin : end - span.begin]
+        if begin < end <= begin + self._most_missing:
+            raise MissingBytes(Span(begin, end))
         return b"".join(self._pieces(Span(begin, end)))
 
     def chunks(self, begin: int = 0) -> Iterator[bytes]:
@@ -101,7 +126,9 @@ class ScannedObject:
     def _piece(self, span: Span) -> bytes:
         if not len(span):
             return b""
-        data, info = self._store.read_piece(self.name, span, None)
+        return self._checked(span, *self._store.read_piece(self.name, span, None))
+
+    def _checked(self, span: Span, data: Buffer, info: ObjectInfo) -> bytes:
         if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
             raise ObjectChangedError(
                 f"{self.name} changed while it was being indexed: try again when nobody writes to it", key=self.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -11,19 +12,20 @@ from penstock.files import open_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, open_store, shown_url
 from penstock.storage.object_client import ClientTuning, anonymous, get_client, name_of
 from penstock.storage.object_errors import is_range_error, translated_errors
-from penstock.storage.object_read import Receiver, describe, receive_ranges
+from penstock.storage.object_read import Receiver, describe, receive_once, receive_ranges
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
 from penstock.storage.ranges import RangeSupport
 from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
 
     from penstock.storage.base import Resolve, StoreSettings
+    from penstock.storage.many import AskOnce
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -139,6 +141,22 @@ class ObjectStore:
         """
         return self.cloud.is_trusted(self.settings.options)
 
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[AskOnce]:
+        """Give what asks once for a small range of an object; see `many.AsksAsynchronously`."""
+        yield self._ask_once
+
+    async def _ask_once(self, key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
+        shown = self.shown(check_key(key))
+        if len(span) and not self.ranges.are_sent:
+            raise RequestRefusedError(f"{shown}: the server sends whole objects only")
+        tuning = ClientTuning(stall_s=self.retry.stall_s, is_anonymous=self._name in anonymous)
+        with translated_errors(shown, self._place[0]):
+            client = get_client(self._name, tuning, self._connect)
+            data, info = await receive_once(client, self._path(key), key, shown, span, self.ranges)
+        self.hooks.on_bytes(len(span))
+        return data, info
+
     def stat(self, key: str) -> ObjectInfo:
         """Describe an object."""
         import obstore
@@ -244,8 +262,7 @@ class ObjectStore:
         shown = self.shown(key)
         policy = policy or self.retry
         attempts = Attempts(policy, self.hooks, shown)
-        bucket, root = self._place
-        path = f"{root}/{key}" if root else key
+        bucket, path = self._place[0], self._path(key)
         refusal: AccessDeniedError | None = None
         while True:
             is_anonymous = not writes and (refusal is not None or self._name in anonymous)
@@ -293,6 +310,10 @@ class ObjectStore:
     @cached_property
     def _shown_root(self) -> str:
         return shown_url(self.settings.url).rstrip("/")
+
+    def _path(self, key: str) -> str:
+        root = self._place[1]
+        return f"{root}/{key}" if root else key
 
     def _connect(self, tuning: ClientTuning) -> Any:
         return self.cloud.connect(self.settings, tuning)

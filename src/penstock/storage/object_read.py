@@ -122,6 +122,30 @@ def receive_ranges(
     return found
 
 
+async def receive_once(
+    client: Any, path: str, key: str, shown: str, span: Span, ranges: RangeSupport
+) -> tuple[Buffer, ObjectInfo]:
+    """Ask once for a small range of an object, without a thread that waits for it: all of it comes, or an error."""
+    import obstore
+    from obstore.exceptions import NotSupportedError
+
+    if not len(span):
+        return b"", describe(key, await obstore.head_async(client, path))
+    try:
+        result = await obstore.get_async(client, path, options=_options(span.begin, span.end, None))
+    except NotSupportedError:
+        ranges.are_sent = False
+        raise
+    if tuple(result.range) != (span.begin, span.end):
+        raise StoreError(f"{shown}: the server sent bytes {result.range}, not {span.begin} to {span.end}")
+    # The first chunk has them all. Whoever sends more is not listened to.
+    async for chunk in result.stream(len(span)):
+        if memoryview(chunk).nbytes == len(span):
+            return chunk, describe(key, result.meta)
+        break
+    raise StoreError(f"{shown}: the server did not send the {len(span)} bytes that it announced")
+
+
 def describe(key: str, meta: Any) -> ObjectInfo:
     """Say what obstore knows about an object."""
     tag = meta["e_tag"]
