@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _TAILS_AT_ONCE = 16  # each waits for its store, and does little else
 _FILES_AT_ONCE = 8  # each is read as a whole
+_PIECES_AT_ONCE = 16  # of all these files
 
 Identity = tuple[str, int, str | None]
 
@@ -88,7 +89,8 @@ class Scan:
     def _scan_by(
         self, threads: ThreadPoolExecutor, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat
     ) -> list[IndexedFile]:
-        running = [threads.submit(self._scan, info, kind, form) for info, kind in missing]
+        ahead = max(2, _PIECES_AT_ONCE // max(2, min(len(missing), _FILES_AT_ONCE)))
+        running = [threads.submit(self._scan, info, kind, form, ahead) for info, kind in missing]
         try:
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for each in running:  # the first in the order of names, whichever failed first
@@ -106,7 +108,7 @@ class Scan:
             return {}
 
         def open_file(number: int) -> ScannedObject:
-            return self._object(*missing[number], lambda _, __: None)
+            return self._object(*missing[number])
 
         def first(file: ScannedObject) -> Span:
             return file.tail(form.tail_bytes) if form.tail_bytes else Span(0, min(form.head_bytes, file.num_bytes))
@@ -116,33 +118,36 @@ class Scan:
 
         return scan_together(self.store, len(missing), open_file, first, scan)
 
-    def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
+    def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat, ahead: int) -> IndexedFile:
         self.check_wanted()
         keeper = None if _reads_little(form) else self.keep(info)
         if keeper is None:
-            return self._scan_file(info, kind, form, lambda _, __: None)
+            return self._scan_file(self._object(info, kind, ahead), info, kind, form)
         try:
-            file = self._scan_file(info, kind, form, keeper.write)
+            file = self._scan_file(self._object(info, kind, ahead, keeper.write), info, kind, form)
             keeper.publish(file)
             return file
         finally:
             keeper.close()
 
-    def _scan_file(
-        self, info: ObjectInfo, kind: FileKind, form: FileFormat, write: Callable[[bytes, int], None]
-    ) -> IndexedFile:
-        file = self._object(info, kind, write)
+    def _scan_file(self, file: ScannedObject, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         if form.tail_bytes and kind.compression is None:
             file.fetch_tail(form.tail_bytes)
         return self._indexed(file, info, kind, form)
 
-    def _object(self, info: ObjectInfo, kind: FileKind, write: Callable[[bytes, int], None]) -> ScannedObject:
+    def _object(
+        self,
+        info: ObjectInfo,
+        kind: FileKind,
+        ahead: int = 1,
+        write: Callable[[bytes, int], None] = lambda _, __: None,
+    ) -> ScannedObject:
         def take(data: bytes, begin: int) -> None:
             self.check_wanted()
             self.on_bytes(len(data))
             write(data, begin)
 
-        return ScannedObject(self.store, info, kind.compression, take)
+        return ScannedObject(self.store, info, kind.compression, take, ahead)
 
     def _indexed(self, file: ScannedObject, info: ObjectInfo, kind: FileKind, form: FileFormat) -> IndexedFile:
         found = form.scan(file, self.settings)

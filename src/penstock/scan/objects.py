@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo, Store
 
 _CHUNK_BYTES = 4 << 20
-_AHEAD = 4  # pieces of one object that are read at once
+_AHEAD = 4  # pieces of one object that are read at once, unless it is said otherwise
 # A store answers after 30 ms or so, and then gives some 100 MB/s. A file is opened in 50 µs, and gives 1 GB/s and more.
 _SEEK_BYTES = 8 << 20
 _SEEK_BYTES_HERE = 128 << 10
@@ -48,12 +48,14 @@ class ScannedObject:
         info: ObjectInfo,
         compression: str | None = None,
         on_bytes: Callable[[bytes, int], None] = lambda _, __: None,
+        ahead: int = _AHEAD,
     ) -> None:
         self.name = info.key
         self.num_bytes = info.num_bytes
         self.is_compressed = compression is not None
         self.seek_bytes = _SEEK_BYTES_HERE if isinstance(store, LocalStore) else _SEEK_BYTES
         self._store, self._info, self._compression = store, info, compression
+        self._ahead = ahead
         self._on_bytes = on_bytes  # hears of bytes, and where in the object they stand
         self._held: list[tuple[Span, bytes]] = []
         self._most_missing = 0
@@ -111,8 +113,8 @@ class ScannedObject:
         if len(spans) <= 1:
             yield from map(self._piece, spans)
             return
-        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="penstock-scan") as threads:
-            running = deque(threads.submit(self._piece, spans.popleft()) for _ in range(min(_AHEAD, len(spans))))
+        with ThreadPoolExecutor(self._ahead, thread_name_prefix="penstock-scan") as threads:
+            running = deque(threads.submit(self._piece, spans.popleft()) for _ in range(min(self._ahead, len(spans))))
             try:
                 while running:
                     data = running.popleft().result()
