@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,9 @@ def test_a_name_that_exists_is_taken_literally(tmp_path: Path) -> None:
     JSONL.write_files(tmp_path / "data1", 2)
     assert numbers_in(tmp_path / "data[1]") == list(range(50))
     assert numbers_in(tmp_path / "data[1]" / "part-0.jsonl") == list(range(50))
+    assert numbers_in(f"{tmp_path}/data[1]/*.jsonl") == list(range(100))  # as a glob it names the other one
+    JSONL.write_files(tmp_path / "only[2]", 1)
+    assert numbers_in(f"{tmp_path}/only[2]/*.jsonl") == list(range(50))
     (tmp_path / "data[1]").rename(tmp_path / "away")
     assert numbers_in(f"{tmp_path}/data[1]/*") == list(range(100))
     ours = write_samples(tmp_path / "ours[1]", 20)
@@ -142,3 +146,21 @@ def test_types_of_a_csv(tmp_path: Path) -> None:
         assert dataset[3]["id"] == 3
     with StreamingDataset(remote=tmp_path) as dataset:
         assert dataset[3]["id"] == "3"
+    with pytest.raises(ConfigError, match=r"types= names column 'ID', but part-0\.csv has the columns id, text"):
+        StreamingDataset(remote=tmp_path, types={"ID": "int"})
+
+
+def test_a_compressed_parquet_file_is_refused_by_name(tmp_path: Path) -> None:
+    PARQUET.write(tmp_path / "a.parquet.gz", range(5))
+    with pytest.raises(ConfigError, match=r"a\.parquet\.gz cannot be read: .* Decompress it"):
+        numbers_in(tmp_path)
+
+
+def test_what_lies_in_a_folder_and_is_no_file_is_left_out_but_a_link_to_nothing_is_not(tmp_path: Path) -> None:
+    JSONL.write_files(tmp_path, 1)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert numbers_in(tmp_path) == list(range(50))
+    assert numbers_in(f"{tmp_path}/*.jsonl") == list(range(50))
+    (tmp_path / "lost.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(ObjectNotFoundError, match=r"lost\.jsonl"):
+        numbers_in(tmp_path)

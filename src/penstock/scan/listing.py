@@ -75,12 +75,23 @@ class Lister:
         if not has_magic(pattern):
             raise ObjectNotFoundError(f"there is no file or folder {self._where(pattern)}", key=pattern)
         matching = [info for name, info in self._list(literal_prefix(pattern)).items() if fits(pattern, name)]
+        matching = matching or self._of_literal_folder(pattern)
         if not matching:
             raise ObjectNotFoundError(
                 f"no file matches {self._where(pattern)}: `*` stays within a folder, `**/` also goes into folders",
                 key=pattern,
             )
         return matching
+
+    def _of_literal_folder(self, pattern: str) -> list[ObjectInfo]:
+        """Look for a glob in a folder whose own name could be one."""
+        parts = pattern.split("/")
+        for count in range(len(parts) - 1, 0, -1):
+            folder, rest = "/".join([*parts[:count], ""]), "/".join(parts[count:])
+            below = self._list(folder) if has_magic(folder) and has_magic(rest) else {}
+            if below:
+                return [info for name, info in below.items() if fits(rest, name.removeprefix(folder))]
+        return []
 
     def _of_folder(self, pattern: str, below: dict[str, ObjectInfo], wanted: str | None) -> list[ObjectInfo]:
         begin = len(pattern.rstrip("/")) + 1 if pattern else 0

@@ -52,7 +52,7 @@ class Scan:
         names = [info.key for info in objects]
         kinds = kinds_of(names, self._first_bytes, self.format, shown_url(self.url))
         form = get_file_format(kinds[0].format)
-        self._check_settings(form, kinds)
+        self._check_settings(form, names, kinds)
         missing = [
             (info, kind)
             for info, kind in zip(objects, kinds, strict=True)
@@ -68,13 +68,14 @@ class Scan:
             files = unite_columns(files)
         return dump_files(files, self.settings)
 
-    def _check_settings(self, form: FileFormat, kinds: Sequence[FileKind]) -> None:
+    def _check_settings(self, form: FileFormat, names: Sequence[str], kinds: Sequence[FileKind]) -> None:
         for name in self.settings:
             if name not in form.setting_names:
                 raise ConfigError(f"{name}= does not apply to {kinds[0].format} files: leave it out")
-        if form.raw_version and any(kind.compression for kind in kinds):
+        compressed = next((name for name, kind in zip(names, kinds, strict=True) if kind.compression), None)
+        if form.raw_version and compressed is not None:
             raise ConfigError(
-                f"{kinds[0].format} files cannot be read if they are compressed as a whole: decompress them"
+                f"{compressed} cannot be read: {kinds[0].format} files must not be compressed as a whole. Decompress it"
             )
 
     def _scan_all(self, missing: Sequence[tuple[ObjectInfo, FileKind]], form: FileFormat) -> list[IndexedFile]:

@@ -89,16 +89,26 @@ class LocalStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files whose paths below the directory begin with a prefix, sorted."""
         keys = []
-        for folder, _, names in os.walk(self.root):
+        begin = prefix.rpartition("/")[0]
+        for folder, _, names in os.walk(self._path(begin) if begin else self.root):
             base = Path(folder).relative_to(self.root)
             keys += [(base / name).as_posix() for name in names if not name.endswith(PART_SUFFIX)]
-        return (self.stat(key) for key in sorted(keys) if key.startswith(prefix))
+        return filter(None, (self._find(key) for key in sorted(keys) if key.startswith(prefix)))
 
     def delete(self, key: str) -> None:
         """Remove a file."""
         path = self._path(key)
         with translated(path):
             path.unlink()
+
+    def _find(self, key: str) -> ObjectInfo | None:
+        """Describe what a folder lists; None: it is a socket or the like, or gone already."""
+        try:
+            return self.stat(key)
+        except ObjectNotFoundError:
+            if self._path(key).is_symlink():  # to data that is missing
+                raise
+            return None
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)

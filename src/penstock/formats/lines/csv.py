@@ -46,6 +46,11 @@ class CSVFileFormat(FileFormat):
             scan, spans = scan_lines(file, IrregularRowFinder(self.separator), has_header=True)
         header = _read_header(scan, self.separator)
         shards = to_shards(spans, file, scan.num_bytes)
+        for name in types:
+            if header and name not in header:
+                raise ConfigError(
+                    f"types= names column {name!r}, but {file.name} has the columns {', '.join(header)}", path=file.name
+                )
         columns = tuple(Column(name, types.get(name, "str")) for name in header)
         return ScannedFile(columns, shards, {"is_regular": finder.is_regular})
 

@@ -138,6 +138,8 @@ def parse_row(row: bytes) -> Sample:
         sample = json.loads(row.decode())
     except RecursionError as error:
         raise BadRow("the line is JSON that is nested too deeply") from error
+    except json.JSONDecodeError as error:  # what it says of lines is not meant here: it sees one alone
+        raise BadRow(f"the line is not JSON: {error.msg} at character {error.pos + 1}") from error
     except ValueError as error:
         raise BadRow(f"the line is not JSON: {error}") from error
     if type(sample) is not dict:
