@@ -9,9 +9,12 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.cache.kit import heed_interrupts, wait_until
+from tests.cache.kit import fetcher_pids, heed_interrupts, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 120.0
@@ -128,6 +131,33 @@ class Job:
     def errors(self) -> str:
         """What it said to complain."""
         return (self.out / "errors").read_text()[-6000:]
+
+
+def run_through_kills(job: Job, stops: Sequence[int], runtime: Path) -> list[list[int]]:
+    """Kill all of a job, and the fetcher, at some batches; then let it come to its end, and give its batches."""
+    try:
+        for stop_at in stops:
+            job.start(stop_at=stop_at)
+            job.wait_for(f"batch {stop_at}")
+            for pid in fetcher_pids(runtime):
+                os.kill(pid, signal.SIGKILL)
+            job.kill_all()
+        return job.run()
+    finally:
+        job.close()
+
+
+def run_side_by_side(jobs: Sequence[Job]) -> list[list[list[int]]]:
+    """Run jobs at the same time, and give the batches of each."""
+    try:
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            assert job.wait() == 0, job.errors
+        return [job.batches for job in jobs]
+    finally:
+        for job in jobs:
+            job.close()
 
 
 def live_processes() -> list[tuple[int, int]]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
-from tests.cache.kit import fetcher_pids
 from tests.episodes.golden import NUM_FRAMES, TOP, codes_of
 from tests.episodes.test_remote import FILES, VIDEOS, upload
-from tests.jobs import Job
+from tests.jobs import Job, run_side_by_side, run_through_kills
 from tests.servers.faults import FaultProxy, Faults
 
 if TYPE_CHECKING:
@@ -42,15 +39,7 @@ def test_all_of_a_job_is_killed_and_the_fetcher_too(moto: S3Server, url: str, tm
     settings = {"root": url, "storage_options": moto.options, **ARGUMENTS}
     expected = expected_of(settings)
     job = Job(tmp_path / "job", settings, batch_size=BATCH, kind="robots")
-    try:
-        job.start(stop_at=7)
-        job.wait_for("batch 7")
-        for pid in fetcher_pids(places / "run"):
-            os.kill(pid, signal.SIGKILL)
-        job.kill_all()
-        assert job.run() == expected
-    finally:
-        job.close()
+    assert run_through_kills(job, [7], places / "run") == expected
 
 
 def test_two_jobs_share_a_cache_that_holds_a_part(moto: S3Server, url: str, tmp_path: Path) -> None:
@@ -58,15 +47,7 @@ def test_two_jobs_share_a_cache_that_holds_a_part(moto: S3Server, url: str, tmp_
     settings = {"root": url, "storage_options": moto.options, "cache_limit": limit, **ARGUMENTS}
     expected = expected_of({**settings, "cache_limit": None})
     jobs = [Job(tmp_path / f"job-{number}", settings, batch_size=BATCH, kind="robots") for number in range(2)]
-    try:
-        for job in jobs:
-            job.start()
-        for job in jobs:
-            assert job.wait() == 0, job.errors
-            assert job.batches == expected
-    finally:
-        for job in jobs:
-            job.close()
+    assert run_side_by_side(jobs) == [expected, expected]
 
 
 def test_a_bad_network(moto: S3Server, tmp_path: Path) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import StreamingDataLoader, StreamingDataset
-from tests.cache.kit import fetcher_pids
 from tests.in_place.kinds import KINDS
-from tests.jobs import Job
+from tests.jobs import Job, run_side_by_side, run_through_kills
 from tests.servers.faults import FaultProxy, Faults
 
 if TYPE_CHECKING:
@@ -40,16 +37,7 @@ def test_all_of_a_job_is_killed_and_the_fetcher_too(tmp_path: Path, places: Path
     settings = {"remote": str(tmp_path / "data"), "shuffle": True, "shuffle_block_size": 40}
     expected = expected_of(name, settings)
     job = Job(tmp_path / "job", settings, batch_size=BATCH, kind=name)
-    try:
-        for stop_at in (3, 17):
-            job.start(stop_at=stop_at)
-            job.wait_for(f"batch {stop_at}")
-            for pid in fetcher_pids(places / "run"):
-                os.kill(pid, signal.SIGKILL)
-            job.kill_all()
-        assert job.run() == expected
-    finally:
-        job.close()
+    assert run_through_kills(job, [3, 17], places / "run") == expected
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -62,15 +50,7 @@ def test_two_jobs_share_a_cache_that_holds_a_part(tmp_path: Path, places: Path, 
     limit = sum(path.stat().st_size for path in (places / "cache").rglob("part-*")) * 8 // 10
     shared = {**settings, "local": str(tmp_path / "cache"), "cache_limit": limit}
     jobs = [Job(tmp_path / f"job-{number}", shared, batch_size=BATCH, kind=name) for number in range(2)]
-    try:
-        for job in jobs:
-            job.start()
-        for job in jobs:
-            assert job.wait() == 0, job.errors
-            assert job.batches == expected
-    finally:
-        for job in jobs:
-            job.close()
+    assert run_side_by_side(jobs) == [expected, expected]
 
 
 @pytest.mark.parametrize("name", SOME)

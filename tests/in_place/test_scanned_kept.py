@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import signal
+import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import StreamingDataset
-from tests.servers.faults import FaultProxy
+from tests.cache.kit import fetcher_pids, wait_until
+from tests.servers.faults import FaultProxy, Faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,21 +28,47 @@ HEADS = 20_000  # of all answers to what little is asked for later
 
 
 def write(path: Path, rows: int, first: int = 0) -> int:
-    """Write a file of long lines, some minutes old: the server's tags of younger ones may stand for two versions."""
+    """Write a file of large rows, some minutes old: the server's tags of younger ones may stand for two versions."""
     path.parent.mkdir(exist_ok=True)
-    lines = [json.dumps({"id": first + row, "text": f"{row:05}" * (ROW_BYTES // 5)}) + "\n" for row in range(rows)]
-    data = "".join(lines).encode()
+    samples = [{"id": first + row, "text": f"{row:05}" * (ROW_BYTES // 5)} for row in range(rows)]
+    if ".tar" in path.suffixes:
+        data = tar_of(samples)
+    elif ".csv" in path.suffixes:
+        data = "".join(["id,text\n", *(f"{sample['id']},{sample['text']}\n" for sample in samples)]).encode()
+    else:
+        data = "".join(json.dumps(sample) + "\n" for sample in samples).encode()
     path.write_bytes(gzip.compress(data, 1) if path.suffix == ".gz" else data)
     old = time.time() - 600
     os.utime(path, (old, old))
     return len(data)
 
 
+def text_of(row: int) -> str:
+    return f"{row % 40:05}" * (ROW_BYTES // 5)
+
+
+def tar_of(samples: list[dict[str, Any]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for sample in samples:
+            for name, value in (("cls", sample["id"]), ("txt", sample["text"])):
+                data = f"{value}".encode()
+                member = tarfile.TarInfo(f"{sample['id']:05}.{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def number_of(sample: dict[str, Any]) -> int:
+    return int(sample["cls" if "cls" in sample else "id"])
+
+
 def bytes_of(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.glob("*.jsonl*"))
+    names = [path for kind in ("jsonl", "csv", "tar") for path in directory.glob(f"*.{kind}*")]
+    return sum(path.stat().st_size for path in names)
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tar", ".tar.gz"])
 def test_the_first_pass_fetches_nothing_again(nginx: WebServer, tmp_path: Path, suffix: str) -> None:
     folder = nginx.files / f"kept{suffix}"
     many = 200 if suffix == ".jsonl" else 20  # the first file has two shards, unless it is compressed
@@ -47,10 +78,10 @@ def test_the_first_pass_fetches_nothing_again(nginx: WebServer, tmp_path: Path, 
         with StreamingDataset(remote=urls, local=tmp_path, shuffle=True, batch_size=5) as dataset:
             assert num_bytes <= bytes_of(tmp_path) + 1000
             proxy.counts.clear()
-            assert sorted(sample["id"] for sample in dataset) == list(range(many + 10))
+            assert sorted(map(number_of, dataset)) == list(range(many + 10))
             assert proxy.counts["bytes"] < HEADS
         with StreamingDataset(remote=urls, local=tmp_path, shuffle=True, batch_size=5) as dataset:
-            assert dataset[many]["id"] == many
+            assert number_of(dataset[many]) == many
         assert proxy.counts["bytes"] < HEADS
 
 
@@ -71,3 +102,22 @@ def test_what_is_larger_than_the_limit_is_only_read(nginx: WebServer, tmp_path: 
     with StreamingDataset(remote=urls, local=tmp_path, cache_limit=num_bytes - 1) as dataset:
         assert dataset.num_samples == 200
         assert bytes_of(tmp_path) == 0
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".tar"])
+def test_a_fetcher_that_is_killed_while_it_counts(nginx: WebServer, tmp_path: Path, places: Path, suffix: str) -> None:
+    folder = nginx.files / f"kept-killed{suffix}"
+    num_bytes = sum(write(folder / f"{number}{suffix}", 40, number * 40) for number in range(3))
+    with FaultProxy(nginx.url, Faults(bytes_per_s=num_bytes)) as proxy, ThreadPoolExecutor(1) as thread:
+        urls = [f"{proxy.url}/kept-killed{suffix}/{number}{suffix}" for number in range(3)]
+        opening = thread.submit(StreamingDataset, remote=urls, local=tmp_path, shuffle=True, batch_size=5)
+        for share in (0.3, 0.7):
+            wait_until(lambda share=share: proxy.counts["bytes"] > share * num_bytes)  # type: ignore[misc]
+            for pid in fetcher_pids(places / "run"):
+                os.kill(pid, signal.SIGKILL)
+        with opening.result() as dataset:
+            samples = list(dataset)
+            assert sorted(map(number_of, samples)) == list(range(120))
+            assert all(sample.get("text", sample.get("txt")) == text_of(number_of(sample)) for sample in samples)
+        assert bytes_of(tmp_path) == num_bytes  # each once, and nothing half
+        assert not list((tmp_path / ".penstock").rglob("*.part"))
