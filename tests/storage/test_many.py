@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cache.kit import wait_until
 from tests.servers.faults import FaultProxy, Faults
+from tests.servers.hub import Repo, running_hub
 
 from penstock.errors import AccessDeniedError, ObjectNotFoundError
-from penstock.storage.base import open_store
+from penstock.storage.base import open_store, resolve_store
 from penstock.storage.many import read_many, stat_many
 from penstock.storage.retry import RetryPolicy
 from penstock.types import Span
@@ -89,3 +90,17 @@ def test_whoever_has_enough_leaves_no_thread_behind(nginx: WebServer, folder: st
         next(answers)
         answers.close()  # type: ignore[attr-defined]
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-ask")])
+
+
+def test_the_hub_is_asked_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # the stub has no such storage
+    with running_hub() as hub:
+        repo = hub.repos["datasets/org/many"] = Repo()
+        repo.commit("main", {f"{number}": content(number) for number in range(NUM_FILES)})
+        store = open_store(resolve_store("hf://datasets/org/many", hub.options()), retry=PATIENT)
+        hub.refusals += [(503, {}), (429, {"Retry-After": "0"})]
+        hub.cuts += [100, 5]
+        check(store)
+        assert stat_many(store, ["1", "none"]) == [store.stat("1"), None]
+        with pytest.raises(ObjectNotFoundError, match="none"):
+            list(read_many(store, [("1", Span(0, 5)), ("none", Span(0, 5))]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,10 +21,11 @@ from penstock.storage.streams import ReadsBodies, ResponseBody
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from penstock.storage.many import AskOnce
     from penstock.storage.streams import OpenBody
     from penstock.types import Span
 
@@ -187,14 +188,38 @@ class HubStore(ReadsBodies):
             yield ResponseBody(_describe_answer(key, response), _chunks(response, span))
 
     def _get(self, url: str, span: Span) -> AbstractContextManager[Any]:
+        request: AbstractContextManager[Any] = _utils().get_session().stream("GET", url, **self._options(span))
+        return request
+
+    def _options(self, span: Span) -> dict[str, Any]:
         headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
         headers |= {"Range": f"bytes={span.begin}-{span.end - 1}", "Accept-Encoding": "identity"}
-        session: AbstractContextManager[Any] = (
-            _utils()
-            .get_session()
-            .stream("GET", url, headers=headers, timeout=self.retry.stall_s, follow_redirects=True)
-        )
-        return session
+        return {"headers": headers, "timeout": self.retry.stall_s, "follow_redirects": True}
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[AskOnce]:
+        """Give what asks once for a small range of a file; see `many.AsksAsynchronously`."""
+        commit = self.commit()
+        async with _utils().get_async_session() as session:
+            yield partial(self._ask_once, session, commit)
+
+    async def _ask_once(self, session: Any, commit: str, key: str, span: Span) -> tuple[bytes, ObjectInfo]:
+        url = self.location.file_url(self.location.path(check_key(key)), commit)
+        if not len(span):
+            raise StoreError(f"{self.location}/{key}: there is no asynchronous call for what a file is")
+        data = bytearray()
+        with translated_errors(f"{self.location}/{key}"):
+            async with session.stream("GET", url, **self._options(span)) as response:
+                if response.status_code != 206:  # why is said to whoever asks with patience
+                    raise StoreError(f"{self.location}/{key}: the Hub answered {response.status_code}")
+                async for chunk in response.aiter_bytes():
+                    data += chunk
+                    if len(data) > len(span):
+                        break
+                if len(data) != len(span):
+                    raise StoreError(f"{self.location}/{key}: {len(data)} bytes came for {len(span)}")
+                self.hooks.on_bytes(len(data))
+                return bytes(data), _describe_answer(key, response)
 
     def _commit_file(self, key: str, path: Path, target: str) -> None:
         """Send the bytes, many files at a time if many threads do so; then make the commit, one at a time."""

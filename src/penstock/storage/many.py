@@ -40,7 +40,7 @@ NumberedAnswer: TypeAlias = "tuple[int, Buffer, ObjectInfo]"
 
 @runtime_checkable
 class AsksAsynchronously(Protocol):
-    """A store that one thread can ask many things at once."""
+    """A store that one thread can ask many things at once: for small ranges, and what objects are (empty ranges)."""
 
     def asking(self) -> AbstractAsyncContextManager[AskOnce]:
         """Give what asks once for a range of an object; all that goes wrong, such as too few bytes, is a `StoreError`.
