@@ -1,6 +1,8 @@
 """How fast files that other programs wrote are read where they lie, beside other libraries and beside MDS.
 
 python benchmarks/in_place.py [--quick] [--only NAME] [--json FILE]
+
+In slices, each of some minutes: python benchmarks/in_place.py --directory FOLDER --keep --results FILE --only NAME
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,19 +27,34 @@ def answer(
 ) -> None:
     """Asks the questions that the command line names, or all, and prints what came of them."""
     arguments = _parse_arguments(description, list(questions))
-    comparisons = []
+    answers = _load(arguments.results)
     try:
         for peer in peers:
             python_of(peer)  # before minutes of work, not after them
-        with Workshop(arguments.directory) as shop:
+        with Workshop(arguments.directory, keep=arguments.keep) as shop:
             for name in arguments.only or questions:
                 print(f"{name} ...", file=sys.stderr)
-                comparisons += questions[name](shop, quick if arguments.quick else full)
+                answers[name] = questions[name](shop, quick if arguments.quick else full)
+                _save(answers, arguments.results)
     except BenchmarkError as error:
         sys.exit(f"error: {error}")
+    comparisons = [comparison for name in questions for comparison in answers.get(name, [])]
     print(table(comparisons))
     if arguments.json:
         arguments.json.write_text(json.dumps([comparison.as_json() for comparison in comparisons], indent=2))
+
+
+def _load(path: Path | None) -> dict[str, list[Comparison]]:
+    """What earlier runs have found, by question."""
+    if path is None or not path.exists():
+        return {}
+    return {name: [Comparison(**found) for found in answer] for name, answer in json.loads(path.read_text()).items()}
+
+
+def _save(answers: Mapping[str, list[Comparison]], path: Path | None) -> None:
+    if path is not None:
+        kept = {name: [asdict(comparison) for comparison in answer] for name, answer in answers.items()}
+        path.write_text(json.dumps(kept, indent=1))
 
 
 def _parse_arguments(description: str, names: list[str]) -> argparse.Namespace:
@@ -47,4 +63,6 @@ def _parse_arguments(description: str, names: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", choices=names, action="append", help="one question (repeatable)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--directory", help="where to put the datasets (default: the temporary directory)")
+    parser.add_argument("--keep", action="store_true", help="leave the datasets there, and use those of the last run")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="add to the answers there, and show them all")
     return parser.parse_args()
