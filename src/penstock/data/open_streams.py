@@ -242,13 +242,21 @@ def _complete_copy(stream: Stream, error: StoreError) -> Stream:
     return alone
 
 
+def _own_directory(stream: Stream, in_place: Path | None) -> Path | None:
+    """Give the folder that a user named for copies; never the one, or below the one, that has the files themselves."""
+    if stream.folder is None or in_place is None:
+        return stream.folder
+    folder, files = stream.folder.absolute(), in_place.absolute()
+    return None if stream.remote is None or folder == files or files in folder.parents else stream.folder
+
+
 def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory: Path | None = None) -> CachedStream:
     """Say what a cache is told of a stream; its files are kept in a directory of its own, unless another is given."""
     in_place = stream.in_place if files is None else files.folder
     url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
     settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
     if directory is None:
-        directory = stream.folder if stream.folder is not None and in_place is None else default_directory(url, None)
+        directory = _own_directory(stream, in_place) or default_directory(url, None)
     check_path(directory)
     return CachedStream(
         directory=directory.absolute(),
