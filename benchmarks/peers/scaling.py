@@ -29,10 +29,13 @@ WARM_UP = 1.0
 
 
 def private_mb() -> float:
-    """Memory that is this process's alone: what would be needed once more for a second worker."""
+    """Memory that is this process's alone: what would be needed once more for a second worker.
+
+    Not `Private_Dirty`: that counts pages of mapped files, too, until the system has written them to the disk.
+    """
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split()[0]: int(line.split()[1]) for line in lines}
-    return (sizes["Private_Dirty:"] + sizes.get("Swap:", 0)) / 1000
+    return (sizes["Pss_Anon:"] + sizes.get("Swap:", 0)) / 1000
 
 
 def first(open_samples: Open, directory: str, state: Any = None) -> Result:
