@@ -91,9 +91,10 @@ def check(sample: Any) -> None:
 
 
 def forget_files(folder: Path) -> None:
-    """Have the system drop the files from its cache."""
+    """Have the system drop the files from its cache; what is not on the disk yet would stay there."""
     for path in folder.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
 
