@@ -114,7 +114,7 @@ def pairs_of(kept: KeptResults) -> Pairs:
 
 
 def ratios(pairs: list[tuple[Result, Result]], per_sample: bool, *names: str) -> list[float]:
-    """Before / after of each pair, of the first of these figures that the runs have; a clock may be too coarse for it."""
+    """Before / after of each pair, of the first of these figures that all runs have, and none of them as 0."""
     for name in names:
         if all(result.get(name) for pair in pairs for result in pair):
             return [
