@@ -114,12 +114,12 @@ def pairs_of(kept: KeptResults) -> Pairs:
 
 
 def ratios(pairs: list[tuple[Result, Result]], per_sample: bool, *names: str) -> list[float]:
-    """Before / after of each pair, of the first of these figures that the runs have."""
+    """Before / after of each pair, of the first of these figures that all runs have, and none of them as 0."""
     for name in names:
-        if all(name in result for pair in pairs for result in pair):
+        if all(result.get(name) for pair in pairs for result in pair):
             return [
                 (before[name] / (before["samples"] if per_sample else 1))
-                / max(1e-9, after[name] / (after["samples"] if per_sample else 1))
+                / (after[name] / (after["samples"] if per_sample else 1))
                 for before, after in pairs
             ]
     return []

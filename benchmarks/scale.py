@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ from benchmarks.scale_report import BASE, TITLES, compare, draw_plots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+
+SETTLED_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,9 @@ class Questions:
     def many_shards(self) -> None:
         """The same in shards of few rows."""
         count = self.scale.many
-        # Whoever opens an index for the first time parses it, and keeps its columns for all who come later.
+        # Whoever opens an index for the first time parses it, and keeps its columns for all who come later; not of one
+        # that was written just now, which may be written again without a trace in its time.
+        wait_until_settled(self.folder("mds", many=True) / count / "index.json")
         run_once(self.run("ours", "first", count, many=True), self.shop.path)
         self.ask("first, many shards", "first", [count], ("ours", "litdata"), many=True)
         self.ask("resume, many shards", "resume", [count], ("ours", "litdata"), many=True, at=half_of(count))
@@ -182,6 +188,7 @@ class Questions:
                 with self.shop.folder(f"index-{count}-") as directory:
                     options = {"directory": directory, "shards": int(float(count)), "rows": 1000}
                     run_once(Run("penstock", "write_index", options, module="many_shards"), self.shop.path)
+                    wait_until_settled(Path(directory, "index.json"))
                     run = Run("penstock", "open_index", {"directory": directory}, module="scale_penstock")
                     self.kept.add(("index, first time", count, "ours"), run_once(run, self.shop.path))
                     self.kept.add(("index", count, "ours"), run_once(run, self.shop.path))
@@ -200,6 +207,10 @@ class Questions:
 def half_of(count: str) -> int:
     """A position at half of an epoch, where a batch begins."""
     return int(float(count)) // 512 * 256
+
+
+def wait_until_settled(path: Path) -> None:
+    time.sleep(max(0.0, path.stat().st_mtime + SETTLED_S - time.time()))
 
 
 def read_once(folder: Path) -> None:

@@ -29,10 +29,13 @@ WARM_UP = 1.0
 
 
 def private_mb() -> float:
-    """Memory that is this process's alone: what would be needed once more for a second worker."""
+    """Memory that is this process's alone: what would be needed once more for a second worker.
+
+    Not `Private_Dirty`: that counts pages of mapped files, too, until the system has written them to the disk.
+    """
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split()[0]: int(line.split()[1]) for line in lines}
-    return (sizes["Private_Dirty:"] + sizes.get("Swap:", 0)) / 1000
+    return (sizes["Pss_Anon:"] + sizes.get("Swap:", 0)) / 1000
 
 
 def first(open_samples: Open, directory: str, state: Any = None) -> Result:
@@ -88,9 +91,10 @@ def check(sample: Any) -> None:
 
 
 def forget_files(folder: Path) -> None:
-    """Have the system drop the files from its cache."""
+    """Have the system drop the files from its cache; what is not on the disk yet would stay there."""
     for path in folder.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
 

@@ -90,7 +90,8 @@ class LocalFolder:
         except BaseException:
             reader.close()
             raise
-        self._validated.add(info.name)
+        if self.validate_hash is not None:  # else there is nothing to remember, of shards that may be very many
+            self._validated.add(info.name)
         return reader
 
     def has(self, info: ShardInfo) -> bool:
