@@ -32,7 +32,7 @@ from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.episodes.samples import PictureOptions, to_picture
-from penstock.episodes.video import RgbConverter, VideoFile
+from penstock.episodes.video.pyav import PyavFile, RgbConverter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class Clock:
 
 def loop(root: Path, numbers: Callable[[int], Iterator[tuple[int, int]]]) -> dict[str, float]:
     """Decode frames of open files one by one, as a map-style dataset does at best, into the same tensors."""
-    files = [VideoFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
+    files = [PyavFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
     rgb, options = RgbConverter(), PictureOptions(return_uint8=True)
     clock, count = Clock(), 0
     for file, number in numbers(len(files)):

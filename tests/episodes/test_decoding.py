@@ -16,6 +16,7 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
 from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import DataError, PenstockError
 from tests.cache.kit import wait_until
@@ -188,7 +189,7 @@ class Flat:
 def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", 60, gop=30)
     row = private_row(COUNTED)
-    videos = Videos(Flat(), max_open=2, frame_cache_bytes=1 << 20, num_threads=0, row=row)
+    videos = Videos(Flat(), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=0, row=row)
     clip = ClipKey(str(tmp_path / "a.mp4"), 0)
     wanted = [3, 25, 17, 40]
     videos.announce(([(clip, [frame])] for frame in wanted), is_first=True)
@@ -202,7 +203,7 @@ def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: 
 def test_frames_that_cannot_be_read_do_not_keep_threads_from_others(tmp_path: Path) -> None:
     write_clip(tmp_path / "good.mp4", 30, gop=15)
     row = private_row(COUNTED)
-    videos = Videos(Flat(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    videos = Videos(Flat(), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
     bad, good = ClipKey(str(tmp_path / "bad.mp4"), 0), ClipKey(str(tmp_path / "good.mp4"), 0)
     videos.announce([[(bad, [frame])] for frame in range(100)] + [[(good, [3])]], is_first=True)
     for frame in range(100):
@@ -229,7 +230,7 @@ class Late(Flat):
 def test_a_thread_that_comes_late_does_not_decode_again_what_was_read(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", 60, gop=30)
     row, locator = private_row(COUNTED), Late()
-    videos = Videos(locator, max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    videos = Videos(locator, PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
     clip = ClipKey(str(tmp_path / "a.mp4"), 0)
     videos.announce(([(clip, [frame])] for frame in (3, 25, 40)), is_first=True)
     assert locator.has_chosen.wait(60)

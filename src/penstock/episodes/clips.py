@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from penstock.episodes.video import VideoFile
-from penstock.errors import ObjectNotFoundError
 from penstock.formats.mp4.format import CUTS, Look, clip_of
 from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
@@ -61,42 +59,6 @@ class ClipLocator(Protocol):
     def locate(self, clip: ClipKey) -> LocatedClip:
         """Say where it is, waiting for it if it has to be fetched."""
         ...
-
-
-class OpenClip:
-    """An open file; whoever holds `is_busy` has it for himself, and reads an episode that begins at `first`."""
-
-    def __init__(self, file: VideoFile, located: LocatedClip) -> None:
-        self.file, self._located = file, located
-        self.begin_s, self.first = 0.0, 0
-        self.is_busy = True
-
-    def turn_to(self, begin_s: float) -> OpenClip:
-        """Get ready for an episode that begins at this second of the file."""
-        if begin_s != self.begin_s:
-            self.begin_s, self.first = begin_s, int(self.file.index.nearest(np.array([begin_s]))[0][0])
-        return self
-
-    def close(self) -> None:
-        """Close the file, and let the cache remove it."""
-        self.file.close()
-        if self._located.lease is not None:
-            self._located.lease.close()
-
-
-def open_clip(locator: ClipLocator, clip: ClipKey) -> OpenClip:
-    """Open the file of an episode's video, waiting for it if it has to be fetched."""
-    name = locator.name(clip)
-    for is_last in (False, True):
-        located = locator.locate(clip)
-        try:
-            return OpenClip(VideoFile(located.path, name), located)
-        except BaseException as error:
-            if located.lease is not None:
-                located.lease.close()
-            if is_last or not isinstance(error, ObjectNotFoundError):
-                raise  # the cache may have removed it just now: it is fetched again, or missing
-    raise AssertionError
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import PictureOptions
 from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
 from penstock.episodes.stretches import find_stretches
+from penstock.episodes.video.choice import make_backend
 from penstock.episodes.windows import parse_windows
 from penstock.errors import BadIndexError, ConfigError
 from penstock.order.pool import pool_size
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.episodes.episode_table import VideoSpans
     from penstock.episodes.settings import EpisodeSettings
     from penstock.episodes.source import ChosenFrames
+    from penstock.episodes.video.backend import VideoBackend
     from penstock.types import Int64Array
 
 _MOST_DECODERS = 256
@@ -135,13 +137,15 @@ def _open_files(
     spans = {key: table.videos[key].of_files(np.unique(table.videos[key].file_of[episodes])) for key in meta.video_keys}
     clips = _open_clips(settings, spans) if spans and (not is_local or by_gop) else None
     locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
+    backend = make_backend(settings.video_backend if meta.video_keys else None)
+    num_kept = _samples_kept(settings, meta, options, backend)
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), options, counters),
+        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), backend, num_kept, counters),
         fetched=None if is_local else clips,
-        samples_kept=_samples_kept(settings, meta, options),
+        samples_kept=num_kept,
         stretches=find_stretches(clips.clips, chosen, table.lengths) if by_gop and clips is not None else None,
         pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
@@ -157,12 +161,13 @@ def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans]) -> 
     return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
 
 
-def _samples_kept(settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions) -> int:
-    """Say of how many samples all decoded pictures can be kept: of three colors, two have a quarter of the size."""
-    sample_bytes = sum(
-        len(options.windows.get(key, [0])) * meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys
-    )
-    return parse_bytes(settings.frame_cache_bytes) // max(1, sample_bytes)
+def _samples_kept(
+    settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions, backend: VideoBackend
+) -> int:
+    """Say of how many samples all decoded pictures can be kept."""
+    num_frames = {key: len(options.windows.get(key, [0])) for key in meta.video_keys}
+    num_pixels = sum(num * meta.schema.features[key].num_pixels for key, num in num_frames.items())
+    return int(parse_bytes(settings.frame_cache_bytes) / max(1, num_pixels * backend.pixel_bytes))
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
@@ -184,17 +189,19 @@ def _open_videos(
     settings: EpisodeSettings,
     meta: LeRobotMetadata,
     locator: ClipLocator,
-    options: SampleOptions,
+    backend: VideoBackend,
+    num_kept: int,
     counters: Counters,
 ) -> PerProcess[Videos]:
     """Have each process decode with files of its own, as many open as a pool needs."""
     max_open = settings.video_decoder_cache_size
     if max_open is None:
         max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * len(meta.video_keys)))
-    num_kept, by_gop = _samples_kept(settings, meta, options), settings.video_locality == "gop"
+    by_gop = settings.video_locality == "gop"
     make = partial(
         Videos,
         locator,
+        backend,
         max_open=max_open,
         frame_cache_bytes=parse_bytes(settings.frame_cache_bytes),
         # In an order that fits the video, more would have to go before its time; in any other, most goes much sooner.

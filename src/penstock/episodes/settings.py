@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from penstock.episodes.video.choice import BACKENDS
 from penstock.errors import ConfigError
 from penstock.units import check_whole, parse_bytes
 
@@ -58,10 +59,10 @@ class EpisodeSettings:
             raise ConfigError("a LeRobot dataset needs a root, or a repo_id of the Hugging Face Hub")
         if self.root is not None and self.revision is not None:
             raise ConfigError("revision= belongs to a dataset of the Hub: leave it out with root=")
-        if self.video_backend not in (None, "pyav"):
+        if self.video_backend not in (None, *BACKENDS):
             raise ConfigError(
-                f"video_backend={self.video_backend!r} is not possible: videos are decoded with PyAV, which brings"
-                " FFmpeg along and gives the same frames; use 'pyav', or leave it out"
+                f"unknown video_backend {self.video_backend!r}: use 'pyav', which is the default and brings FFmpeg"
+                " along, or 'torchcodec'"
             )
         if self.video_locality not in (None, "gop"):
             raise ConfigError(f"unknown video_locality {self.video_locality!r}: use 'gop', or leave it out")

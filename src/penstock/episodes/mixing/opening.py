@@ -32,6 +32,7 @@ _OF_EACH = (
     "video_decoder_cache_size",
     "video_decode_threads",
     "video_locality",
+    "video_backend",
     "cache_limit",
     "prefetch_videos",
 )
@@ -52,6 +53,7 @@ class MixSettings:
     video_decoder_cache_size: int | None
     video_decode_threads: int | None
     video_locality: str | None
+    video_backend: str | None
     frame_cache_bytes: int | float | str
     cache_limit: int | float | str | None
     prefetch_videos: bool
