@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from penstock import LeRobotStream, StreamingLeRobotDataset, StreamingLeRobotMix
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.video.torchcodec import TorchcodecBackend
-from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError
+from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
 from tests.episodes.build import CAMERA, Layout, write_dataset
 from tests.episodes.clips import number_of, write_clip
 from tests.episodes.golden import NUM_FRAMES, ROOT, expected
@@ -212,13 +212,12 @@ def test_errors_are_those_of_pyav(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "set" / f"videos/{CAMERA}/chunk-000/file-001.mp4"
     whole = path.read_bytes()
 
-    def errors(kind: type[Exception], match: str, **arguments: Any) -> None:
+    def errors(kind: type[PenstockError], match: str) -> None:
         facts = []
         for backend in ("pyav", "torchcodec"):
             with StreamingLeRobotDataset(
                 root=tmp_path / "set",
                 video_backend=backend,  # type: ignore[arg-type]
-                **arguments,
             ) as dataset:
                 with pytest.raises(kind, match=match) as caught:
                     dataset[16]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
     from penstock.wire.share import Share
 
-COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "decode_ns")
+COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "bytes_used", "decode_ns")
 
 _GONE_ON = 64  # frames at most, to the next group
 _LOOKED_AT = 64  # wants, to find one that nobody is busy with
@@ -154,6 +154,7 @@ class Videos:
             self._check_times(clip, seconds, off, tolerance_s)
             wanted, places = np.unique(numbers, return_inverse=True)
             found = self._frames(clip, held, wanted)
+            self._row.add({"bytes_used": held.file.index.num_bytes(wanted)})
             # Before another thread gets the file, which would decode again what is not noted as used.
             self._note_uses(clip, held, set(zip(numbers.tolist(), frames.tolist(), strict=True)), found)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,20 @@ class LeRobotMetadata:
         return str(self.episodes[ep_index][f"videos/{vid_key}/file"])
 
 
+class TasksColumn(Sequence[list[str]]):
+    """The tasks of each episode, as they were read: a million lists would take seconds."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, episode: Any) -> Any:
+        found = self._column[episode]
+        return (found if isinstance(found, list) else found.as_py()) or []
+
+
 def load_metadata(store: Store, url: str) -> LeRobotMetadata:
     """Read what a dataset says of itself from its folder in a store."""
     shown = shown_url(url).rstrip("/")
@@ -187,8 +202,7 @@ def _read_episodes(store: Store, info: DatasetInfo, shown: str) -> EpisodeTable:
     except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
         raise BadIndexError(f"the files of {where} do not have the same columns: {error}", path=where) from error
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names if name != "tasks"}
-    tasks = table["tasks"].to_pylist() if "tasks" in table.column_names else []
-    columns["tasks"] = [each or [] for each in tasks] or [[]] * len(table)
+    columns["tasks"] = TasksColumn(table["tasks"] if "tasks" in table.column_names else [[]] * len(table))
     return table_of_files(columns, info, where)
 
 

@@ -99,7 +99,7 @@ class StreamingLeRobotMix(RobotDataset):
         prefetch_videos: bool = True,
         video_backend: Literal["pyav", "torchcodec"] | None = None,
     ) -> None:
-        self._episode_counters = open_episode_counters()
+        self._episode_counters = open_episode_counters(len(streams))
         opened = open_mix(MixSettings.of(locals()), self._episode_counters)
         self._sources, self._keys = opened.sources, opened.keys
         super().__init__(

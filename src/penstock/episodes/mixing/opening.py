@@ -90,8 +90,10 @@ def open_mix(mix: MixSettings, counters: Counters) -> OpenedMix:
     """Read the metadata of all datasets, and lay them side by side."""
     windows, shared = dict(mix.delta_timestamps or {}), mix.of_each
     sources = [
-        open_episodes(stream.settings(shared), counters, partial(_windows_of, stream, windows, mix.round_to_frames))
-        for stream in mix.streams
+        open_episodes(
+            stream.settings(shared), counters, partial(_windows_of, stream, windows, mix.round_to_frames), number
+        )
+        for number, stream in enumerate(mix.streams)
     ]
     if mix.video_locality is not None:
         _check_videos(sources)

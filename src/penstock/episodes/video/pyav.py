@@ -126,14 +126,14 @@ def read_packets(path: str, name: str) -> FrameIndex:
 def _index_packets(container: Any, name: str) -> FrameIndex:
     stream = container.streams.video[0]
     packets = [
-        (packet.pts, packet.is_keyframe)
+        (packet.pts, packet.is_keyframe, packet.size)
         for packet in container.demux(stream)
         if packet.pts is not None and not packet.is_discard
     ]
     if not packets:
         raise CorruptShardError(f"{name} has no frames", file=name)
-    ticks, is_key = zip(*packets, strict=True)
-    return FrameIndex.of(np.array(ticks, np.int64), np.array(is_key, np.bool_), float(stream.time_base))
+    ticks, is_key, sizes = (np.array(each) for each in zip(*packets, strict=True))
+    return FrameIndex.of(ticks.astype(np.int64), is_key.astype(np.bool_), float(stream.time_base), sizes)
 
 
 _PACKED = frozenset({"yuv420p", "yuvj420p", "yuv444p", "yuvj444p"})  # what arrays can be made of, and frames again
