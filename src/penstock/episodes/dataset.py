@@ -114,7 +114,7 @@ class StreamingLeRobotDataset(RobotDataset):
         rng: Any = None,
     ) -> None:
         settings = EpisodeSettings.of(locals())
-        self.repo_id, self.root = repo_id, settings.place
+        self.repo_id, self.root, self.revision, self.episodes = repo_id, settings.place, revision, episodes
         self._episode_counters = open_episode_counters()
         source = open_episodes(settings, self._episode_counters)
         self._sources = [source]

@@ -118,6 +118,10 @@ class LeRobotMetadata:
         """The number of frames of all episodes."""
         return int(self.episodes.lengths.sum())
 
+    def get_task_index(self, task: str) -> int | None:
+        """Give the number of a task; None if the dataset has no such task."""
+        return next((number for number, text in self.tasks.items() if text == task), None)
+
     def get_data_file_path(self, ep_index: int) -> str:
         """Name the data file of an episode, relative to the dataset."""
         return str(self.episodes[ep_index]["data_file"])

@@ -71,6 +71,12 @@ def open_episodes(
         settings.drop_n_first_frames,
         settings.drop_n_last_frames,
     )
+    if not chosen.counts.any():
+        longest = int(meta.episodes.lengths[chosen.episodes].max())
+        raise ConfigError(
+            f"no frame of {meta.url} is left: its longest episode has {longest} frames; lower drop_n_first_frames= or"
+            " drop_n_last_frames="
+        )
     files = _open_files(settings, meta, chosen, options, counters, stream)
     return EpisodeSource(meta, chosen, files, options, counters)
 

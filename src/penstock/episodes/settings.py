@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from penstock.episodes.video.choice import BACKENDS
@@ -73,7 +74,13 @@ class EpisodeSettings:
         check_whole("video_decode_threads", self.video_decode_threads, 0)
         check_whole("drop_n_first_frames", self.drop_n_first_frames, 0)
         check_whole("drop_n_last_frames", self.drop_n_last_frames, 0)
-        if not self.tolerance_s > 0:
+        for name in ("image_transforms", "episode_filter"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ConfigError(f"{name}={given!r} must be a function")
+        for place, episode in enumerate(() if self.episodes is None else self.episodes):
+            check_whole(f"episodes[{place}]", episode, 0)
+        if not isinstance(self.tolerance_s, Real) or not self.tolerance_s > 0:
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} must be a number of seconds above 0")
         parse_bytes(self.frame_cache_bytes)
         if self.pool_bytes is not None and not parse_bytes(self.pool_bytes):
