@@ -179,6 +179,7 @@ def consume(args: argparse.Namespace) -> dict[str, Any]:
         frame_cache_bytes=args.frame_cache_bytes,
         video_locality=args.video_locality,
         video_decode_threads=args.video_decode_threads,
+        video_backend=args.video_backend,
     )
     loader = StreamingDataLoader(dataset, batch_size=args.batch_size, num_workers=args.num_workers)
     begin = time.perf_counter()
@@ -213,6 +214,7 @@ def consume(args: argparse.Namespace) -> dict[str, Any]:
         "num_workers": args.num_workers,
         "episode_pool_size": args.episode_pool_size,
         "video_locality": args.video_locality or "uniform",
+        "video_backend": args.video_backend or "pyav",
     }
 
 
@@ -256,6 +258,7 @@ def main() -> None:
     parser.add_argument("--episode-pool-size", type=int, default=64)
     parser.add_argument("--video-locality", choices=["gop"])
     parser.add_argument("--video-decode-threads", type=int)
+    parser.add_argument("--video-backend", choices=["pyav", "torchcodec"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)

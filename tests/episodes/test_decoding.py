@@ -16,6 +16,7 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
 from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.stretches import cut
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import DataError, PenstockError
@@ -116,6 +117,27 @@ def test_a_state_goes_on_in_the_order_that_fits_the_video(root: Path) -> None:
     with open_set(root, video_locality="gop") as dataset:
         dataset.load_state_dict(state)
         assert numbers(dataset) == whole[56:]
+
+
+def test_where_groups_of_pictures_begin_is_found_once_a_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.episodes.stretches._MANY", 0)
+    orders = []
+    for _ in range(2):
+        with open_set(root, video_locality="gop") as dataset:
+            orders.append(numbers(dataset))
+        monkeypatch.setattr("penstock.episodes.stretches.find_stretches", None)
+    assert orders[0] == orders[1]
+    with pytest.raises(TypeError):  # other episodes are other stretches
+        open_set(root, video_locality="gop", episodes=[0, 1])
+
+
+@given(st.sets(st.integers(0, 300), max_size=40), st.integers(1, 300))
+def test_stretches_begin_with_keyframes_that_are_not_too_close(keyframes: set[int], count: int) -> None:
+    begins = [0]
+    for keyframe in sorted(keyframes):
+        if keyframe - begins[-1] >= 32 and keyframe < count:
+            begins.append(keyframe)
+    assert cut(np.array(sorted(keyframes), np.int64), count).tolist() == begins
 
 
 def test_windows_of_video_are_right_and_decoded_together(root: Path) -> None:

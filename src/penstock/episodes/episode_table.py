@@ -91,7 +91,7 @@ class EpisodeTable:
             "dataset_to_index": self.from_indices + self.lengths,
         }
         if name in columns:
-            return columns[name].tolist()
+            return list(columns[name].tolist())
         if name in self[0]:
             return [row[name] for row in self]
         raise SampleIndexError(f"episodes have no {name!r}, but {', '.join(self[0])}", column=name)

@@ -182,7 +182,7 @@ class ShardColumns(Sequence[ShardInfo]):
 
     def layout_of(self, number: int) -> ShardLayout:
         """Give the layout of one shard."""
-        return self.layouts[self._arrays["layout"][number]]
+        return self.layouts[int(self._arrays["layout"][number])]
 
     def details_of(self, number: int) -> bytes:
         """Give the details of one shard."""
