@@ -217,7 +217,7 @@ def test_errors_are_those_of_pyav(root: Path, tmp_path: Path) -> None:
         for backend in ("pyav", "torchcodec"):
             with StreamingLeRobotDataset(
                 root=tmp_path / "set",
-                video_backend=backend,  # type: ignore[arg-type]
+                video_backend=backend,
             ) as dataset:
                 with pytest.raises(kind, match=match) as caught:
                     dataset[16]
