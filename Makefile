@@ -34,9 +34,11 @@ format: $(READY)
 interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/composer/.ready .peers/lerobot/.ready
 	$(BIN)/python -m pytest -m interop
 
-# Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations.
-integrations: .peers/integrations/.ready
+# Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations. Decodes videos with
+# torchcodec in .peers/torchcodec, which needs FFmpeg on this machine.
+integrations: .peers/integrations/.ready .peers/torchcodec/.ready
 	.peers/integrations/bin/python -m pytest -m integrations tests/integrations
+	PYTHONPATH=src .peers/torchcodec/bin/python -m pytest -m torchcodec tests/episodes
 
 # Spreads work over a real Ray on this machine, in .peers/engines.
 engines: .peers/engines/.ready

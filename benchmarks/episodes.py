@@ -32,7 +32,7 @@ from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.episodes.samples import PictureOptions, to_picture
-from penstock.episodes.video import RgbConverter, VideoFile
+from penstock.episodes.video.pyav import PyavFile, RgbConverter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class Clock:
 
 def loop(root: Path, numbers: Callable[[int], Iterator[tuple[int, int]]]) -> dict[str, float]:
     """Decode frames of open files one by one, as a map-style dataset does at best, into the same tensors."""
-    files = [VideoFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
+    files = [PyavFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
     rgb, options = RgbConverter(), PictureOptions(return_uint8=True)
     clock, count = Clock(), 0
     for file, number in numbers(len(files)):
@@ -179,6 +179,7 @@ def consume(args: argparse.Namespace) -> dict[str, Any]:
         frame_cache_bytes=args.frame_cache_bytes,
         video_locality=args.video_locality,
         video_decode_threads=args.video_decode_threads,
+        video_backend=args.video_backend,
     )
     loader = StreamingDataLoader(dataset, batch_size=args.batch_size, num_workers=args.num_workers)
     begin = time.perf_counter()
@@ -213,6 +214,7 @@ def consume(args: argparse.Namespace) -> dict[str, Any]:
         "num_workers": args.num_workers,
         "episode_pool_size": args.episode_pool_size,
         "video_locality": args.video_locality or "uniform",
+        "video_backend": args.video_backend or "pyav",
     }
 
 
@@ -256,6 +258,7 @@ def main() -> None:
     parser.add_argument("--episode-pool-size", type=int, default=64)
     parser.add_argument("--video-locality", choices=["gop"])
     parser.add_argument("--video-decode-threads", type=int)
+    parser.add_argument("--video-backend", choices=["pyav", "torchcodec"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)

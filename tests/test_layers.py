@@ -83,6 +83,7 @@ HEAVY = {
     "PIL",
     "simplejpeg",
     "av",
+    "torchcodec",
     "obstore",
     "cramjam",
     "xxhash",

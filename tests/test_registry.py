@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, EntryPoints
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import ConfigError, MissingExtraError
 from penstock.extras import require
 from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def make() -> Registry[Any]:
@@ -89,3 +92,10 @@ def test_a_missing_extra_names_the_command() -> None:
     with pytest.raises(MissingExtraError, match=r"a zoo needs no_such_zoo.*pip install 'penstock\[zoo\]'") as caught:
         require("no_such_zoo.gate", extra="zoo", purpose="a zoo")
     assert isinstance(caught.value, ImportError)
+
+
+def test_a_library_that_cannot_load_its_own_is_missing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_a_zoo.py").write_text("raise RuntimeError('no libcage\\nand a long story')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtraError, match=r"imported \(no libcage\): .*; it also needs iron$"):
+        require("half_a_zoo", extra="zoo", purpose="a zoo", needs="iron")

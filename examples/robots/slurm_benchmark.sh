@@ -32,9 +32,10 @@ export WORKERS=${WORKERS:-12}
 export PENSTOCK_CACHE_DIR=${PENSTOCK_CACHE_DIR:-${TMPDIR:-/tmp}/penstock-benchmark-$SLURM_JOB_ID}
 mkdir -p "$OUT"
 
-# Each node reads all of the dataset as a job of its own, once, before it is measured.
+# Each node reads all of the dataset as a job of its own, once, before it is measured: these variables come before SLURM's.
 # shellcheck disable=SC2016
-warm='python examples/robots/train_multinode.py --dummy --steps 1000000000 --num-workers "$WORKERS" --n-action-steps 1 "$@"'
+warm='RANK=0 WORLD_SIZE=1 python benchmarks/episodes.py single "$@" --source warming --num-workers "$WORKERS" --warmup-batches 0 \
+  --batches 1000000000 >/dev/null'
 # shellcheck disable=SC2016
 measure='python benchmarks/episodes.py "$MODE" --source "$SOURCE" --num-workers "$WORKERS" \
   --json "$OUT/$SOURCE-$MODE-$SLURM_NNODES-nodes-$SLURM_NODEID.json" \

@@ -174,7 +174,7 @@ def load(
     path = args.resume_from or args.output_dir / "checkpoint.pt"
     if args.resume_from is None and not path.exists():
         return 0
-    checkpoint = torch.load(path, map_location=accelerator.device, weights_only=True)
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     accelerator.unwrap_model(policy).load_state_dict(checkpoint["policy"])
     optimizer.load_state_dict(checkpoint["optimizer"])
     loader.load_state_dict(checkpoint["data"])
@@ -221,7 +221,8 @@ def note(args: argparse.Namespace, accelerator: Accelerator, seen: list[int]) ->
 
 def main() -> None:
     args = parse_arguments()
-    accelerator = Accelerator()
+    # Without this, processes that torchrun starts on a machine without GPUs would each be a job of their own.
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     (load_only if args.dummy else train)(args, accelerator)
     accelerator.end_training()
 

@@ -37,6 +37,10 @@ def test_what_was_fetched_and_decoded_is_counted_over_all_workers(moto: S3Server
     assert stats.seconds_waiting > 0
     assert stats.node.bytes >= stats.downloaded_bytes
     flat = stats.flat()
+    videos = sum(path.stat().st_size for path in VIDEOS.values())
+    assert 0.5 * videos < flat["video.bytes_used"] < videos  # all but the tables
+    assert flat["video.bytes_used"] < flat["video.bytes_fetched"] < 1.5 * videos
+    assert stats.downloaded_bytes > flat["video.bytes_fetched"]
     assert flat["video.frames_used"] == 2 * NUM_FRAMES
     assert flat["video.misses"] >= 4
     assert 0 < flat["latency.p50_ms"] <= flat["latency.p99_ms"]

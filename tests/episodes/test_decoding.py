@@ -16,6 +16,8 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
 from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.stretches import cut
+from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import DataError, PenstockError
 from tests.cache.kit import wait_until
@@ -117,6 +119,27 @@ def test_a_state_goes_on_in_the_order_that_fits_the_video(root: Path) -> None:
         assert numbers(dataset) == whole[56:]
 
 
+def test_where_groups_of_pictures_begin_is_found_once_a_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.episodes.stretches._MANY", 0)
+    orders = []
+    for _ in range(2):
+        with open_set(root, video_locality="gop") as dataset:
+            orders.append(numbers(dataset))
+        monkeypatch.setattr("penstock.episodes.stretches.find_stretches", None)
+    assert orders[0] == orders[1]
+    with pytest.raises(TypeError):  # other episodes are other stretches
+        open_set(root, video_locality="gop", episodes=[0, 1])
+
+
+@given(st.sets(st.integers(0, 300), max_size=40), st.integers(1, 300))
+def test_stretches_begin_with_keyframes_that_are_not_too_close(keyframes: set[int], count: int) -> None:
+    begins = [0]
+    for keyframe in sorted(keyframes):
+        if keyframe - begins[-1] >= 32 and keyframe < count:
+            begins.append(keyframe)
+    assert cut(np.array(sorted(keyframes), np.int64), count).tolist() == begins
+
+
 def test_windows_of_video_are_right_and_decoded_together(root: Path) -> None:
     deltas = {CAMERA: [-0.3, 0.0, 0.2]}
     for locality in (None, "gop"):
@@ -188,7 +211,7 @@ class Flat:
 def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", 60, gop=30)
     row = private_row(COUNTED)
-    videos = Videos(Flat(), max_open=2, frame_cache_bytes=1 << 20, num_threads=0, row=row)
+    videos = Videos(Flat(), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=0, row=row)
     clip = ClipKey(str(tmp_path / "a.mp4"), 0)
     wanted = [3, 25, 17, 40]
     videos.announce(([(clip, [frame])] for frame in wanted), is_first=True)
@@ -202,7 +225,7 @@ def test_one_pass_over_a_group_serves_all_samples_that_were_announced(tmp_path: 
 def test_frames_that_cannot_be_read_do_not_keep_threads_from_others(tmp_path: Path) -> None:
     write_clip(tmp_path / "good.mp4", 30, gop=15)
     row = private_row(COUNTED)
-    videos = Videos(Flat(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    videos = Videos(Flat(), PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
     bad, good = ClipKey(str(tmp_path / "bad.mp4"), 0), ClipKey(str(tmp_path / "good.mp4"), 0)
     videos.announce([[(bad, [frame])] for frame in range(100)] + [[(good, [3])]], is_first=True)
     for frame in range(100):
@@ -229,7 +252,7 @@ class Late(Flat):
 def test_a_thread_that_comes_late_does_not_decode_again_what_was_read(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", 60, gop=30)
     row, locator = private_row(COUNTED), Late()
-    videos = Videos(locator, max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
+    videos = Videos(locator, PyavBackend(), max_open=2, frame_cache_bytes=1 << 20, num_threads=1, row=row)
     clip = ClipKey(str(tmp_path / "a.mp4"), 0)
     videos.announce(([(clip, [frame])] for frame in (3, 25, 40)), is_first=True)
     assert locator.has_chosen.wait(60)

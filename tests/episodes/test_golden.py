@@ -83,5 +83,12 @@ def test_what_the_dataset_says_of_itself() -> None:
             assert (ROOT / meta.get_video_file_path(episode, meta.video_keys[0])).is_file()
         assert [episode["length"] for episode in meta.episodes] == LENGTHS
         assert meta.episodes[-1]["dataset_to_index"] == NUM_FRAMES
+        assert meta.episodes["length"] == LENGTHS
+        assert meta.episodes["dataset_to_index"] == np.cumsum(LENGTHS).tolist()
+        assert meta.episodes["tasks"][0] == meta.episodes[0]["tasks"]
+        with pytest.raises(SampleIndexError, match="episodes have no 'size', but episode_index"):
+            meta.episodes["size"]
+        assert meta.tasks[meta.get_task_index("open the drawer") or 0] == "open the drawer"
+        assert meta.get_task_index("dance") is None
         with pytest.raises(SampleIndexError, match="episode 9 does not exist"):
             meta.episodes[9]

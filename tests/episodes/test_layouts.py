@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from penstock import StreamingLeRobotDataset
-from penstock.errors import BadIndexError, ConfigError, CorruptShardError, FrameTimeError
+from penstock.errors import BadIndexError, ConfigError, CorruptShardError, FrameTimeError, MissingExtraError
 from tests.episodes.build import CAMERA, IMAGE, TASKS, Layout, write_dataset
 from tests.episodes.clips import number_of
 
@@ -127,14 +128,26 @@ def test_episodes_and_frames_can_be_left_out(tmp_path: Path) -> None:
         ({"delta_timestamps": {"action": [0.05]}}, "not a multiple"),
         ({"episode_pool_size": 0}, "episode_pool_size"),
         ({"tolerance_s": 0}, "tolerance_s"),
+        ({"tolerance_s": "a"}, "tolerance_s"),
+        ({"episodes": ["a"]}, "episodes\\[0\\]='a' is not a whole"),
+        ({"episodes": [1.5]}, "episodes\\[0\\]=1.5 is not a whole"),
+        ({"image_transforms": 5}, "image_transforms=5 must be a function"),
+        ({"drop_n_first_frames": 5, "drop_n_last_frames": 4}, "no frame .* is left: its longest episode has 9"),
         ({"revision": "main"}, "revision"),
-        ({"video_backend": "torchcodec"}, "video_backend"),
+        ({"video_backend": "video_reader"}, "video_backend.*pyav.*torchcodec"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     write_dataset(tmp_path / "set", Layout(has_video=False))
     with pytest.raises(ConfigError, match=message):
         StreamingLeRobotDataset(root=tmp_path / "set", **arguments)
+
+
+def test_a_decoder_that_is_not_installed_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path / "set", Layout())
+    monkeypatch.setitem(sys.modules, "torchcodec", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'penstock\[torchcodec\]'; it also needs FFmpeg"):
+        StreamingLeRobotDataset(root=tmp_path / "set", video_backend="torchcodec")
 
 
 @pytest.mark.parametrize("name", ["buffer_size", "rng"])

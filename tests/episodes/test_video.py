@@ -15,7 +15,8 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, DecodedFrames, Videos
 from penstock.episodes.frame_cache import FrameCache
-from penstock.episodes.video import VideoFile, group_by_keyframe
+from penstock.episodes.video.backend import group_by_keyframe
+from penstock.episodes.video.pyav import PyavBackend, PyavFile
 from penstock.episodes.wanted import ClipKey
 from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
@@ -70,7 +71,9 @@ class Paths:
 
 def open_videos(max_open: int = 8, cache_bytes: int = 0, num_threads: int = 0) -> tuple[Videos, Row]:
     row = private_row(COUNTED)
-    videos = Videos(Paths(), max_open=max_open, frame_cache_bytes=cache_bytes, num_threads=num_threads, row=row)
+    videos = Videos(
+        Paths(), PyavBackend(), max_open=max_open, frame_cache_bytes=cache_bytes, num_threads=num_threads, row=row
+    )
     return videos, row
 
 
@@ -226,7 +229,7 @@ def test_the_frame_cache_keeps_to_its_limit(sizes: list[tuple[int, int]], limit:
 
 
 def test_a_file_goes_on_where_it_stopped(clips: dict[str, str]) -> None:
-    file = VideoFile(clips["one_group"])
+    file = PyavFile(clips["one_group"])
     assert [number for number, _ in file.decode(4, 7)] == list(range(8))
     assert [number for number, _ in file.decode(10, 10)] == [8, 9, 10]
     assert [number for number, _ in file.decode(2, 2)] == [0, 1, 2]

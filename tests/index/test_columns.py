@@ -90,6 +90,10 @@ def test_sums_of_all_shards(given_shards: list[ShardInfo]) -> None:
     assert columns.stored_sizes.tolist() == [sum(part.stored.num_bytes for part in each) for each in all_parts]
     unpacked = [sum(part.raw.num_bytes for part in each if part.packed) for each in all_parts]
     assert columns.unpacked_sizes.tolist() == unpacked
+    assert [columns.details_of(number) for number in range(len(columns))] == [shard.details for shard in given_shards]
+    spans = [each[0].span for each in all_parts]
+    found = [None if number < 0 else columns.objects[number] for number in columns.object_of.tolist()]
+    assert found == [None if span is None else span.basename for span in spans]
     assert columns.is_packed == any(part.packed for each in all_parts for part in each)
 
 

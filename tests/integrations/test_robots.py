@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from itertools import islice
@@ -69,6 +70,67 @@ def test_training_goes_on_on_another_number_of_ranks(tmp_path: Path) -> None:
     seen = [*reports(tmp_path / "first", 2), *reports(tmp_path / "second", 1)]
     assert list(map(len, seen)) == [40, 40, 80]
     assert len({number for each in seen for number in each}) == 160  # none twice
+
+
+SCONTROL = """#!/bin/bash
+for ((node = 0; node < SLURM_NNODES; node++)); do echo 127.0.0.1; done
+"""
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do shift; done
+for ((node = 0; node < SLURM_NNODES; node++)); do
+  SLURM_NODEID=$node SLURM_PROCID=$node SLURM_STEP_NUM_TASKS=$SLURM_NNODES SLURM_STEP_NUM_NODES=$SLURM_NNODES "$@" &
+  tasks[node]=$!
+done
+for task in "${tasks[@]}"; do wait "$task" || exit 1; done
+"""
+
+
+def submit(folder: Path, script: str, *arguments: object, nodes: int, **variables: object) -> str:
+    """Run a script of SLURM with stand-ins for its commands, which start all tasks on this machine."""
+    for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    job = {"SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": 4711, "SLURM_NNODES": nodes, "WORKERS": 1, **variables}
+    done = subprocess.run(
+        ["bash", f"examples/robots/{script}", *map(str, arguments)],
+        cwd=PROJECT,
+        env={
+            **os.environ,
+            **{name: str(value) for name, value in job.items()},
+            "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    return done.stdout
+
+
+def test_nodes_of_slurm_train_as_one_job_and_go_on_as_another(tmp_path: Path) -> None:
+    arguments = ["--root", ROOT, "--output-dir", tmp_path / "out", "--n-action-steps", 4, "--batch-size", 8]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"MAIN_PORT": port, "ACCELERATE_MIXED_PRECISION": "no"}
+    arguments += ["--steps", 5, "--seen", tmp_path / "first"]
+    submit(tmp_path, "slurm_train.sh", *arguments, nodes=2, GPUS_PER_NODE=1, **settings)
+    arguments += ["--steps", 10, "--seen", tmp_path / "second"]
+    printed = submit(tmp_path, "slurm_train.sh", *arguments, nodes=1, GPUS_PER_NODE=2, **settings)
+    assert "going on from step 5" in printed
+    seen = [*reports(tmp_path / "first", 2), *reports(tmp_path / "second", 2)]
+    assert list(map(len, seen)) == [40] * 4
+    assert len({number for each in seen for number in each}) == 160  # none twice
+
+
+def test_nodes_of_slurm_measure_after_each_has_read_all(tmp_path: Path) -> None:
+    arguments = ["warmed_bucket", "sarm", "--root", ROOT, "--batches", 2, "--warmup-batches", 0, "--batch-size", 8]
+    submit(tmp_path, "slurm_benchmark.sh", *arguments, nodes=2, OUT=tmp_path / "out")
+    for node in range(2):
+        name = f"warmed_bucket-sarm-2-nodes-{node}"
+        result = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        assert result["frames_per_s_node"] == pytest.approx(16 * result["samples_per_s"])  # two cameras
+        assert len((tmp_path / "out" / f"{name}.csv").read_text().splitlines()) == 2
 
 
 def open_loader(workers: int) -> Any:

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from penstock.episodes.video import VideoFile
-from penstock.errors import ObjectNotFoundError
-from penstock.formats.mp4.format import CUTS, Look, clip_of
+from penstock.formats.mp4.format import CUTS, Look, load_clip
 from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping
     from pathlib import Path
 
     from penstock.cache.cache import Cache
     from penstock.episodes.episode_table import VideoSpans
     from penstock.episodes.wanted import ClipKey
+    from penstock.formats.mp4.clip import Clip
     from penstock.index.model import Index
     from penstock.reading.source import Closable
     from penstock.types import Int64Array
@@ -63,42 +62,6 @@ class ClipLocator(Protocol):
         ...
 
 
-class OpenClip:
-    """An open file; whoever holds `is_busy` has it for himself, and reads an episode that begins at `first`."""
-
-    def __init__(self, file: VideoFile, located: LocatedClip) -> None:
-        self.file, self._located = file, located
-        self.begin_s, self.first = 0.0, 0
-        self.is_busy = True
-
-    def turn_to(self, begin_s: float) -> OpenClip:
-        """Get ready for an episode that begins at this second of the file."""
-        if begin_s != self.begin_s:
-            self.begin_s, self.first = begin_s, int(self.file.index.nearest(np.array([begin_s]))[0][0])
-        return self
-
-    def close(self) -> None:
-        """Close the file, and let the cache remove it."""
-        self.file.close()
-        if self._located.lease is not None:
-            self._located.lease.close()
-
-
-def open_clip(locator: ClipLocator, clip: ClipKey) -> OpenClip:
-    """Open the file of an episode's video, waiting for it if it has to be fetched."""
-    name = locator.name(clip)
-    for is_last in (False, True):
-        located = locator.locate(clip)
-        try:
-            return OpenClip(VideoFile(located.path, name), located)
-        except BaseException as error:
-            if located.lease is not None:
-                located.lease.close()
-            if is_last or not isinstance(error, ObjectNotFoundError):
-                raise  # the cache may have removed it just now: it is fetched again, or missing
-    raise AssertionError
-
-
 @dataclass(frozen=True)
 class LocalClips:
     """Videos in a folder of this machine, read where they lie."""
@@ -139,46 +102,71 @@ class IndexedClips:
     @cached_property
     def shards(self) -> Mapping[str, Int64Array]:
         """The number of the shard that holds each episode, by camera."""
-        by_file: dict[str, list[int]] = {}
-        for number, info in enumerate(self.index.shards):
-            span = info.parts[0].span
-            by_file.setdefault("" if span is None else span.basename, []).append(number)
-        return {camera: self._shards_of(spans, by_file) for camera, spans in self.videos.items()}
+        columns = self.index.columns
+        number_of = {name: number for number, name in enumerate(columns.objects)}
+        return {
+            camera: self._shards_of(spans, np.array([number_of[name] for name in spans.files], np.int64))
+            for camera, spans in self.videos.items()
+        }
 
-    def _shards_of(self, spans: VideoSpans, by_file: Mapping[str, Sequence[int]]) -> Int64Array:
+    @cached_property
+    def _by_object(self) -> tuple[Int64Array, Int64Array]:
+        """All shards by the file that they are parts of, and where those of each file begin."""
+        object_of, num_objects = self.index.columns.object_of, len(self.index.columns.objects)
+        order = np.argsort(object_of, kind="stable")
+        return order, np.searchsorted(object_of[order], np.arange(num_objects + 1))
+
+    def _shards_of(self, spans: VideoSpans, objects: Int64Array) -> Int64Array:
+        """Give the shard of each episode of a camera; `objects` are the numbers of its files in the index."""
         shards = np.zeros(len(spans.file_of), np.int64)
-        by_begin = np.lexsort([spans.begins, spans.file_of])
-        ends = np.searchsorted(spans.file_of[by_begin], np.arange(len(spans.files) + 1))
-        for file, name in enumerate(spans.files):
-            episodes = by_begin[ends[file] : ends[file + 1]]
-            numbers = by_file[name]
-            if len(numbers) == len(episodes):
-                shards[episodes] = numbers
-                continue
-            begins = [self._begin_s(number) - _HALF_A_MILLIONTH for number in numbers]
-            shards[episodes] = np.array(numbers)[
-                np.maximum(0, np.searchsorted(begins, spans.begins[episodes], side="right") - 1)
-            ]
+        episodes = np.lexsort([spans.begins, spans.file_of])
+        episodes = episodes[np.searchsorted(spans.file_of[episodes], 0) :]  # some may have no file
+        files = spans.file_of[episodes]
+        order, starts = self._by_object
+        first_shard, num_shards = starts[objects], starts[objects + 1] - starts[objects]
+        num_episodes = np.bincount(files, minlength=len(spans.files))
+        place = np.arange(len(episodes)) - (np.cumsum(num_episodes) - num_episodes)[files]
+        is_plain = (num_episodes == num_shards)[files]
+        shards[episodes[is_plain]] = order[(first_shard[files] + place)[is_plain]]
+        for file in np.flatnonzero(num_episodes != num_shards).tolist():  # it is one shard, or episodes share some
+            numbers = order[first_shard[file] : first_shard[file] + num_shards[file]]
+            begins = [self._begin_s(number) - _HALF_A_MILLIONTH for number in numbers.tolist()]
+            mine = episodes[files == file]
+            shards[mine] = numbers[np.maximum(0, np.searchsorted(begins, spans.begins[mine], side="right") - 1)]
         return shards
 
+    @cached_property
+    def _timescales(self) -> dict[int, int]:
+        return {}  # by layout, of which there are few
+
+    def _clip(self, number: int) -> tuple[Clip, int] | None:
+        """Give what the index says of a shard, and how many ticks a second has; None: it is a whole file."""
+        columns = self.index.columns
+        details = columns.details_of(number)
+        if not details:
+            return None
+        layout = columns.layout_of(number)
+        timescale = self._timescales.get(id(layout))
+        if timescale is None:
+            timescale = self._timescales[id(layout)] = Look.of(layout, "the video").timescale
+        return load_clip(details, "a video"), timescale
+
     def _begin_s(self, number: int) -> float:
-        info = self.index.shards[number]
-        return clip_of(info).begin / Look.of(info.layout, info.name).timescale if info.details else 0.0
+        found = self._clip(number)
+        return 0.0 if found is None else found[0].begin / found[1]
 
     def begin_in_clip(self, clip: ClipKey) -> float:
         """Give the second of the clip's own file at which the episode begins."""
-        info = self.index.shards[int(self.shards[clip.camera][clip.episode])]
+        found = self._clip(int(self.shards[clip.camera][clip.episode]))
         begin = float(self.videos[clip.camera].begins[clip.episode])
-        if not info.details:
-            return begin
-        return begin - clip_of(info).shift / Look.of(info.layout, info.name).timescale
+        return begin if found is None else begin - found[0].shift / found[1]
 
     def keyframes(self, clip: ClipKey, num_frames: int) -> Int64Array | None:
         """Give the frames of an episode that are decoded without others; None: only whoever reads the packets knows."""
-        info = self.index.shards[int(self.shards[clip.camera][clip.episode])]
-        if not info.details:
+        found = self._clip(int(self.shards[clip.camera][clip.episode]))
+        if found is None:
             return None
-        index = clip_of(info).index(Look.of(info.layout, info.name).timescale)
+        index = found[0].index(found[1])
         first = int(index.nearest(self.videos[clip.camera].begins[clip.episode : clip.episode + 1])[0][0])
         keyframes = index.keyframes - first
         return keyframes[(keyframes >= 0) & (keyframes < num_frames)]
@@ -194,6 +182,12 @@ class FetchedClips:
     cache: Cache
     clips: IndexedClips
     expects: bool = field(default=True)  # whether clips are fetched before they are wanted
+
+    @property
+    def edition(self) -> str:
+        """A name that stands for all that the index says."""
+        found = self.cache.indexes[0]
+        return "" if found is None else found[0]
 
     @cached_property
     def clip_bytes(self) -> float:
@@ -236,9 +230,11 @@ def clips_request(videos: Mapping[str, VideoSpans]) -> FilesRequest:
     """Ask for the clips of all episodes: which files there are, and where each is cut."""
     cuts: dict[str, list[int]] = {}
     for spans in videos.values():
-        micros = np.round(spans.begins * 1e6).astype(np.int64)
-        for file, begin in zip(spans.file_of.tolist(), micros.tolist(), strict=True):
-            if file >= 0:
-                cuts.setdefault(spans.files[file], []).append(begin)
+        order = np.lexsort([spans.begins, spans.file_of])
+        micros = np.round(spans.begins[order] * 1e6).astype(np.int64).tolist()
+        starts = np.searchsorted(spans.file_of[order], np.arange(len(spans.files) + 1)).tolist()
+        for file, name in enumerate(spans.files):
+            if starts[file + 1] > starts[file]:
+                cuts.setdefault(name, []).extend(micros[starts[file] : starts[file + 1]])
     several = {name: sorted(begins) for name, begins in cuts.items() if begins != [0]}
     return FilesRequest(patterns=tuple(sorted(cuts)), format="mp4", settings={CUTS: several})

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.cache.stats import COUNTED as COUNTED_BY_CACHE
+from penstock.cache.stats import CacheCounts
 from penstock.counters import Counters
 from penstock.data.seat import worker_number
+from penstock.data.stats import StreamStats
 from penstock.episodes.decoders import COUNTED
 
 if TYPE_CHECKING:
@@ -15,14 +18,33 @@ if TYPE_CHECKING:
 
     from penstock.counters import Row
 
+_CLIPS = "clips_"
 _STEPS = 4  # for each doubling of the time, so that a percentile is right within a tenth
 _SHORTEST_NS = 1 << 10
 _BUCKETS = [f"latency_{number}" for number in range(_STEPS * 30)]  # from a microsecond to a quarter of an hour
 
 
-def open_episode_counters() -> Counters:
-    """Begin to count for a dataset of robot episodes, in this process and in its workers."""
-    return Counters([*COUNTED, *_BUCKETS], worker_number)
+def open_episode_counters(num_streams: int = 1) -> Counters:
+    """Begin to count for so many datasets of robot episodes, in this process and in its workers."""
+    of_clips = [f"{_CLIPS}{stream}.{name}" for stream in range(num_streams) for name in COUNTED_BY_CACHE]
+    return Counters([*COUNTED, *_BUCKETS, *of_clips], worker_number)
+
+
+def clip_counts(counters: Counters, stream: int) -> CacheCounts:
+    """Give what the cache of the videos of one dataset counts into."""
+    return CacheCounts([f"{_CLIPS}{stream}"], counters.row)
+
+
+def clip_stats(numbers: Mapping[str, int], stream: int) -> StreamStats:
+    """Give what it has counted there."""
+    found = {name: numbers.get(f"{_CLIPS}{stream}.{name}", 0) for name in COUNTED_BY_CACHE}
+    return StreamStats(
+        cache_hits=found["hits"],
+        cache_waits=found["waits"],
+        downloads=found["downloads"],
+        downloaded_bytes=found["downloaded_bytes"],
+        downloads_again=found["downloads_again"],
+    )
 
 
 def count_latency(row: Row, num_samples: int, elapsed_ns: int) -> None:

@@ -63,7 +63,7 @@ class StreamingLeRobotDataset(RobotDataset):
         cache_limit: How much disk the cache of this node may use for rows and videos that are fetched, such as "100gb".
         storage_options: Credentials and settings of the store, under the names that fsspec uses.
         prefetch_videos: Have the videos of the next episodes fetched before they are wanted.
-        video_backend: Only `pyav`, which is the default.
+        video_backend: What decodes videos: `pyav`, which is the default, or `torchcodec`.
         video_decode_device: Only `cpu`.
         streaming: Has no effect, like the next three: penstock always streams, and checks what changed by itself.
         force_cache_sync: Has no effect.
@@ -104,7 +104,7 @@ class StreamingLeRobotDataset(RobotDataset):
         cache_limit: int | float | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         prefetch_videos: bool = True,
-        video_backend: str | None = None,
+        video_backend: Literal["pyav", "torchcodec"] | None = None,
         video_decode_device: str = "cpu",
         streaming: bool = True,
         force_cache_sync: bool = False,
@@ -114,7 +114,7 @@ class StreamingLeRobotDataset(RobotDataset):
         rng: Any = None,
     ) -> None:
         settings = EpisodeSettings.of(locals())
-        self.repo_id, self.root = repo_id, settings.place
+        self.repo_id, self.root, self.revision, self.episodes = repo_id, settings.place, revision, episodes
         self._episode_counters = open_episode_counters()
         source = open_episodes(settings, self._episode_counters)
         self._sources = [source]

@@ -9,32 +9,33 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.clips import OpenClip, open_clip
 from penstock.episodes.frame_cache import NEVER, FrameCache
-from penstock.episodes.video import PackedFrame, RgbConverter, group_by_keyframe
+from penstock.episodes.open_clips import OpenClips
+from penstock.episodes.video.backend import group_by_keyframe
 from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import CorruptShardError, FrameTimeError, PenstockError
 from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
     from penstock.counters import Row
     from penstock.episodes.clips import ClipLocator
+    from penstock.episodes.open_clips import OpenClip
+    from penstock.episodes.video.backend import VideoBackend
     from penstock.episodes.wanted import WantedFrame
     from penstock.types import Int64Array
     from penstock.wire.share import Share
 
-COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "decode_ns")
+COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "bytes_used", "decode_ns")
 
 _GONE_ON = 64  # frames at most, to the next group
 _LOOKED_AT = 64  # wants, to find one that nobody is busy with
@@ -54,6 +55,7 @@ class Videos:
 
     Args:
         locator: Finds the files.
+        backend: Decodes them.
         max_open: How many files stay open.
         frame_cache_bytes: How much memory frames may take that are wanted later.
         num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
@@ -66,6 +68,7 @@ class Videos:
     def __init__(
         self,
         locator: ClipLocator,
+        backend: VideoBackend,
         *,
         max_open: int,
         frame_cache_bytes: int,
@@ -75,16 +78,14 @@ class Videos:
         staggers: bool = False,
     ) -> None:
         self._most_ahead, self._staggers = np.inf if most_ahead is None else most_ahead, staggers
-        self._locator, self._max_open, self._num_threads, self._row = locator, max_open, num_threads, row
-        self._most_kept = max_open  # what those who share the cache leave to this process
-        self._open: OrderedDict[Hashable, OpenClip] = OrderedDict()
-        self._opening: set[Hashable] = set()
+        self._locator, self._backend, self._num_threads, self._row = locator, backend, num_threads, row
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
         self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
-        self._rgb = RgbConverter()
+        self._to_rgb = backend.make_converter()
         self._rgb_lock = threading.Lock()
-        self._changed = threading.Condition()  # guards all of the above
+        self._changed = threading.Condition()  # guards all of the above, and the open files
+        self._open = OpenClips(locator, backend, max_open, self._changed, row)
         self._threads: set[threading.Thread] = set()
         self._is_closing = False
         abandon_in_children(self)
@@ -129,15 +130,7 @@ class Videos:
 
     def keep_to(self, share: Share) -> None:
         """Keep no more files open than fit into this process's share of the cache."""
-        most = self._max_open
-        if share.num_bytes is not None:
-            most = min(most, int(share.num_bytes / max(1.0, self._locator.clip_bytes)))
-        self._most_kept = 0 if share.is_tight else max(1, most)
-        if self._changed.acquire(blocking=False):  # else whoever holds it looks when he is done
-            try:
-                self._close_excess(self._most_kept)
-            finally:
-                self._changed.release()
+        self._open.keep_to(share)
 
     def close(self) -> None:
         """Close all files and drop all frames, once the threads that decode are done with what they have begun."""
@@ -145,9 +138,7 @@ class Videos:
             self._is_closing = True
             self._wanted.clear()
             self._changed.wait_for(lambda: not self._threads)
-            for held in self._open.values():
-                held.close()
-            self._open.clear()
+            self._open.close()
             self._kept.clear()
             self._is_closing = False
 
@@ -157,16 +148,17 @@ class Videos:
         self, clip: ClipKey, frames: Int64Array, seconds: npt.NDArray[np.float64], tolerance_s: float
     ) -> tuple[dict[int, Any], Int64Array, npt.NDArray[np.intp]]:
         """Give frames by their numbers in the file, these numbers, and which of them is at each time."""
-        held = self._hold(clip)
+        held = self._open.hold(clip)
         try:
             numbers, off = held.file.index.nearest(held.begin_s + seconds)
             self._check_times(clip, seconds, off, tolerance_s)
             wanted, places = np.unique(numbers, return_inverse=True)
             found = self._frames(clip, held, wanted)
+            self._row.add({"bytes_used": held.file.index.num_bytes(wanted)})
             # Before another thread gets the file, which would decode again what is not noted as used.
             self._note_uses(clip, held, set(zip(numbers.tolist(), frames.tolist(), strict=True)), found)
         finally:
-            self._release(held)
+            self._open.release(held)
         return found, wanted, places
 
     def _forget_wants(self, clip: ClipKey, frames: Int64Array) -> None:
@@ -221,23 +213,30 @@ class Videos:
     ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
         num_decoded, until = 0, max(least_until, self._until(clip, int(held.file.index.keyframe_of(group[:1])[0])))
-        for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
+
+        def is_wanted(number: int) -> bool:
+            return number in found or self._is_surplus_kept((clip, number - held.first), until)
+
+        for number, frame in held.file.decode(*self._stretch(clip, held, group, until), is_wanted):
             num_decoded += 1
             if number in found:
                 found[number] = frame
-                continue
-            with self._changed:
-                use = self._wanted.next_use(clip, number - held.first)
-                is_wanted = use < NEVER or not self._wanted.is_known
-                is_wanted = is_wanted and (use <= until or not self._staggers)
+            elif frame is not None:
                 place = clip, number - held.first
-                if is_wanted and place not in self._kept and self._kept.would_keep(use):
-                    self._keep(place, frame, use)
+                with self._changed:
+                    self._keep(place, frame, self._wanted.next_use(*place))
         self._row.add({"frames_decoded": num_decoded})
 
+    def _is_surplus_kept(self, place: tuple[ClipKey, int], until: float) -> bool:
+        """Tell whether a frame is kept that is decoded on the way to others."""
+        with self._changed:
+            use = self._wanted.next_use(*place)
+            if (use == NEVER and self._wanted.is_known) or (use > until and self._staggers):
+                return False
+            return place not in self._kept and self._kept.would_keep(use)
+
     def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
-        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
-        self._kept.put(place, packed, packed.num_bytes, use)
+        self._kept.put(place, *self._backend.pack(frame), use)
 
     def _until(self, clip: ClipKey, keyframe: int) -> float:
         """Say up to which sample frames of a group are kept that is decoded now."""
@@ -286,55 +285,11 @@ class Videos:
 
     def _pictures(self, clip: ClipKey, frames: list[Any]) -> list[npt.NDArray[np.uint8]]:
         with self._rgb_lock:
-            pictures = [self._rgb.convert(frame) for frame in frames]
+            pictures = [self._to_rgb(frame) for frame in frames]
         if len({picture.shape for picture in pictures}) > 1:
             name = self._locator.name(clip)
             raise CorruptShardError(f"{name} has frames of different sizes", file=name)
         return pictures
-
-    # --- Open files ---------------------------------------------------------------------------------------------
-
-    def _hold(self, clip: ClipKey) -> OpenClip:
-        """Give an open file to one thread, opening it if nobody has, waiting for others who have it."""
-        decoder, begin_s = self._locator.decoder(clip), self._locator.begin_in_clip_s(clip)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_busy(decoder))
-            held = self._open.get(decoder)
-            if held is not None:
-                self._open.move_to_end(decoder)
-                self._row.add({"hits": 1})
-                held.is_busy = True
-                return held.turn_to(begin_s)
-            self._row.add({"misses": 1})
-            self._opening.add(decoder)
-            self._close_excess(min(self._max_open, max(1, self._most_kept)) - 1)
-        held = None
-        try:
-            held = open_clip(self._locator, clip)
-        finally:
-            with self._changed:
-                self._opening.discard(decoder)
-                if held is not None:
-                    self._open[decoder] = held
-                self._changed.notify_all()
-        return held.turn_to(begin_s)
-
-    def _is_busy(self, decoder: Hashable) -> bool:
-        held = self._open.get(decoder)
-        return decoder in self._opening or (held is not None and held.is_busy)
-
-    def _release(self, held: OpenClip) -> None:
-        with self._changed:
-            held.is_busy = False
-            self._close_excess(min(self._max_open, self._most_kept))
-            self._changed.notify_all()
-
-    def _close_excess(self, most: int) -> None:
-        for decoder in [decoder for decoder, held in self._open.items() if not held.is_busy]:
-            if len(self._open) <= most:
-                return
-            self._open.pop(decoder).close()
-            self._row.add({"evictions": 1})
 
     # --- Threads ------------------------------------------------------------------------------------------------
 
@@ -349,11 +304,7 @@ class Videos:
         return self._wanted.first(self._is_for_threads, _LOOKED_AT)
 
     def _is_for_threads(self, want: WantedFrame) -> bool:
-        if (
-            want.clip in self._failed
-            or (want.clip, want.frame) in self._kept
-            or self._is_busy(self._locator.decoder(want.clip))
-        ):
+        if want.clip in self._failed or (want.clip, want.frame) in self._kept or self._open.is_busy(want.clip):
             return False
         return want.turn <= self._wanted.now + self._most_ahead and self._kept.would_keep(want.turn)
 
@@ -381,7 +332,7 @@ class Videos:
 
     def _decode_want(self, want: WantedFrame) -> None:
         begun_ns = perf_counter_ns()
-        held = self._hold(want.clip)
+        held = self._open.hold(want.clip)
         try:
             number = held.first + want.frame
             if not self._is_still_wanted(want):  # another thread was quicker, or the one that reads
@@ -392,5 +343,5 @@ class Videos:
                 with self._changed:
                     self._failed.add(want.clip)
         finally:
-            self._release(held)
+            self._open.release(held)
             self._row.add({"decode_ns": perf_counter_ns() - begun_ns})

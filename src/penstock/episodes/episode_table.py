@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -42,7 +42,10 @@ class VideoSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeTable:
-    """All episodes of a dataset, in order; `table[3]` is one as a dict, by the names that LeRobot uses."""
+    """All episodes of a dataset, in order.
+
+    `table[3]` is one as a dict, by the names that LeRobot uses; `table["length"]` is one of the values of all.
+    """
 
     numbers: Int64Array
     lengths: Int64Array
@@ -56,7 +59,13 @@ class EpisodeTable:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, episode: int) -> dict[str, Any]:
+    @overload
+    def __getitem__(self, episode: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, episode: str) -> list[Any]: ...
+    def __getitem__(self, episode: int | str) -> dict[str, Any] | list[Any]:
+        if isinstance(episode, str):
+            return self._column(episode)
         if not -len(self) <= episode < len(self):
             raise SampleIndexError(f"episode {episode} does not exist: the dataset has {len(self)}", episode=episode)
         begin, length = int(self.from_indices[episode]), int(self.lengths[episode])
@@ -72,6 +81,20 @@ class EpisodeTable:
             row[f"videos/{key}/file"] = spans.path(episode)
             row[f"videos/{key}/from_timestamp"] = float(spans.begins[episode])
         return row
+
+    def _column(self, name: str) -> list[Any]:
+        """Give one of the values of all episodes, as a table of the Hub does."""
+        columns = {
+            "episode_index": self.numbers,
+            "length": self.lengths,
+            "dataset_from_index": self.from_indices,
+            "dataset_to_index": self.from_indices + self.lengths,
+        }
+        if name in columns:
+            return list(columns[name].tolist())
+        if name in self[0]:
+            return [row[name] for row in self]
+        raise SampleIndexError(f"episodes have no {name!r}, but {', '.join(self[0])}", column=name)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[episode] for episode in range(len(self)))

@@ -63,6 +63,11 @@ class Feature:
         return 0 if self.is_video else self.frame_bytes // (4 if self.is_image else 1)
 
     @property
+    def num_pixels(self) -> int:
+        """How many pixels one frame of it has, if it is a picture: three colors each."""
+        return self.frame_bytes // 12
+
+    @property
     def frame_bytes(self) -> int:
         """About how much memory one frame of it takes, as numbers of one to eight bytes."""
         size = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,10 @@ class LeRobotMetadata:
         """The number of frames of all episodes."""
         return int(self.episodes.lengths.sum())
 
+    def get_task_index(self, task: str) -> int | None:
+        """Give the number of a task; None if the dataset has no such task."""
+        return next((number for number, text in self.tasks.items() if text == task), None)
+
     def get_data_file_path(self, ep_index: int) -> str:
         """Name the data file of an episode, relative to the dataset."""
         return str(self.episodes[ep_index]["data_file"])
@@ -124,6 +129,20 @@ class LeRobotMetadata:
     def get_video_file_path(self, ep_index: int, vid_key: str) -> str:
         """Name the video file of an episode and a camera, relative to the dataset."""
         return str(self.episodes[ep_index][f"videos/{vid_key}/file"])
+
+
+class TasksColumn(Sequence[list[str]]):
+    """The tasks of each episode, as they were read: a million lists would take seconds."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, episode: Any) -> Any:
+        found = self._column[episode]
+        return (found if isinstance(found, list) else found.as_py()) or []
 
 
 def load_metadata(store: Store, url: str) -> LeRobotMetadata:
@@ -187,8 +206,7 @@ def _read_episodes(store: Store, info: DatasetInfo, shown: str) -> EpisodeTable:
     except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
         raise BadIndexError(f"the files of {where} do not have the same columns: {error}", path=where) from error
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names if name != "tasks"}
-    tasks = table["tasks"].to_pylist() if "tasks" in table.column_names else []
-    columns["tasks"] = [each or [] for each in tasks] or [[]] * len(table)
+    columns["tasks"] = TasksColumn(table["tasks"] if "tasks" in table.column_names else [[]] * len(table))
     return table_of_files(columns, info, where)
 
 

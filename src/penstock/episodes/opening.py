@@ -16,11 +16,13 @@ from penstock.data.open_streams import cached_stream
 from penstock.data.seat import is_worker
 from penstock.data.stream import Stream
 from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request
+from penstock.episodes.counted import clip_counts
 from penstock.episodes.decoders import Videos
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import PictureOptions
 from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
-from penstock.episodes.stretches import find_stretches
+from penstock.episodes.stretches import keep_stretches
+from penstock.episodes.video.choice import make_backend
 from penstock.episodes.windows import parse_windows
 from penstock.errors import BadIndexError, ConfigError
 from penstock.order.pool import pool_size
@@ -32,11 +34,13 @@ from penstock.units import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.cache.stats import CacheCounts
     from penstock.counters import Counters
     from penstock.episodes.clips import ClipLocator
     from penstock.episodes.episode_table import VideoSpans
     from penstock.episodes.settings import EpisodeSettings
     from penstock.episodes.source import ChosenFrames
+    from penstock.episodes.video.backend import VideoBackend
     from penstock.types import Int64Array
 
 _MOST_DECODERS = 256
@@ -48,10 +52,11 @@ def open_episodes(
     settings: EpisodeSettings,
     counters: Counters,
     windows_of: Callable[[LeRobotMetadata], Mapping[str, Sequence[float]]] | None = None,
+    stream: int = 0,
 ) -> EpisodeSource:
     """Read the metadata, and give the source of all frames that the user chose.
 
-    `windows_of` gives the windows in seconds if they depend on the dataset.
+    `windows_of` gives the windows in seconds if they depend on the dataset; `stream` is its number in a mix.
     """
     meta = _read_metadata(settings)
     windows = settings.delta_timestamps if windows_of is None else windows_of(meta)
@@ -66,7 +71,13 @@ def open_episodes(
         settings.drop_n_first_frames,
         settings.drop_n_last_frames,
     )
-    files = _open_files(settings, meta, chosen, options, counters)
+    if not chosen.counts.any():
+        longest = int(meta.episodes.lengths[chosen.episodes].max())
+        raise ConfigError(
+            f"no frame of {meta.url} is left: its longest episode has {longest} frames; lower drop_n_first_frames= or"
+            " drop_n_last_frames="
+        )
+    files = _open_files(settings, meta, chosen, options, counters, stream)
     return EpisodeSource(meta, chosen, files, options, counters)
 
 
@@ -110,7 +121,12 @@ def _choose_episodes(meta: LeRobotMetadata, settings: EpisodeSettings) -> Int64A
 
 
 def _open_files(
-    settings: EpisodeSettings, meta: LeRobotMetadata, chosen: ChosenFrames, options: SampleOptions, counters: Counters
+    settings: EpisodeSettings,
+    meta: LeRobotMetadata,
+    chosen: ChosenFrames,
+    options: SampleOptions,
+    counters: Counters,
+    stream: int,
 ) -> EpisodeFiles:
     """Open the rows of some episodes, where they are: one reader of all values, one of each image; and the videos."""
     table, episodes = meta.episodes, chosen.episodes
@@ -133,36 +149,40 @@ def _open_files(
     folder = _folder_of(settings.data_place)
     is_local, by_gop = folder is not None, settings.video_locality == "gop"
     spans = {key: table.videos[key].of_files(np.unique(table.videos[key].file_of[episodes])) for key in meta.video_keys}
-    clips = _open_clips(settings, spans) if spans and (not is_local or by_gop) else None
+    of_clips = clip_counts(counters, stream)
+    clips = _open_clips(settings, spans, of_clips) if spans and (not is_local or by_gop) else None
     locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
+    backend = make_backend(settings.video_backend if meta.video_keys else None)
+    num_kept = _samples_kept(settings, meta, options, backend)
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), options, counters),
+        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), backend, num_kept, counters),
         fetched=None if is_local else clips,
-        samples_kept=_samples_kept(settings, meta, options),
-        stretches=find_stretches(clips.clips, chosen, table.lengths) if by_gop and clips is not None else None,
+        samples_kept=num_kept,
+        stretches=keep_stretches(clips.edition, clips.clips, chosen, table.lengths) if by_gop and clips else None,
         pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
 
 
-def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans]) -> FetchedClips:
+def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans], counts: CacheCounts) -> FetchedClips:
     """Have the video files indexed, once a node: where each episode begins, and where its keyframes are."""
     files = FilesOfStream(settings.data_place, clips_request(videos))
     stream = Stream(remote=settings.data_place, storage_options=settings.storage_options)
     stream.apply_default({})
     limit = None if settings.cache_limit is None else parse_bytes(settings.cache_limit)
-    cache = Cache([cached_stream(stream, files)], limit_bytes=limit)
+    cache = Cache([cached_stream(stream, files)], limit_bytes=limit, counts=counts)
     return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
 
 
-def _samples_kept(settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions) -> int:
-    """Say of how many samples all decoded pictures can be kept: of three colors, two have a quarter of the size."""
-    sample_bytes = sum(
-        len(options.windows.get(key, [0])) * meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys
-    )
-    return parse_bytes(settings.frame_cache_bytes) // max(1, sample_bytes)
+def _samples_kept(
+    settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions, backend: VideoBackend
+) -> int:
+    """Say of how many samples all decoded pictures can be kept."""
+    num_frames = {key: len(options.windows.get(key, [0])) for key in meta.video_keys}
+    num_pixels = sum(num * meta.schema.features[key].num_pixels for key, num in num_frames.items())
+    return int(parse_bytes(settings.frame_cache_bytes) / max(1, num_pixels * backend.pixel_bytes))
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
@@ -184,17 +204,19 @@ def _open_videos(
     settings: EpisodeSettings,
     meta: LeRobotMetadata,
     locator: ClipLocator,
-    options: SampleOptions,
+    backend: VideoBackend,
+    num_kept: int,
     counters: Counters,
 ) -> PerProcess[Videos]:
     """Have each process decode with files of its own, as many open as a pool needs."""
     max_open = settings.video_decoder_cache_size
     if max_open is None:
         max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * len(meta.video_keys)))
-    num_kept, by_gop = _samples_kept(settings, meta, options), settings.video_locality == "gop"
+    by_gop = settings.video_locality == "gop"
     make = partial(
         Videos,
         locator,
+        backend,
         max_open=max_open,
         frame_cache_bytes=parse_bytes(settings.frame_cache_bytes),
         # In an order that fits the video, more would have to go before its time; in any other, most goes much sooner.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from penstock.episodes.video.choice import BACKENDS
 from penstock.errors import ConfigError
 from penstock.units import check_whole, parse_bytes
 
@@ -58,10 +60,10 @@ class EpisodeSettings:
             raise ConfigError("a LeRobot dataset needs a root, or a repo_id of the Hugging Face Hub")
         if self.root is not None and self.revision is not None:
             raise ConfigError("revision= belongs to a dataset of the Hub: leave it out with root=")
-        if self.video_backend not in (None, "pyav"):
+        if self.video_backend not in (None, *BACKENDS):
             raise ConfigError(
-                f"video_backend={self.video_backend!r} is not possible: videos are decoded with PyAV, which brings"
-                " FFmpeg along and gives the same frames; use 'pyav', or leave it out"
+                f"unknown video_backend {self.video_backend!r}: use 'pyav', which is the default and brings FFmpeg"
+                " along, or 'torchcodec'"
             )
         if self.video_locality not in (None, "gop"):
             raise ConfigError(f"unknown video_locality {self.video_locality!r}: use 'gop', or leave it out")
@@ -72,7 +74,13 @@ class EpisodeSettings:
         check_whole("video_decode_threads", self.video_decode_threads, 0)
         check_whole("drop_n_first_frames", self.drop_n_first_frames, 0)
         check_whole("drop_n_last_frames", self.drop_n_last_frames, 0)
-        if not self.tolerance_s > 0:
+        for name in ("image_transforms", "episode_filter"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ConfigError(f"{name}={given!r} must be a function")
+        for place, episode in enumerate(() if self.episodes is None else self.episodes):
+            check_whole(f"episodes[{place}]", episode, 0)
+        if not isinstance(self.tolerance_s, Real) or not self.tolerance_s > 0:
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} must be a number of seconds above 0")
         parse_bytes(self.frame_cache_bytes)
         if self.pool_bytes is not None and not parse_bytes(self.pool_bytes):

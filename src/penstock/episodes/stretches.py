@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock._version import __version__
+from penstock.cachedir.once import keep_in_files
 from penstock.episodes.wanted import ClipKey
 
 if TYPE_CHECKING:
@@ -15,6 +19,18 @@ if TYPE_CHECKING:
 
 
 _FEWEST_FRAMES = 32
+_MANY = 1 << 14
+
+
+def keep_stretches(edition: str, clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
+    """Give what `find_stretches` gives; of many episodes it is found once on each node. `edition` names the index."""
+    hasher = hashlib.blake2b(f"{__version__} {edition}".encode(), digest_size=16)
+    for array in (chosen.episodes, chosen.first_frames, chosen.counts, lengths):
+        hasher.update(array.tobytes())
+    for camera, spans in clips.videos.items():
+        hasher.update(repr((camera, spans.files)).encode() + spans.file_of.tobytes() + spans.begins.tobytes())
+    name = hasher.hexdigest()
+    return keep_in_files(name, lambda: find_stretches(clips, chosen, lengths), min_values=_MANY, kind="stretches")
 
 
 def find_stretches(clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Array) -> Int64Array:
@@ -33,8 +49,9 @@ def find_stretches(clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Arra
 
 def cut(keyframes: Int64Array, count: int) -> Int64Array:
     """Choose keyframes at which stretches begin: so far apart that going there costs little beside decoding."""
-    begins = [0]
-    for keyframe in keyframes.tolist():
-        if keyframe - begins[-1] >= _FEWEST_FRAMES and keyframe < count:
-            begins.append(keyframe)
-    return np.array(begins, np.int64)
+    begins, possible = [0], keyframes.tolist()
+    while True:
+        place = bisect_left(possible, begins[-1] + _FEWEST_FRAMES)
+        if place == len(possible) or possible[place] >= count:
+            return np.array(begins, np.int64)
+        begins.append(possible[place])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.data.stats import Stats, StreamStats, WorkerStats
-from penstock.episodes.counted import latency_ms
+from penstock.episodes.counted import clip_stats, latency_ms
 from penstock.episodes.decoders import COUNTED
 
 if TYPE_CHECKING:
@@ -48,9 +48,11 @@ def count_videos(counters: Counters, sources: Sequence[EpisodeSource]) -> dict[s
         total.update({name: counts.numbers[name] for name in COUNTED})
     asked = total["hits"] + total["misses"]
     decode_s = total.pop("decode_ns") / 1e9
+    fetched = [clip_stats(of.numbers, stream) for of in counters.read() for stream in range(len(sources))]
     open_here = [source.files.videos.made for source in sources]
     return {
         **total,
+        "bytes_fetched": sum(each.downloaded_bytes for each in fetched),
         "hit_rate": total["hits"] / asked if asked else None,
         "size": sum(videos.num_open for videos in open_here if videos is not None),
         "seconds_decoding": decode_s,
@@ -69,6 +71,7 @@ def count_episodes(base: Stats, counters: Counters, sources: Sequence[EpisodeSou
             workers = {name: _add(of, inside.workers.get(name)) for name, of in whole.workers.items()}
             whole = replace(whole, workers=workers, node=inside.node)
         of_streams.append(stream)
+    whole, of_streams = _add_clips(whole, of_streams, counters)
     latencies: Counter[str] = Counter()
     for counts in counters.read():
         latencies.update(counts.numbers)
@@ -79,6 +82,21 @@ def count_episodes(base: Stats, counters: Counters, sources: Sequence[EpisodeSou
         video=count_videos(counters, sources),
         latency=LatencyStats(**percentiles),
     )
+
+
+def _add_clips(
+    whole: EpisodeStats, of_streams: list[StreamStats], counters: Counters
+) -> tuple[EpisodeStats, list[StreamStats]]:
+    """Add what was fetched of videos."""
+    workers = dict(whole.workers)
+    for counts in counters.read():
+        name = "main" if counts.worker is None else str(counts.worker)
+        for stream in range(len(of_streams)):
+            found = clip_stats(counts.numbers, stream)
+            whole, of_streams[stream] = _add(whole, found), _add(of_streams[stream], found)
+            if name in workers:
+                workers[name] = _add(workers[name], found)
+    return replace(whole, workers=workers), of_streams
 
 
 def _add(counts: _Counts, others: StreamStats | None) -> _Counts:

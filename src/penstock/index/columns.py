@@ -123,6 +123,20 @@ class ShardColumns(Sequence[ShardInfo]):
         return self._sums(self._has_packed)
 
     @property
+    def objects(self) -> list[str]:
+        """The names of the objects that shards are parts of."""
+        return [self._text("object", number) for number in range(len(self._arrays["object_end"]))]
+
+    @property
+    def object_of(self) -> Int64Array:
+        """The object in which the first file of each shard lies, by its place in `objects`; -1: it is one itself."""
+        of_file = np.full(len(self._arrays["num_bytes"]) + 1, -1, np.int64)
+        of_file[self._arrays["span_file"]] = self._arrays["span_object"]
+        first = self._arrays["first_file"][:-1]
+        found: Int64Array = of_file[np.where(self._has_packed[np.minimum(first, len(of_file) - 2)], first + 1, first)]
+        return found
+
+    @property
     def content(self) -> str:
         """Name the objects that shards are parts of, by their names and sizes; empty if the index says no sizes."""
         if not self._has_objects:
@@ -164,8 +178,15 @@ class ShardColumns(Sequence[ShardInfo]):
             parts.append(Part(self._file(file), packed, self._span(stored)))
             file = stored + 1
         num_samples = int(arrays["num_samples"][number])
-        details = self._bytes("details", number) if len(arrays["details_end"]) else b""
-        return ShardInfo(self.layouts[arrays["layout"][number]], num_samples, tuple(parts), details)
+        return ShardInfo(self.layout_of(number), num_samples, tuple(parts), self.details_of(number))
+
+    def layout_of(self, number: int) -> ShardLayout:
+        """Give the layout of one shard."""
+        return self.layouts[int(self._arrays["layout"][number])]
+
+    def details_of(self, number: int) -> bytes:
+        """Give the details of one shard."""
+        return self._bytes("details", number) if len(self._arrays["details_end"]) else b""
 
     def _file(self, file: int) -> FileInfo:
         first = int(self._arrays["first_digest"][file])

@@ -67,6 +67,7 @@ class StreamingLeRobotMix(RobotDataset):
             wants them; the datasets get equal parts of it.
         cache_limit: How much disk the cache of this node may use for rows and videos of each dataset, such as "100gb".
         prefetch_videos: Have the videos of the next episodes fetched before they are wanted.
+        video_backend: What decodes videos: `pyav`, which is the default, or `torchcodec`.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class StreamingLeRobotMix(RobotDataset):
         frame_cache_bytes: int | float | str = "256mb",
         cache_limit: int | float | str | None = None,
         prefetch_videos: bool = True,
+        video_backend: Literal["pyav", "torchcodec"] | None = None,
     ) -> None:
-        self._episode_counters = open_episode_counters()
+        self._episode_counters = open_episode_counters(len(streams))
         opened = open_mix(MixSettings.of(locals()), self._episode_counters)
         self._sources, self._keys = opened.sources, opened.keys
         super().__init__(

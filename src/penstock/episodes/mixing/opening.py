@@ -32,6 +32,7 @@ _OF_EACH = (
     "video_decoder_cache_size",
     "video_decode_threads",
     "video_locality",
+    "video_backend",
     "cache_limit",
     "prefetch_videos",
 )
@@ -52,6 +53,7 @@ class MixSettings:
     video_decoder_cache_size: int | None
     video_decode_threads: int | None
     video_locality: str | None
+    video_backend: str | None
     frame_cache_bytes: int | float | str
     cache_limit: int | float | str | None
     prefetch_videos: bool
@@ -88,8 +90,10 @@ def open_mix(mix: MixSettings, counters: Counters) -> OpenedMix:
     """Read the metadata of all datasets, and lay them side by side."""
     windows, shared = dict(mix.delta_timestamps or {}), mix.of_each
     sources = [
-        open_episodes(stream.settings(shared), counters, partial(_windows_of, stream, windows, mix.round_to_frames))
-        for stream in mix.streams
+        open_episodes(
+            stream.settings(shared), counters, partial(_windows_of, stream, windows, mix.round_to_frames), number
+        )
+        for number, stream in enumerate(mix.streams)
     ]
     if mix.video_locality is not None:
         _check_videos(sources)

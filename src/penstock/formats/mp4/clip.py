@@ -49,8 +49,9 @@ class Clip:
         """Give its frames in the order in which they are shown, at the ticks of the file."""
         each = np.repeat(self.durations[:, 1], self.durations[:, 0])
         shown = np.cumsum(each) - each + self.shift
-        if len(self.shifts):
-            shown = shown + self.shifts
+        if not len(self.shifts):
+            return FrameIndex(shown, 1 / timescale, self.keys)
+        shown = shown + self.shifts
         is_key = np.zeros(len(shown), np.bool_)
         is_key[self.keys] = True
         return FrameIndex.of(shown, is_key, 1 / timescale)

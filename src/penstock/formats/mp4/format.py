@@ -122,10 +122,15 @@ class Look:
 
 def clip_of(info: ShardInfo) -> Clip:
     """Read what an index says of a clip."""
+    return load_clip(info.details, info.name)
+
+
+def load_clip(details: bytes, name: str) -> Clip:
+    """Read what an index says of a clip; `name` is that of the file."""
     try:
-        return Clip.load(info.details)
+        return Clip.load(details)
     except ValueError as error:
-        raise CorruptShardError(f"{info.name} has an entry in the index that cannot be read: {error}") from error
+        raise CorruptShardError(f"{name} has an entry in the index that cannot be read: {error}") from error
 
 
 def _cut(track: VideoTrack, cuts: Any, file: StoredObject) -> list[ScannedShard] | None:

@@ -31,12 +31,15 @@ class FrameIndex:
     ticks: Int64Array  # when each is shown; ascending
     tick_s: float  # how long a tick is, in seconds
     keyframes: Int64Array  # the frames that can be decoded without others; ascending
+    sizes: Int64Array | None = None  # the bytes of each, if they are known
 
     @classmethod
-    def of(cls, ticks: Int64Array, is_key: npt.NDArray[np.bool_], tick_s: float) -> FrameIndex:
+    def of(
+        cls, ticks: Int64Array, is_key: npt.NDArray[np.bool_], tick_s: float, sizes: Int64Array | None = None
+    ) -> FrameIndex:
         """Sort the frames of a file, which are stored in the order in which they are decoded."""
         order = np.argsort(ticks, kind="stable")
-        return cls(ticks[order], tick_s, np.flatnonzero(is_key[order]))
+        return cls(ticks[order], tick_s, np.flatnonzero(is_key[order]), None if sizes is None else sizes[order])
 
     def __len__(self) -> int:
         return len(self.ticks)
@@ -54,6 +57,10 @@ class FrameIndex:
         before = np.maximum(after - 1, 0)
         frames = np.where(np.abs(times[before] - seconds) <= np.abs(times[after] - seconds), before, after)
         return frames.astype(np.int64), np.abs(times[frames] - seconds)
+
+    def num_bytes(self, frames: Int64Array) -> int:
+        """Give how many bytes some frames have in the file; 0 if that is not known."""
+        return 0 if self.sizes is None else int(self.sizes[frames].sum())
 
     def keyframe_of(self, frames: Int64Array) -> Int64Array:
         """Give the place in `keyframes` of the one that each frame is decoded from."""
@@ -81,7 +88,8 @@ class VideoTrack:
     @property
     def index(self) -> FrameIndex:
         """The frames in the order in which they are shown."""
-        return FrameIndex.of(self.shown, self.is_key, 1 / self.timescale)
+        sizes = _sizes(self.moov, child(self.moov, self.trak, b"mdia", b"minf", b"stbl", b"stsz"))
+        return FrameIndex.of(self.shown, self.is_key, 1 / self.timescale, sizes)
 
     def content(self, *kinds: bytes) -> bytes:
         """Give the content of a box of the track."""

@@ -1,4 +1,4 @@
-"""One open video file: frames by number, decoded from the keyframe before them, each stretch in one go."""
+"""Videos decoded by PyAV, which brings FFmpeg along. Frames are kept as they come from the decoder, and not as RGB."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.episodes.video.backend import PURPOSE
 from penstock.errors import CorruptShardError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
-    from penstock.types import Int64Array
 
-_PURPOSE = "decoding video"
+class PyavBackend:
+    """Decodes with PyAV."""
+
+    pixel_bytes = 1.5  # of three colors, two have a quarter of the size
+
+    def open(self, path: str, name: str) -> PyavFile:
+        """Open a file."""
+        return PyavFile(path, name)
+
+    def pack(self, frame: Any) -> tuple[Any, int]:
+        """Give a frame as it is kept, and how many bytes that takes."""
+        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
+        return packed, packed.num_bytes
+
+    def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
+        """Give a function that turns frames into RGB."""
+        return RgbConverter().convert
 
 
-def group_by_keyframe(frames: Int64Array, index: FrameIndex) -> list[Int64Array]:
-    """Cut ascending frame numbers into those that are decoded from the same keyframe, and so in one pass."""
-    if not len(frames):
-        return []
-    cuts = np.flatnonzero(np.diff(index.keyframe_of(frames))) + 1
-    return np.split(frames, cuts)
-
-
-class VideoFile:
-    """An open video file. For one thread at a time.
-
-    It goes on where it stopped, without a seek, if what is wanted next comes later in the same group of pictures.
-    """
+class PyavFile:
+    """An open video file. For one thread at a time."""
 
     def __init__(self, path: str, name: str = "") -> None:
         self._name = name or path
-        self._av = av = require("av", extra="video", purpose=_PURPOSE)
+        self._av = av = require("av", extra="video", purpose=PURPOSE)
         try:
             self._container = av.open(path)
             self._stream = self._container.streams.video[0]
             # More threads make random access cost more: each begins a group of pictures with waiting for the others.
             self._stream.codec_context.thread_count = 1
-            self.index = read_frame_index(path) or self._index_packets()
+            self.index = read_frame_index(path) or _index_packets(self._container, self._name)
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"the video {self._name} is missing", file=self._name) from error
         except (av.FFmpegError, IndexError) as error:
@@ -50,27 +55,18 @@ class VideoFile:
         self._decoded: Iterator[Any] | None = None
         self._next = 0  # the frame that decoding on would give
 
-    def _index_packets(self) -> FrameIndex:
-        """Learn when frames are shown from all packets of a file whose tables do not tell."""
-        packets = [
-            (packet.pts, packet.is_keyframe)
-            for packet in self._container.demux(self._stream)
-            if packet.pts is not None and not packet.is_discard
-        ]
-        if not packets:
-            raise CorruptShardError(f"{self._name} has no frames", file=self._name)
-        ticks, is_key = zip(*packets, strict=True)
-        return FrameIndex.of(np.array(ticks, np.int64), np.array(is_key, np.bool_), float(self._stream.time_base))
-
     @property
     def next_frame(self) -> int | None:
         """The frame that comes next without a seek, if that is known."""
         return None if self._decoded is None or self._next == _UNKNOWN else self._next
 
-    def decode(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+    def decode(
+        self, first: int, last: int, is_wanted: Callable[[int], bool] = lambda _: True
+    ) -> Iterator[tuple[int, Any]]:
         """Decode from one frame to another, and give with them all others on the way to the first."""
         try:
-            yield from self._decode(first, last)
+            for number, frame in self._decode(first, last):
+                yield number, frame if is_wanted(number) else None
         except self._av.FFmpegError as error:
             self._decoded = None
             at, to = (float(self.index.ticks[max(0, each)] * self.index.tick_s) for each in (self._next, last))
@@ -115,6 +111,31 @@ class VideoFile:
 _UNKNOWN = -1  # after a seek: whatever comes, comes
 
 
+def read_packets(path: str, name: str) -> FrameIndex:
+    """Learn when frames are shown from all packets of a file whose tables do not tell."""
+    av = require("av", extra="video", purpose=PURPOSE)
+    try:
+        with av.open(path) as container:
+            return _index_packets(container, name)
+    except FileNotFoundError:
+        raise
+    except av.FFmpegError as error:
+        raise CorruptShardError(f"{name} cannot be opened as a video: {error}", file=name) from error
+
+
+def _index_packets(container: Any, name: str) -> FrameIndex:
+    stream = container.streams.video[0]
+    packets = [
+        (packet.pts, packet.is_keyframe, packet.size)
+        for packet in container.demux(stream)
+        if packet.pts is not None and not packet.is_discard
+    ]
+    if not packets:
+        raise CorruptShardError(f"{name} has no frames", file=name)
+    ticks, is_key, sizes = (np.array(each) for each in zip(*packets, strict=True))
+    return FrameIndex.of(ticks.astype(np.int64), is_key.astype(np.bool_), float(stream.time_base), sizes)
+
+
 _PACKED = frozenset({"yuv420p", "yuvj420p", "yuv444p", "yuvj444p"})  # what arrays can be made of, and frames again
 _COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
@@ -139,7 +160,7 @@ class PackedFrame:
         """Give the frame."""
         if self._format not in _PACKED:
             return self._frame
-        av = require("av", extra="video", purpose=_PURPOSE)
+        av = require("av", extra="video", purpose=PURPOSE)
         frame = av.VideoFrame.from_numpy_buffer(self._frame, format=self._format)
         for name, value in zip(_COLORS, self._colors, strict=True):
             setattr(frame, name, value)
@@ -150,7 +171,7 @@ class RgbConverter:
     """Turns decoded frames into RGB, one thread at a time. Frames that did it themselves would start threads each."""
 
     def __init__(self) -> None:
-        reformatter = require("av.video.reformatter", extra="video", purpose=_PURPOSE)
+        reformatter = require("av.video.reformatter", extra="video", purpose=PURPOSE)
         self._reformatter = reformatter.VideoReformatter()
 
     def convert(self, frame: Any) -> npt.NDArray[np.uint8]:

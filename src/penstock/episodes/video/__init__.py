@@ -1,0 +1,1 @@
+"""Open video files: what decodes them, and frames of them by number."""

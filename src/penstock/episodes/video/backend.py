@@ -1,0 +1,73 @@
+"""What a library has to do that decodes videos: open files, give frames by number, and turn them into RGB."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from penstock.formats.mp4.track import FrameIndex
+    from penstock.types import Int64Array
+
+PURPOSE = "decoding video"
+
+
+class VideoFile(Protocol):
+    """An open video file. For one thread at a time.
+
+    It goes on where it stopped, without a seek, if what is wanted next comes later in the same group of pictures.
+    """
+
+    index: FrameIndex
+
+    @property
+    def next_frame(self) -> int | None:
+        """The frame that comes next without a seek, if that is known."""
+        ...
+
+    def decode(
+        self, first: int, last: int, is_wanted: Callable[[int], bool] = lambda _: True
+    ) -> Iterator[tuple[int, Any]]:
+        """Decode from one frame to another, and give with them all others on the way to the first.
+
+        A frame that nobody wants is None.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class VideoBackend(Protocol):
+    """A library that decodes videos. It is sent to workers, and makes frames of a kind of its own."""
+
+    @property
+    def pixel_bytes(self) -> float:
+        """What each pixel of a frame takes in memory while it is kept."""
+        ...
+
+    def open(self, path: str, name: str) -> VideoFile:
+        """Open a file; `name` is what errors call it."""
+        ...
+
+    def pack(self, frame: Any) -> tuple[Any, int]:
+        """Give a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
+        ...
+
+    def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
+        """Give a function that turns a frame, packed or not, into RGB: height, width, 3. For one thread at a time."""
+        ...
+
+
+def group_by_keyframe(frames: Int64Array, index: FrameIndex) -> list[Int64Array]:
+    """Cut ascending frame numbers into those that are decoded from the same keyframe, and so in one pass."""
+    if not len(frames):
+        return []
+    cuts = np.flatnonzero(np.diff(index.keyframe_of(frames))) + 1
+    return np.split(frames, cuts)
