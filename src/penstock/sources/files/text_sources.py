@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -17,12 +16,12 @@ from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource
-from penstock.sources.files.json_values import first_character, iterate_values
+from penstock.sources.files.json_values import ValueIterator, first_character
 from penstock.sources.files.lines import LineIterator, OnError, content_from
-from penstock.sources.iterators import RowIterator, check_row, in_chunks
+from penstock.sources.iterators import check_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.formats.lines.reader import RowParser
     from penstock.scan.patterns import Given
@@ -43,7 +42,8 @@ class JsonShardedSource(FileShardedSource):
         jsonl: Lines or an array: by default, the first character of a file tells. False also reads objects that
             are written over several lines.
         columns: Keep these keys only.
-        on_error: `"raise"` or `"skip"` for lines that are not JSON objects.
+        on_error: `"raise"` or `"skip"` for lines, or items of an array, that are not JSON objects. An array that is
+            broken is always an error, because nobody can tell where its next item begins.
     """
 
     format = "jsonl"
@@ -83,7 +83,13 @@ class JsonShardedSource(FileShardedSource):
                 row=row,
                 parse_block=_parse_objects if self._columns is None else None,
             )
-        return RowIterator(partial(_read_values, file, self._columns), row)
+        return ValueIterator(
+            partial(content_from, file),
+            file.url,
+            columns=self._columns,
+            skips_others=self._on_error == "skip",
+            row=row,
+        )
 
 
 class CsvShardedSource(FileShardedSource):
@@ -261,16 +267,6 @@ def _may_be_array(file: FoundFile) -> bool:
     if split_suffix(file.info.key)[0].endswith((".jsonl", ".ndjson")):
         return False
     return first_character([file.head()]) != "{"
-
-
-def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> Iterator[list[Sample]]:
-    values = iterate_values(content_from(file, 0), file.url)
-    skipped = sum(1 for _ in islice(values, row))
-    check_row(file.url, row, row if skipped == row else skipped)
-    if columns is None:
-        return in_chunks(values)
-    chosen = ({name: value[name] for name in columns if name in value} for value in values)
-    return in_chunks(chain(chosen))
 
 
 def _check_policy(on_error: OnError) -> OnError:
