@@ -79,6 +79,7 @@ def num_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return read(opened, span)
 
     monkeypatch.setattr(ScannedObject, "_piece", counted)
+    monkeypatch.setattr(ScannedObject, "local_path", lambda _: None)  # as if it were in a store
     return counts
 
 

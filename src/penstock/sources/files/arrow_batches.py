@@ -15,7 +15,7 @@ from penstock.formats.columnar.ipc import (
     messages_of_stream,
     read_tail,
 )
-from penstock.sources.files.arrow_rows import ArrowInput, check_columns
+from penstock.sources.files.arrow_rows import ArrowInput, check_columns, open_for_arrow
 from penstock.sources.iterators import check_row
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _of_file(opened: ScannedObject, row: int, columns: Sequence[str] | None, whe
         read = SmallReads(opened).read
         tail = read_tail(read, opened.num_bytes)
         first, before = _find(messages_of_file(read, opened.num_bytes, tail), row)
-    reader = ipc.open_file(ArrowInput(opened), options=_options(names, columns))
+    reader = ipc.open_file(open_for_arrow(opened), options=_options(names, columns))
     return before, map(reader.get_batch, range(first, reader.num_record_batches))
 
 

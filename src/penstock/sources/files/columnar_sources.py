@@ -11,7 +11,7 @@ from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
 from penstock.sources.files.arrow_batches import batches_from
 from penstock.sources.files.arrow_columns import rows_of
-from penstock.sources.files.arrow_rows import ArrowInput, BatchIterator, check_columns, naming
+from penstock.sources.files.arrow_rows import ArrowInput, BatchIterator, check_columns, naming, open_for_arrow
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.iterators import check_row
 from penstock.sources.worker_threads import WorkerThreads
@@ -142,8 +142,8 @@ class ParquetShardedSource(FileShardedSource):
         parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = self._footer(number)
         wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
-        stored = ArrowInput(self._files[number].open())
-        with parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
+        stored = open_for_arrow(self._files[number].open())
+        with parquet.ParquetFile(stored, metadata=footer, pre_buffer=isinstance(stored, ArrowInput)) as reader:
             about = footer.row_group(group)
             num_rows = _rows_at_once(about.total_byte_size, about.num_rows)
             begin = ends[group] - about.num_rows
