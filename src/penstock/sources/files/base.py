@@ -98,12 +98,15 @@ class FileShardedSource(ShardedSource):
 
     def as_files(self) -> SourceFiles | None:
         """Name the files, if a stream can read them in place: each once, in one store, none with a name like a glob."""
-        urls = tuple(file.url for file in self._files)
+        urls = tuple(file.address for file in self._files)
         about = self._in_place()
         is_plain = len(set(urls)) == len(urls) and not any(map(has_magic, urls))
         if about is None or not is_plain or not _are_in_one_place(urls):
             return None
-        return SourceFiles(urls=urls, storage_options=self._given_options.values, **about)
+        options = self._given_options.values
+        if options is not None and any(file.pinned_url for file in self._files):
+            options = {name: value for name, value in options.items() if name != "revision"}  # the URLs name it
+        return SourceFiles(urls=urls, storage_options=options, **about)
 
     def _in_place(self) -> dict[str, Any] | None:
         """Say how a stream has to read the files to give the same samples; None if no stream does."""
