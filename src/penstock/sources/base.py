@@ -72,7 +72,7 @@ class ShardedSource(ABC):
         The number of rows is a valid row too, with nothing after it.
         """
         info = self.get_shard_info(shard_name)
-        check_row(shard_name, row, None if info is None else info.num_rows)
+        row = check_row(shard_name, row, None if info is None else info.num_rows)
         return RowIterator(partial(self._read_chunks, shard_name), row)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:

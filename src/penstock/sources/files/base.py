@@ -19,6 +19,7 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
+from penstock.sources.iterators import check_row
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
     from penstock.scan.patterns import Given
     from penstock.sources.iterators import SampleIterator
+
+
+def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Take the names of columns that a user wants, or none."""
+    if isinstance(columns, str):
+        raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
+    return None if columns is None else tuple(columns)
 
 
 class FileShardedSource(ShardedSource):
@@ -87,7 +95,8 @@ class FileShardedSource(ShardedSource):
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""
-        return self._open(self._number(shard_name), row)
+        number = self._number(shard_name)
+        return self._open(number, check_row(self._files[number].url, row, None))
 
     def _number(self, shard_name: str) -> int:
         number = self.shard_number(shard_name)

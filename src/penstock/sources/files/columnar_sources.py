@@ -11,8 +11,15 @@ from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
 from penstock.sources.files.arrow_batches import batches_from
 from penstock.sources.files.arrow_columns import rows_of
-from penstock.sources.files.arrow_rows import ArrowInput, BatchIterator, check_columns, naming, open_for_arrow
-from penstock.sources.files.base import FileShardedSource
+from penstock.sources.files.arrow_rows import (
+    ArrowInput,
+    BatchIterator,
+    check_alike,
+    check_columns,
+    naming,
+    open_for_arrow,
+)
+from penstock.sources.files.base import FileShardedSource, as_names
 from penstock.sources.iterators import check_row
 from penstock.sources.worker_threads import WorkerThreads
 
@@ -54,7 +61,7 @@ class ParquetShardedSource(FileShardedSource):
         *,
         filter: Any = None,  # noqa: A002
     ) -> None:
-        self._columns = None if columns is None else list(columns)
+        self._columns = as_names(columns)
         self._filter = _as_condition(filter)
         self._footers: dict[int, Any] = {}
         super().__init__(data_files, storage_options)
@@ -77,11 +84,11 @@ class ParquetShardedSource(FileShardedSource):
         return {**self.__dict__, "_footers": {}}
 
     def _settings(self) -> tuple[object, ...]:
-        return self._columns, None if self._filter is None else str(self._filter)
+        columns = None if self._columns is None else list(self._columns)
+        return columns, None if self._filter is None else str(self._filter)
 
     def _in_place(self) -> dict[str, Any] | None:
-        columns = None if self._columns is None else tuple(self._columns)
-        return None if self._filter is not None else {"format": "parquet", "columns": columns}
+        return None if self._filter is not None else {"format": "parquet", "columns": self._columns}
 
     def _num_rows(self, number: int) -> int | None:
         return None if self._filter is not None else int(self._footer(number).num_rows)
@@ -90,7 +97,11 @@ class ParquetShardedSource(FileShardedSource):
         footer = self._footer(number)
         name = self._files[number].url
         check_row(name, row, footer.num_rows)
-        check_columns(self._columns, footer.schema.to_arrow_schema().names, name)
+        schema = footer.schema.to_arrow_schema()
+        check_columns(self._columns, schema.names, name)
+        if number:
+            first = self._footer(0).schema.to_arrow_schema()
+            check_alike(first, schema, self._columns, (self._files[0].url, name))
         groups = range(footer.num_row_groups) if self._filter is None else self._fitting_groups(number)
         return BatchIterator(partial(self._batches, number, groups), row)
 
@@ -222,17 +233,16 @@ class ArrowShardedSource(FileShardedSource):
         *,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._columns = None if columns is None else list(columns)
+        self._columns = as_names(columns)
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
-        return (self._columns,)
+        return (None if self._columns is None else list(self._columns),)
 
     def _in_place(self) -> dict[str, Any] | None:
-        return {"format": "arrow", "columns": None if self._columns is None else tuple(self._columns)}
+        return {"format": "arrow", "columns": self._columns}
 
     def _open(self, number: int, row: int) -> SampleIterator:
-        check_row(self._files[number].url, row, None)
         return BatchIterator(partial(self._batches, number), row)
 
     def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _MORE_SUFFIXES = (".json",)
 _HEAD_BYTES = 64 << 10
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def find_files(
         if source.root not in stores:
             stores[source.root] = open_pinned(source.root, storage_options, retry=retry)[:2]
         store, root = stores[source.root]
-        infos = Lister(store, source.root).find(source.patterns, wanted)
+        infos = sorted(Lister(store, source.root).find(source.patterns, wanted), key=lambda info: in_order(info.key))
         found += [
             FoundFile(_join(source.root, info.key), store, info, None if root == source.root else _join(root, info.key))
             for info in infos
@@ -111,6 +113,12 @@ def find_files(
     if not found:
         raise ConfigError(f"all files of {', '.join(map(shown_url, each))} are empty")
     return found
+
+
+def in_order(name: str) -> tuple[Any, ...]:
+    """Give what names are sorted by: numbers in them count as numbers, so that `part-10` comes after `part-9`."""
+    parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(name) if part]
+    return (parts, name)
 
 
 def expand_data_files(data_files: Given, storage_options: Mapping[str, Any] | None = None) -> list[str]:

@@ -15,10 +15,9 @@ from penstock.formats.lines.jsonl import JSONParser
 from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
 from penstock.scan.patterns import split_suffix
-from penstock.sources.files.base import FileShardedSource
+from penstock.sources.files.base import FileShardedSource, as_names
 from penstock.sources.files.json_values import ValueIterator, first_character
 from penstock.sources.files.lines import LineIterator, OnError, content_from
-from penstock.sources.iterators import check_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +57,7 @@ class JsonShardedSource(FileShardedSource):
         on_error: OnError = "raise",
     ) -> None:
         self._jsonl, self._on_error = jsonl, _check_policy(on_error)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns = as_names(columns)
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
@@ -71,7 +70,6 @@ class JsonShardedSource(FileShardedSource):
 
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
-        check_row(file.url, row, None)
         first = first_character([file.head()]) or first_character(content_from(file, 0))
         if self._jsonl and first != "[":
             parser = JSONParser((), self._columns)
@@ -121,7 +119,8 @@ class CsvShardedSource(FileShardedSource):
         if delimiter == "\t":
             self.format = "tsv_file"
         self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), _check_policy(on_error)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns = as_names(columns)
+        self._first_header: tuple[str, list[str]] | None = None  # of the file that was opened first, and its name
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
@@ -151,6 +150,19 @@ class CsvShardedSource(FileShardedSource):
         except BadRow as error:
             raise CorruptShardError(f"{name} has a header that cannot be read: {error}", path=name) from error
         names = [names[0].removeprefix("\ufeff"), *names[1:]] if names else names
+        twice = sorted({each for each in names if names.count(each) > 1})
+        if twice:
+            raise CorruptShardError(
+                f"{name} has several columns called {', '.join(map(repr, twice))}: rename them in its header", path=name
+            )
+        self._first_header = self._first_header or (name, names)
+        first_name, first = self._first_header
+        if self._columns is None and set(names) != set(first):
+            raise CorruptShardError(
+                f"{name} has the columns {', '.join(names)}, but {first_name} has {', '.join(first)}: pass columns="
+                " that all files have, or make a source of each kind",
+                path=name,
+            )
         for wanted in (*(self._columns or ()), *self._types):
             if wanted not in names:
                 raise ConfigError(f"{name} has no column {wanted!r}: it has {', '.join(names)}", path=name)
