@@ -1,6 +1,6 @@
 """How fast sources are read, loaded, mixed and packed, beside bare libraries, EasyDeL's data package and Hugging Face.
 
-python benchmarks/sources.py [--quick] [--only NAME] [--json FILE]
+python benchmarks/sources.py [--quick] [--only NAME] [--json FILE] [--keep FOLDER --results FILE]
 
 Every figure is the median of several runs, each a process of its own, by turns with the others.
 """
@@ -166,8 +166,10 @@ def mixing(shop: Workshop, scale: Scale) -> list[Comparison]:
 
 def large(shop: Workshop, scale: Scale) -> list[Comparison]:
     """A set of 10 GB: resuming at its end beside its start, and memory over the whole of it."""
-    folder = str(shop.path / "large")
-    run_once(ours("write_large", directory=folder, files=scale.large_files, rows=100_000), shop.path)
+    folder = str(shop.path / f"large-{scale.large_files}")
+    if not Path(folder).exists():
+        run_once(ours("write_large", directory=f"{folder}.half", files=scale.large_files, rows=100_000), shop.path)
+        Path(f"{folder}.half").rename(folder)
     compared = []
     for buffer in (None, BUFFER):
         found = measure({"ours": ours("large", directory=folder, repeats=9, buffer=buffer)}, 1, shop.path)["ours"]

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import HFDatasetShardedSource, HuggingFaceShardedSource, MemoryShardedSource, wrap_hf_dataset
+from penstock import (
+    HFDatasetShardedSource,
+    HuggingFaceShardedSource,
+    MemoryShardedSource,
+    ParquetShardedSource,
+    Stream,
+    StreamingDataset,
+    wrap_hf_dataset,
+)
 from penstock.errors import ConfigError, SampleIndexError
+from tests.cache.kit import fetcher_pids
 from tests.servers.hub import HubServer, Repo, running_hub
 from tests.sources.cutting import check_cut_anywhere
 from tests.streaming import private_places
@@ -54,6 +66,26 @@ def test_a_split_of_a_dataset_is_read_at_one_commit(hub: HubServer) -> None:
     assert [sample["n"] for sample in test] == list(range(100, 105))
     with pytest.raises(ConfigError, match="validation"):
         HuggingFaceShardedSource("me/words", split="validation", storage_options=options)
+
+
+def test_it_stays_at_its_commit_when_the_fetcher_starts_again(hub: HubServer) -> None:
+    repo = hub.repos["datasets/me/words"] = Repo()
+    names = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
+    repo.commit("main", {name: parquet(range(10 * part, 10 * part + 10)) for part, name in enumerate(names)})
+    options = {**hub.options(), "revision": "main"}
+    source = HuggingFaceShardedSource("me/words", storage_options=options)
+    by_glob = ParquetShardedSource("hf://datasets/me/words/data/*.parquet", options)
+    streamed = StreamingDataset(streams=[Stream(source=source)], shuffle=False, batch_size=1)
+    repo.commit("main", {name: parquet(range(900, 905)) for name in names})
+    (pid,) = fetcher_pids(Path(os.environ["PENSTOCK_RUNTIME_DIR"]))
+    os.kill(pid, signal.SIGKILL)
+    for each in (source, by_glob, streamed):
+        assert [sample["n"] for sample in each] == list(range(20))
+    assert list(by_glob.shard_names) == [f"hf://datasets/me/words/{name}" for name in names]
+    newer = HuggingFaceShardedSource("me/words", storage_options=options)
+    assert newer.fingerprint != source.fingerprint
+    again = StreamingDataset(streams=[Stream(source=source)], shuffle=False, batch_size=1)
+    assert [sample["n"] for sample in again] == list(range(20))
 
 
 def test_settings_that_would_have_no_effect_are_refused() -> None:

@@ -16,14 +16,24 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from penstock.cache.contents import Standing, find_directories, is_at, is_below_own_cache, read_contents, standings
+from penstock.cache.contents import (
+    CachedCopy,
+    Standing,
+    find_directories,
+    is_at,
+    is_below_own_cache,
+    read_contents,
+    standings,
+    written_below,
+)
 from penstock.cachedir.editions import editions_in
 from penstock.cachedir.folder import Folder, beside_clearing
 from penstock.cachedir.layout import NUM_STRIPES, PART_SUFFIX, apart_name, control_folder, pin_path, plain_name
 from penstock.cachedir.lock import Stripes
 from penstock.cachedir.presence import are_unchanged
+from penstock.cachedir.written import WrittenFolder, remove_written
 from penstock.errors import BadIndexError, CacheError, LockTimeoutError
 from penstock.files import translated
 from penstock.index.paths import resolve_inside
@@ -35,10 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from penstock.cache.contents import CachedCopy, Contents
+    from penstock.cache.contents import Contents
     from penstock.cachedir.editions import Edition
     from penstock.cachedir.lock import Held
 
+Removed = TypeVar("Removed", "CachedCopy | WrittenFolder", "CachedCopy")
 # A fetcher that brings something holds a lock that its name shares with others: so long they are waited for.
 PATIENCE_S = 5.0
 
@@ -96,8 +107,10 @@ def clear_cache(
     place = None if url is None else str(url)
     directories = find_directories(folders)
     found = [read_contents(directory) for directory in directories]
+    written = written_below(folders)
     meant = [contents for contents in found if place is None or _sources(contents, place)]
-    if place is not None and not meant:
+    going = [each for each in written if place in (None, each.source, str(each.directory))]
+    if place is not None and not meant and not going:
         where = f"any of {len(directories)} cache folders" if directories else "the cache, which is empty"
         raise CacheError(
             f"{shown_url(place)} is not in {where}. `penstock cache list` shows what is cached. If you passed a"
@@ -106,7 +119,7 @@ def clear_cache(
         )
     remover = Remover()
     removed: list[RemovedDataset] = []
-    left_bytes = sum(contents.num_bytes for contents in found)
+    left_bytes = _count_bytes(found, written)
     for contents in meant:
         tried, left = _clear(remover, contents, place)
         datasets = sum_up(tried)
@@ -114,7 +127,13 @@ def clear_cache(
         removed += datasets
         removed += [RemovedDataset(source=name, directory=str(contents.directory)) for name in sorted(empty)]
         left_bytes -= contents.num_bytes - left
+    tried, left_bytes = remove_in_order(going, remover.remove, left_bytes=left_bytes)
+    removed += sum_up(tried)
     return CacheRemoval(datasets=tuple(removed), left_bytes=left_bytes)
+
+
+def _count_bytes(found: Iterable[Contents], written: Iterable[WrittenFolder]) -> int:
+    return sum(each.num_bytes for each in found) + sum(each.num_bytes for each in written)
 
 
 def _is_meant(source: str | None, place: str | None) -> bool:
@@ -130,10 +149,11 @@ def _sources(contents: Contents, place: str | None) -> set[str]:
 def _clear(remover: Remover, contents: Contents, place: str | None) -> tuple[list[Attempt], int]:
     """Clear one directory; give what was tried, and how many bytes are left in it."""
     kept, going = removal_order([contents])
-    going = [copy for copy in going if _is_meant(copy.record.url, place)]
+    going = [copy for copy in going if _is_meant(copy.source, place)]
     tried, left_bytes = remove_in_order(going, remover.remove, left_bytes=contents.num_bytes)
-    tried += [(copy, Outcome.IN_USE) for copy in kept if _is_meant(copy.record.url, place)]
-    remove_empty_folders(contents.directory, [copy.record.name for copy in going])
+    tried += [(copy, Outcome.IN_USE) for copy in kept if _is_meant(copy.source, place)]
+    names = [copy.record.name for copy in going if isinstance(copy, CachedCopy)]
+    remove_empty_folders(contents.directory, names)
     beside_clearing(contents.directory, partial(_remove_rest, remover, contents, place))
     return tried, left_bytes
 
@@ -165,8 +185,9 @@ def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]]
     to_bytes = parse_bytes(to)
     remover = Remover()
     found = [read_contents(directory) for directory in find_directories(folders)]
-    kept, going = removal_order(found)
-    num_bytes = sum(contents.num_bytes for contents in found)
+    written = written_below(folders)
+    kept, going = removal_order(found, written)
+    num_bytes = _count_bytes(found, written)
     tried, left_bytes = remove_in_order(going, remover.remove, left_bytes=num_bytes, to_bytes=to_bytes)
     if left_bytes > to_bytes:
         tried += [(copy, Outcome.IN_USE) for copy in kept]
@@ -175,10 +196,14 @@ def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]]
     return CacheRemoval(datasets=sum_up(tried), left_bytes=left_bytes)
 
 
-def removal_order(found: Iterable[Contents]) -> tuple[list[CachedCopy], list[CachedCopy]]:
-    """Give the copies that have to stay, and those that may go: who goes first comes first."""
+def removal_order(
+    found: Iterable[Contents], written: Iterable[WrittenFolder] = ()
+) -> tuple[list[CachedCopy], list[Removable]]:
+    """Give the copies that have to stay, and what may go: who goes first comes first."""
     kept: list[CachedCopy] = []
-    going: list[tuple[bool, float, str, CachedCopy]] = []
+    going: list[tuple[bool, float, str, Removable]] = [
+        (True, each.last_used_s, each.directory.name, each) for each in written
+    ]
     for contents in found:
         for copy, standing in zip(contents.copies, standings(contents), strict=True):
             if standing is Standing.NEEDED:
@@ -193,7 +218,8 @@ def _remove_unread(remover: Remover, contents: Contents, tried: Iterable[Attempt
     for found in contents.editions:
         if not found.is_newest and not found.is_open:
             remove_edition(remover, found.edition)
-    names = [copy.record.name for copy, _ in tried if copy.directory == contents.directory]
+    copies = [copy for copy, _ in tried if isinstance(copy, CachedCopy)]
+    names = [copy.record.name for copy in copies if copy.directory == contents.directory]
     remove_empty_folders(contents.directory, names)
 
 
@@ -210,18 +236,19 @@ class Outcome(enum.Enum):
     BUSY = enum.auto()  # its name is locked by whoever fetches it, or one that shares the lock
 
 
-Attempt = tuple["CachedCopy", Outcome]
+Removable = CachedCopy | WrittenFolder
+Attempt = tuple[Removable, Outcome]
 
 
 def remove_in_order(
-    copies: Iterable[CachedCopy], remove: Callable[[CachedCopy, float], Outcome], *, left_bytes: int, to_bytes: int = -1
+    copies: Iterable[Removed], remove: Callable[[Removed, float], Outcome], *, left_bytes: int, to_bytes: int = -1
 ) -> tuple[list[Attempt], int]:
     """Remove one copy after the other until no more than so many bytes are left; give what was tried, and what is left.
 
     `remove` waits for a lock at most the seconds that it is told. What is busy is tried once more after all others.
     """
     tried: list[Attempt] = []
-    busy: list[CachedCopy] = []
+    busy: list[Removed] = []
     for patience_s, round_copies in ((0.0, copies), (PATIENCE_S, busy)):
         deadline = time.monotonic() + patience_s
         for copy in round_copies:
@@ -241,7 +268,7 @@ def sum_up(tried: Iterable[Attempt]) -> tuple[RemovedDataset, ...]:
     totals: defaultdict[tuple[str, str], Counter[Outcome]] = defaultdict(Counter)
     num_removed = Counter[tuple[str, str]]()
     for copy, outcome in tried:
-        key = copy.record.url, str(copy.directory)
+        key = copy.source, str(copy.directory)
         totals[key][outcome] += copy.num_bytes
         num_removed[key] += outcome is Outcome.REMOVED
     return tuple(
@@ -270,8 +297,10 @@ class Remover:
             self._folders[directory] = Folder(directory, self.stripes)
         return self._folders[directory]
 
-    def remove(self, copy: CachedCopy, wait_s: float) -> Outcome:
+    def remove(self, copy: Removable, wait_s: float) -> Outcome:
         """Remove a copy, unless it is another one by now, or somebody reads it, fetches it or has pinned it."""
+        if isinstance(copy, WrittenFolder):
+            return Outcome.REMOVED if remove_written(copy) else Outcome.IN_USE
         name = copy.record.name
         with translated(copy.directory):
             if not control_folder(copy.directory).is_dir():

@@ -15,6 +15,7 @@ from penstock.cachedir.holders import pids_holding
 from penstock.cachedir.layout import control_folder, pin_path, place_of, plain_name, user_cache_dir
 from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.presence import status_if_unchanged
+from penstock.cachedir.written import find_written
 from penstock.errors import ObjectNotFoundError
 from penstock.files import translated
 from penstock.storage.base import url_scheme
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.editions import Edition
     from penstock.cachedir.ledger import Record
+    from penstock.cachedir.written import WrittenFolder
 
 
 # --- For users ----------------------------------------------------------------------------------------------
@@ -78,6 +80,7 @@ def list_cache(folders: Sequence[str | os.PathLike[str]] | None = None) -> tuple
         contents = read_contents(directory)
         opened = [edition.edition for edition in contents.editions if edition.is_open]
         found += describe(contents, {edition.name: pids_holding(edition.table_path) for edition in opened})
+    found += map(describe_written, written_below(folders))
     return tuple(sorted(found, key=lambda dataset: (dataset.source, dataset.directory)))
 
 
@@ -103,6 +106,20 @@ def find_directories(folders: Sequence[str | os.PathLike[str]] | None = None) ->
                 check_control(root)
             found |= set(_below(root))
     return sorted(found)
+
+
+def written_below(folders: Sequence[str | os.PathLike[str]] | None = None) -> list[WrittenFolder]:
+    """Find what was written of sources in the user's own cache, or what of it lies in the folders named."""
+    found = find_written()
+    if folders is None:
+        return found
+    roots = [Path(os.path.realpath(Path(folder).expanduser())) for folder in folders]
+    places = [Path(os.path.realpath(written.directory)) for written in found]
+    return [
+        written
+        for written, place in zip(found, places, strict=True)
+        if any(root == place or root in place.parents for root in roots)
+    ]
 
 
 def is_below_own_cache(directory: Path) -> bool:
@@ -150,6 +167,11 @@ class CachedCopy:
     since_s: float
     last_used_s: float
     is_pinned: bool
+
+    @property
+    def source(self) -> str:
+        """Where it comes from."""
+        return self.record.url
 
     @property
     def is_apart(self) -> bool:
@@ -293,3 +315,28 @@ def describe(contents: Contents, processes: Mapping[str, tuple[int, ...]]) -> li
         )
         for source in sorted(sources)
     ]
+
+
+def describe_written(written: WrittenFolder) -> CachedDataset:
+    """Describe what was written of a source as a dataset, each file a shard."""
+    is_in_use = written.is_in_use
+    return CachedDataset(
+        source=written.source,
+        directory=str(written.directory),
+        num_shards=written.num_files,
+        num_files=written.num_files,
+        num_bytes=written.num_bytes,
+        pinned_bytes=0,
+        outdated_bytes=0,
+        since=written.since_s,
+        last_used=written.last_used_s,
+        editions=(
+            CachedEdition(
+                opened=written.last_used_s,
+                is_newest=True,
+                is_open=is_in_use,
+                processes=written.processes if is_in_use else (),
+                num_bytes=written.num_bytes,
+            ),
+        ),
+    )

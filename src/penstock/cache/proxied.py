@@ -17,6 +17,7 @@ from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
+from penstock.storage.hub_location import at_revision, is_commit
 from penstock.storage.retry import RetryPolicy
 from penstock.wire.messages import CallStore
 
@@ -39,6 +40,24 @@ def open_proxied(url: str, options: Mapping[str, Any] | None = None, *, retry: R
     if url_scheme(url) in _NEAR:
         return open_store(settings, retry=retry)
     return ProxiedStore(settings, retry or RetryPolicy())
+
+
+def open_pinned(
+    url: str, options: Mapping[str, Any] | None = None, *, retry: RetryPolicy | None = None
+) -> tuple[Store, str, Mapping[str, Any] | None]:
+    """Find the store of a URL; one of the Hub in the commit that it has now, whichever fetcher reads it later.
+
+    Gives the store, the URL that names the commit, and the options that go with that.
+    """
+    store = open_proxied(url, options, retry=retry)
+    if url_scheme(url) != "hf" or not isinstance(store, ProxiedStore):
+        return store, url, options
+    commit = store.revision()
+    if not is_commit(commit) or commit is None:  # a bucket has none
+        return store, url, options
+    pinned = at_revision(url, commit)
+    others = None if options is None else {name: value for name, value in options.items() if name != "revision"}
+    return open_proxied(pinned, others, retry=retry), pinned, others
 
 
 def _own_client() -> Client:
@@ -87,6 +106,10 @@ class ProxiedStore:
     def delete(self, key: str) -> None:
         """Remove an object."""
         self._ask("delete", key)
+
+    def revision(self) -> str | None:
+        """Give the commit that is read, if the store keeps commits."""
+        return self._ask("revision")[1].decode() or None
 
     def check_writable(self) -> None:
         """Raise if nothing can be stored here, saying why."""

@@ -123,7 +123,7 @@ def open_streams(
     streams: Sequence[Stream], options: ReadOptions, limit_bytes: int | None, counters: Counters | None = None
 ) -> OpenedStreams:
     """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
-    own = [_own_source(stream, options.columns) for stream in streams]
+    own = [_own_source(stream, options.columns, limit_bytes) for stream in streams]
     stored = {number: stream for number, stream in enumerate(streams) if own[number] is None}
     with one_wait():
         table = _open_stored(stored, options, limit_bytes, counters) if stored else None
@@ -156,7 +156,7 @@ def open_streams(
     )
 
 
-def _own_source(stream: Stream, columns: tuple[str, ...] | None) -> Source | None:
+def _own_source(stream: Stream, columns: tuple[str, ...] | None, limit_bytes: int | None) -> Source | None:
     given = stream.source
     if given is None:
         return None
@@ -164,7 +164,7 @@ def _own_source(stream: Stream, columns: tuple[str, ...] | None) -> Source | Non
     if isinstance(made, Source):
         return made
     if hasattr(made, "as_stream_source"):
-        return made.as_stream_source(columns)
+        return made.as_stream_source(columns, limit_bytes)
     raise ConfigError(f"source= of a stream is a {type(made).__name__}: give a ShardedSource, a Source or a name")
 
 

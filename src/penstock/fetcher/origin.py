@@ -56,7 +56,12 @@ class Origin:
 
     def revision(self) -> str | None:
         """Give the commit that is read, if the store keeps commits."""
-        commit = getattr(self.store, "commit", None)
+        return self.revision_of(self.store)
+
+    @staticmethod
+    def revision_of(store: Store) -> str | None:
+        """Give the commit that a store reads, if it keeps commits."""
+        commit = getattr(store, "commit", None)
         return None if commit is None else str(commit())
 
 
@@ -128,6 +133,8 @@ def _act(store: Store, call: CallStore) -> tuple[StoreAnswer, bytes]:
         info = store.stat(call.key)
     elif call.action == "list":
         data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
+    elif call.action == "revision":
+        data = (Origin.revision_of(store) or "").encode()
     elif call.action == "check":
         check_writable(store)
     elif call.action == "upload" and call.path is not None:

@@ -41,8 +41,11 @@ class Closable(Protocol):
 class MakesSource(Protocol):
     """What can be given to a `Stream` as a source, because it makes one of itself: a `ShardedSource`."""
 
-    def as_stream_source(self, columns: tuple[str, ...] | None = None) -> Source:
-        """Give the source, of some columns or all; an error says why there is none."""
+    def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
+        """Give the source, of some columns or all; an error says why there is none.
+
+        If it has to write files, these may take no more than so many bytes.
+        """
         ...
 
 

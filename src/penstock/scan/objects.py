@@ -15,6 +15,7 @@ from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -60,6 +61,13 @@ class ScannedObject:
         self._held: list[tuple[Span, bytes]] = []
         self._most_missing = 0
         self.frame_starts: list[FrameStart] = []
+
+    def local_path(self) -> Path | None:
+        """Say where the object lies, if it is a file of this machine, and still is in the version that was listed."""
+        if not isinstance(self._store, LocalStore):
+            return None
+        self._check(self._store.stat(self.name))
+        return self._store.root / self.name
 
     def fetch_tail(self, num_bytes: int) -> None:
         """Read the end of the object, for whoever asks for any of it."""
@@ -131,12 +139,15 @@ class ScannedObject:
         return self._checked(span, *self._store.read_piece(self.name, span, None))
 
     def _checked(self, span: Span, data: Buffer, info: ObjectInfo) -> bytes:
-        if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
-            raise ObjectChangedError(
-                f"{self.name} changed while it was being indexed: try again when nobody writes to it", key=self.name
-            )
+        self._check(info)
         data = bytes(data)
         if len(data) != len(span):
             raise StoreError(f"{self.name}: asked for {len(span)} bytes, got {len(data)}")
         self._on_bytes(data, span.begin)
         return data
+
+    def _check(self, info: ObjectInfo) -> None:
+        if info.num_bytes != self.num_bytes or tag_of(info) != tag_of(self._info):
+            raise ObjectChangedError(
+                f"{self.name} changed while it was being indexed: try again when nobody writes to it", key=self.name
+            )

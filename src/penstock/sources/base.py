@@ -72,7 +72,7 @@ class ShardedSource(ABC):
         The number of rows is a valid row too, with nothing after it.
         """
         info = self.get_shard_info(shard_name)
-        check_row(shard_name, row, None if info is None else info.num_rows)
+        row = check_row(shard_name, row, None if info is None else info.num_rows)
         return RowIterator(partial(self._read_chunks, shard_name), row)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
@@ -151,11 +151,11 @@ class ShardedSource(ABC):
         """Name the files that this source reads, if a stream can read them in place and gives the same samples."""
         return None
 
-    def as_stream_source(self, columns: tuple[str, ...] | None = None) -> Source:
+    def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
         """Give this source, or some columns of it, as one of a `StreamingDataset`: `Stream(source=...)` calls it.
 
         It needs a fingerprint, so that states fit the data. If it cannot read rows in any order, its samples are
-        written to files first, once on each node.
+        written to files first, once on each node, which take no more than so many bytes.
         """
         fingerprint = self.fingerprint
         if fingerprint is None:
@@ -172,7 +172,7 @@ class ShardedSource(ABC):
                 f"{type(self).__name__} never ends, because its mix restarts: use stop_strategy='all_exhausted' or"
                 " 'first_exhausted', epochs=, or LimitedShardedSource"
             )
-        return write_once(self.iter_shards, fingerprint, type(self).__name__, columns)
+        return write_once(self.iter_shards, fingerprint, type(self).__name__, columns, limit_bytes)
 
     # --- Transforms -----------------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ class LimitedShardedSource(ShardedSource):
             return samples
         lengths = self._source.shard_lengths() or []
         left = min(self._left_before(number, lengths), lengths[number])
-        check_row(shard_name, row, left)
+        row = check_row(shard_name, row, left)
         return _LimitedIterator(self._source.open_shard_at_row(shard_name, row), left - row)
 
     def close(self) -> None:

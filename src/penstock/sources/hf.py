@@ -70,7 +70,7 @@ class HFDatasetShardedSource(ShardedSource):
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open the dataset at a row."""
         self.shard_number(shard_name)
-        check_row(shard_name, row, self.estimated_length)
+        row = check_row(shard_name, row, self.estimated_length)
         return RowIterator(self._stream if self.is_streaming else self._slices, row)
 
     @property

@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from functools import partial
 from itertools import islice
-from operator import itemgetter, length_hint
+from operator import index, itemgetter, length_hint
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ResumeError, SampleIndexError
+from penstock.errors import ConfigError, ResumeError, SampleIndexError
 from penstock.sources.columns import cut_rows, join_rows, to_samples
 
 if TYPE_CHECKING:
@@ -331,11 +331,16 @@ def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
         yield chunk
 
 
-def check_row(name: str, row: int, num_rows: int | None) -> None:
+def check_row(name: str, row: int, num_rows: int | None) -> int:
     """Refuse a row that a shard does not have; the one after the last is fine, and has nothing after it."""
+    try:
+        row = index(row)  # that of NumPy would not do in a state
+    except TypeError:
+        raise ConfigError(f"row={row!r} is not a whole number") from None
     if row < 0 or (num_rows is not None and row > num_rows):
         known = "" if num_rows is None else f": it has {num_rows} rows"
         raise SampleIndexError(f"row {row} of shard {name!r} does not exist{known}", shard=name, row=row)
+    return row
 
 
 def count_after(start: State, given: int) -> State:

@@ -1,13 +1,8 @@
 """The samples of a source that is read in order, written once on each node to files of columns that read in any order.
 
-    user cache/sources/KEY/
-        build.lock      held by whoever writes; never deleted
-        00000.columns   the samples, some at a time
-        progress.json   what is written so far, and where the source goes on
-        written.json    all of it: when this is there, nothing changes any more
-
-KEY is a hash of the fingerprint. The kernel frees the lock of a process that was killed: the next one goes on where it
-was. Whoever waits for the lock gives up if its holder shows no sign of life.
+What lies where is said in `cachedir/written.py`: KEY is a hash of the fingerprint. The kernel frees the lock of a
+process that was killed: the next one goes on where it was. Whoever waits for the lock gives up if its holder shows no
+sign of life.
 """
 
 from __future__ import annotations
@@ -18,13 +13,14 @@ import logging
 import os
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.cachedir.layout import user_cache_dir
 from penstock.cachedir.lock import lock_within
+from penstock.cachedir.written import BUILD_LOCK, COLUMNS_SUFFIX, PROGRESS, WRITTEN, make_room, use, written_root
 from penstock.codecs.unpack import release
-from penstock.errors import ConfigError, EmptyDatasetError, LockTimeoutError, ResumeError
-from penstock.files import appearing, flush_folder, make_folders, sweep, translated
+from penstock.errors import CacheError, ConfigError, EmptyDatasetError, LockTimeoutError, ResumeError
+from penstock.files import appearing, flush_folder, sweep, translated
 from penstock.formats.base import ReadOptions
 from penstock.formats.columnar.arrow_types import describe_type, pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
@@ -32,6 +28,7 @@ from penstock.formats.columnar.write import write_columns
 from penstock.formats.parts import load_file
 from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
 from penstock.interrupts import WaitingFor
+from penstock.processes import PerProcess
 from penstock.reading.source import OpenShard, Source
 from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.sources")
 
 _VERSION = 1
-_LOCK, _PROGRESS, _WRITTEN = "build.lock", "progress.json", "written.json"
 _SHARD_BYTES = 16 << 20
 _MOST_BYTES = 1 << 40
 _ROWS_AT_ONCE = 256
@@ -60,6 +56,7 @@ class Written:
     """What is in a folder: the columns, and of each file its rows and bytes."""
 
     version: int = _VERSION
+    label: str = ""
     columns: list[str] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     num_bytes: list[int] = field(default_factory=list)
@@ -67,15 +64,31 @@ class Written:
 
 
 def write_once(
-    open_samples: Callable[[], SampleIterator], fingerprint: str, label: str, columns: tuple[str, ...] | None = None
+    open_samples: Callable[[], SampleIterator],
+    fingerprint: str,
+    label: str,
+    columns: tuple[str, ...] | None = None,
+    limit_bytes: int | None = None,
 ) -> WrittenSource:
-    """Give the samples of a source from its files; those that are not there are written now, or waited for."""
+    """Give the samples of a source from its files; those that are not there are written now, or waited for.
+
+    All that is written on the node may take `limit_bytes`, by default half of the free space: others that nobody uses
+    go first.
+    """
     key = hashlib.sha256(f"{_VERSION} {fingerprint}".encode()).hexdigest()[:32]
-    folder = user_cache_dir() / "sources" / key
-    written = _read(folder / _WRITTEN)
-    if written is None or not _is_whole(folder, written):
-        make_folders(folder, 0o700)
-        written = _write_or_wait(folder, open_samples, label)
+    folder = written_root() / key
+    with translated(folder), use(folder):
+        written = _read(folder / WRITTEN)
+        if written is None or not _is_whole(folder, written):
+            written = _write_or_wait(folder, open_samples, label, limit_bytes)
+        made = _opened(folder, written, fingerprint, label, columns)
+        made.keep()
+    return made
+
+
+def _opened(
+    folder: Path, written: Written, fingerprint: str, label: str, columns: tuple[str, ...] | None
+) -> WrittenSource:
     if not sum(written.rows):
         raise EmptyDatasetError(f"Stream contains no samples: {label} gives none")
     for name in columns or ():
@@ -94,12 +107,31 @@ class WrittenSource(Source):
         self._folder, self._written, self._label = folder, written, label
         self._content, self._options = fingerprint, ReadOptions(columns=columns)
         self._layout = ShardLayout(format="columns", columns=tuple(Column(name, "arrow") for name in written.columns))
+        self._in_use = PerProcess(partial(use, folder))
+
+    def keep(self) -> None:
+        """Keep the files from being removed, in this process; `close` lets go of them."""
+        self._in_use.get()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        held = self._in_use.forget()
+        if held is not None:
+            held.close()
 
     def open(self, shard: int) -> OpenShard:
         """Map a file."""
+        self.keep()
         file = FileInfo(_file_name(shard), self._written.num_bytes[shard])
         info = ShardInfo(self._layout, self._written.rows[shard], (Part(file),))
-        data = load_file(self._folder / file.basename, file, None)
+        path = self._folder / file.basename
+        if not path.exists():
+            raise CacheError(
+                f"the samples of {self._label} were removed from {self._folder} while nobody used them: open the"
+                " dataset again",
+                path=str(path),
+            )
+        data = load_file(path, file, None)
         try:
             return OpenShard(ColumnsReader(data, info, self._options))
         except BaseException:
@@ -126,9 +158,11 @@ class WrittenSource(Source):
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _write_or_wait(folder: Path, open_samples: Callable[[], SampleIterator], label: str) -> Written:
-    path = folder / _LOCK
-    with WaitingFor(f"the samples of {label} to be written to {folder}"), translated(folder):
+def _write_or_wait(
+    folder: Path, open_samples: Callable[[], SampleIterator], label: str, limit_bytes: int | None
+) -> Written:
+    path = folder / BUILD_LOCK
+    with WaitingFor(f"the samples of {label} to be written to {folder}"):
         while True:
             try:
                 lock = lock_within(path, _LOOK_EVERY_S)
@@ -142,48 +176,48 @@ def _write_or_wait(folder: Path, open_samples: Callable[[], SampleIterator], lab
                     ) from error
                 continue
             with lock:
-                written = _read(folder / _WRITTEN)  # others may have finished meanwhile
+                written = _read(folder / WRITTEN)  # others may have finished meanwhile
                 if written is not None and _is_whole(folder, written):
                     return written
-                return _Builder(folder, label).build(open_samples)
+                return _Builder(folder, label, limit_bytes).build(open_samples)
 
 
 class _Builder:
     """Writes a folder, going on where another process was stopped."""
 
-    def __init__(self, folder: Path, label: str) -> None:
-        self._folder, self._label = folder, label
+    def __init__(self, folder: Path, label: str, limit_bytes: int | None) -> None:
+        self._folder, self._label, self._limit_bytes = folder, label, limit_bytes
         self._line = StatusLine()
         self._begun = time.monotonic()
 
     def build(self, open_samples: Callable[[], SampleIterator]) -> Written:
         sweep(self._folder)
-        (self._folder / _WRITTEN).unlink(missing_ok=True)
+        (self._folder / WRITTEN).unlink(missing_ok=True)
         log.info("writing the samples of %s to %s, once on this node", self._label, self._folder)
         samples, written = self._go_on(open_samples)
         try:
             while self._write_file(samples, written):
-                self._save(_PROGRESS, written)
+                self._save(PROGRESS, written)
         finally:
             samples.close()
             self._line.clear()
         written.state = None
-        self._save(_WRITTEN, written)
-        (self._folder / _PROGRESS).unlink(missing_ok=True)
+        self._save(WRITTEN, written)
+        (self._folder / PROGRESS).unlink(missing_ok=True)
         return written
 
     def _go_on(self, open_samples: Callable[[], SampleIterator]) -> tuple[SampleIterator, Written]:
         """Give the samples that are left to write, and what was written before."""
-        written = _read(self._folder / _PROGRESS)
+        written = _read(self._folder / PROGRESS)
         if written is None or written.state is None or not _is_whole(self._folder, written):
-            return open_samples(), Written()
+            return open_samples(), Written(label=self._label)
         samples = open_samples()
         try:
             samples.load_state_dict(written.state)
         except ResumeError as error:  # of another release
             log.warning("writing %s from its beginning again: %s", self._label, error)
             samples.close()
-            return open_samples(), Written()
+            return open_samples(), Written(label=self._label)
         return samples, written
 
     def _write_file(self, samples: SampleIterator, written: Written) -> bool:
@@ -203,6 +237,7 @@ class _Builder:
         table = pyarrow().concat_tables(
             [pyarrow().Table.from_batches([batch]) for batch in batches], promote_options="permissive"
         )
+        make_room(self._folder, num_bytes, self._limit_bytes, self._label)
         types = [(each.name, describe_type(each.type, each.name)) for each in table.schema]
         with appearing(self._folder / name, flush=True) as part, part.open("wb") as out:
             write_columns(
@@ -215,7 +250,7 @@ class _Builder:
 
     def _show_life(self, num_rows: int) -> None:
         """Tell those who wait, and whoever looks at the terminal, that it goes on."""
-        os.utime(self._folder / _LOCK)
+        os.utime(self._folder / BUILD_LOCK)
         if self._line.is_terminal and self._line.is_due() and time.monotonic() - self._begun > 2:
             self._line.show(f"writing the samples of {self._label} to files, once on this node: {num_rows:,} so far")
 
@@ -229,7 +264,7 @@ class _Builder:
 
 
 def _file_name(number: int) -> str:
-    return f"{number:05}.columns"
+    return f"{number:05}{COLUMNS_SUFFIX}"
 
 
 def _read(path: Path) -> Written | None:

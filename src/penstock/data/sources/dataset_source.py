@@ -121,11 +121,11 @@ class DatasetShardedSource(ShardedSource):
         first = int(self._starts[self.shard_number(shard_name)])
         return self._read(first + np.asarray(rows, np.int64))
 
-    def as_stream_source(self, columns: tuple[str, ...] | None = None) -> Source:
+    def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
         """Give the shards of the dataset, read and fetched ahead as it does itself."""
         fingerprint = self.fingerprint
         if fingerprint is None or columns is not None:
-            return super().as_stream_source(columns)
+            return super().as_stream_source(columns, limit_bytes)
         return _StreamOfDataset(self._dataset._opened.source, fingerprint)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:

@@ -60,7 +60,7 @@ class ArrowFormat(ColumnarFormat):
 
     def scan(self, file: StoredObject, settings: Mapping[str, Any]) -> ScannedFile:  # noqa: ARG002
         """Read the metadata of all record batches."""
-        read = _Window(file).read
+        read = SmallReads(file).read
         first = read(0, min(8, file.num_bytes))
         if first.startswith(_FEATHER_1):
             raise ConfigError(
@@ -198,7 +198,7 @@ def _read_details(info: ShardInfo) -> Int64Array:
     return pairs
 
 
-class _Window:
+class SmallReads:
     """Reads small pieces of a file by few requests: more than was asked for, if pieces turn out to be near."""
 
     _FEW, _MANY, _NEAR = 64 << 10, 4 << 20, 256 << 10
@@ -208,6 +208,7 @@ class _Window:
         self._begin, self._data = 0, b""
 
     def read(self, begin: int, end: int) -> bytes:
+        """Give a range."""
         if not self._begin <= begin <= end <= self._begin + len(self._data):
             is_near = 0 <= begin - (self._begin + len(self._data)) < self._NEAR
             stop = max(end, begin + (self._MANY if is_near and self._data else self._FEW))

@@ -33,7 +33,7 @@ def rows_of(batch: Any, condition: Any = None, columns: Sequence[str] | None = N
         if not found:
             return []
         [batch] = found
-    if columns is not None and columns != batch.schema.names:
+    if columns is not None and list(columns) != batch.schema.names:
         batch = batch.select(list(columns))
     list_types = _list_types(batch.schema)
     if list_types is not None and batch.num_rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     # Opens a file at a row, and gives samples, and how many rows they were made of.
     OpenBatches = Callable[[int], Iterator[tuple[Rows, int]]]
+
+
+def open_for_arrow(opened: ScannedObject) -> Any:
+    """Open a file for Arrow, which reads one of this machine itself, without a copy of the bytes in between."""
+    path = opened.local_path()
+    return ArrowInput(opened) if path is None else pyarrow().OSFile(str(path))
 
 
 class ArrowInput(io.RawIOBase):
@@ -102,6 +108,55 @@ def check_columns(wanted: Sequence[str] | None, names: Sequence[str], where: str
         raise ConfigError(
             f"{where} has no column {', '.join(map(repr, missing))}: it has {', '.join(names)}", path=where
         )
+
+
+def check_alike(first: Any, other: Any, wanted: Sequence[str] | None, names: tuple[str, str]) -> None:
+    """Refuse a file with other columns than the first one, or with other kinds of values in them."""
+    where, there = names[1], names[0]
+    if wanted is None and set(first.names) != set(other.names):
+        raise CorruptShardError(
+            f"{where} has the columns {', '.join(other.names)}, but {there} has {', '.join(first.names)}: pass columns="
+            " that all files have, or make a source of each kind",
+            path=where,
+        )
+    for name in first.names if wanted is None else wanted:
+        kinds = [schema.field(name).type for schema in (first, other) if name in schema.names]
+        if len(kinds) == 2 and not _are_alike(*kinds):
+            raise CorruptShardError(
+                f"{where} has {kinds[1]} in its column {name!r}, but {there} has {kinds[0]}: write them with the same"
+                " types, or make a source of each kind",
+                path=where,
+            )
+
+
+def _are_alike(first: Any, other: Any) -> bool:
+    """Tell whether values of two types may stand in one column: samples have integers, whatever their width."""
+    types = pyarrow().types
+    if first.equals(other) or types.is_null(first) or types.is_null(other):
+        return True
+    if types.is_dictionary(first) or types.is_dictionary(other):
+        return _are_alike(*(each.value_type if types.is_dictionary(each) else each for each in (first, other)))
+    if all(map(_is_list, (first, other))):
+        return _are_alike(first.value_type, other.value_type)
+    return any(all(map(is_kind, (first, other))) for is_kind in _kinds())
+
+
+def _is_list(kind: Any) -> bool:
+    types = pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _kinds() -> list[Callable[[Any], bool]]:
+    """Give tests for families of types."""
+    types = pyarrow().types
+    return [
+        lambda kind: types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind),
+        lambda kind: types.is_string(kind) or types.is_large_string(kind),
+        lambda kind: types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind),
+        types.is_temporal,
+        types.is_struct,
+        types.is_map,
+    ]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
+from penstock.sources.iterators import check_row
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
     from penstock.scan.patterns import Given
     from penstock.sources.iterators import SampleIterator
+
+
+def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Take the names of columns that a user wants, or none."""
+    if isinstance(columns, str):
+        raise ConfigError(f"columns={columns!r} is a string: pass a list of column names")
+    return None if columns is None else tuple(columns)
 
 
 class FileShardedSource(ShardedSource):
@@ -87,7 +95,8 @@ class FileShardedSource(ShardedSource):
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""
-        return self._open(self._number(shard_name), row)
+        number = self._number(shard_name)
+        return self._open(number, check_row(self._files[number].url, row, None))
 
     def _number(self, shard_name: str) -> int:
         number = self.shard_number(shard_name)
@@ -98,12 +107,15 @@ class FileShardedSource(ShardedSource):
 
     def as_files(self) -> SourceFiles | None:
         """Name the files, if a stream can read them in place: each once, in one store, none with a name like a glob."""
-        urls = tuple(file.url for file in self._files)
+        urls = tuple(file.address for file in self._files)
         about = self._in_place()
         is_plain = len(set(urls)) == len(urls) and not any(map(has_magic, urls))
         if about is None or not is_plain or not _are_in_one_place(urls):
             return None
-        return SourceFiles(urls=urls, storage_options=self._given_options.values, **about)
+        options = self._given_options.values
+        if options is not None and any(file.pinned_url for file in self._files):
+            options = {name: value for name, value in options.items() if name != "revision"}  # the URLs name it
+        return SourceFiles(urls=urls, storage_options=options, **about)
 
     def _in_place(self) -> dict[str, Any] | None:
         """Say how a stream has to read the files to give the same samples; None if no stream does."""

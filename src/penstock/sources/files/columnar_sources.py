@@ -6,11 +6,20 @@ from functools import partial
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.sources.files.arrow_batches import batches_from
 from penstock.sources.files.arrow_columns import rows_of
-from penstock.sources.files.arrow_rows import ArrowInput, BatchIterator, check_columns, naming
-from penstock.sources.files.base import FileShardedSource
+from penstock.sources.files.arrow_rows import (
+    ArrowInput,
+    BatchIterator,
+    check_alike,
+    check_columns,
+    naming,
+    open_for_arrow,
+)
+from penstock.sources.files.base import FileShardedSource, as_names
 from penstock.sources.iterators import check_row
 from penstock.sources.worker_threads import WorkerThreads
 
@@ -27,7 +36,6 @@ _BATCH_BYTES = 4 << 20
 _FEWEST_ROWS, _MOST_ROWS = 16, 4096
 _TAIL_BYTES = 64 << 10
 _FOOTERS_AT_ONCE = 16
-_ARROW_MAGIC = b"ARROW1"
 
 
 class ParquetShardedSource(FileShardedSource):
@@ -39,8 +47,8 @@ class ParquetShardedSource(FileShardedSource):
         data_files: A path or URL, a glob, a folder, or a list of them.
         storage_options: Credentials and settings of the store.
         columns: Read these columns only. One that a file does not have is an error, before any data is read.
-        filter: A condition of `pyarrow.compute`, such as `pc.field("score") > 0.5`. Rows are numbered as they are
-            stored; the length is not known then.
+        filter: A condition of `pyarrow.compute`, such as `pc.field("score") > 0.5`, or `[("score", ">", 0.5)]`. Row
+            groups that cannot fit it are not read. Rows are numbered as they are stored; the length is not known then.
     """
 
     format = "parquet"
@@ -53,8 +61,8 @@ class ParquetShardedSource(FileShardedSource):
         *,
         filter: Any = None,  # noqa: A002
     ) -> None:
-        self._columns = None if columns is None else list(columns)
-        self._filter = filter
+        self._columns = as_names(columns)
+        self._filter = _as_condition(filter)
         self._footers: dict[int, Any] = {}
         super().__init__(data_files, storage_options)
 
@@ -76,11 +84,11 @@ class ParquetShardedSource(FileShardedSource):
         return {**self.__dict__, "_footers": {}}
 
     def _settings(self) -> tuple[object, ...]:
-        return self._columns, None if self._filter is None else str(self._filter)
+        columns = None if self._columns is None else list(self._columns)
+        return columns, None if self._filter is None else str(self._filter)
 
     def _in_place(self) -> dict[str, Any] | None:
-        columns = None if self._columns is None else tuple(self._columns)
-        return None if self._filter is not None else {"format": "parquet", "columns": columns}
+        return None if self._filter is not None else {"format": "parquet", "columns": self._columns}
 
     def _num_rows(self, number: int) -> int | None:
         return None if self._filter is not None else int(self._footer(number).num_rows)
@@ -89,8 +97,29 @@ class ParquetShardedSource(FileShardedSource):
         footer = self._footer(number)
         name = self._files[number].url
         check_row(name, row, footer.num_rows)
-        check_columns(self._columns, footer.schema.to_arrow_schema().names, name)
-        return BatchIterator(partial(self._batches, number), row)
+        schema = footer.schema.to_arrow_schema()
+        check_columns(self._columns, schema.names, name)
+        if number:
+            first = self._footer(0).schema.to_arrow_schema()
+            check_alike(first, schema, self._columns, (self._files[0].url, name))
+        groups = range(footer.num_row_groups) if self._filter is None else self._fitting_groups(number)
+        return BatchIterator(partial(self._batches, number, groups), row)
+
+    def _fitting_groups(self, number: int) -> Sequence[int]:
+        """Give the row groups that may have rows which fit the condition, by what the footer tells of their values."""
+        dataset = require("pyarrow.dataset", extra="parquet", purpose="reading Parquet files by a condition")
+        file = self._files[number]
+        opened = file.open()
+        with naming(file.url):
+            opened.fetch_tail(_TAIL_BYTES)
+            stored = pyarrow().PythonFile(ArrowInput(opened), mode="r")
+            fragment = dataset.ParquetFileFormat().make_fragment(stored)
+            schema = self._footer(number).schema.to_arrow_schema()
+            try:
+                found = fragment.subset(self._filter, schema=schema).row_groups
+            except pyarrow().ArrowException as error:
+                raise ConfigError(f"filter={self._filter} does not fit {file.url}: {error}", path=file.url) from error
+        return [group.id for group in found]
 
     def _footer(self, number: int) -> Any:
         if number not in self._footers:
@@ -102,29 +131,36 @@ class ParquetShardedSource(FileShardedSource):
                 self._footers[number] = parquet.read_metadata(ArrowInput(opened))
         return self._footers[number]
 
-    def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:
+    def _batches(self, number: int, groups: Sequence[int], row: int) -> Iterator[tuple[Rows, int]]:
+        """Give rows, and how many stored ones they were made of, from a row on."""
         footer = self._footer(number)
         ends = list(accumulate(footer.row_group(group).num_rows for group in range(footer.num_row_groups)))
-        groups = [group for group, end in enumerate(ends) if end > row]
-        skip = row - ends[groups[0] - 1] if groups and groups[0] else row
+        parts = [partial(self._group, number, group, ends) for group in groups if ends[group] > row]
         with naming(self._files[number].url):
-            for batch in read_ahead([partial(self._group, number, group) for group in groups]):
-                if skip >= batch.num_rows:
-                    skip -= batch.num_rows
-                    continue
-                yield rows_of(batch.slice(skip), self._filter, self._columns), batch.num_rows - skip
-                skip = 0
+            for begin, batch in read_ahead(parts):
+                end = begin + batch.num_rows
+                if begin > row:  # these are in groups that do not fit
+                    yield [], begin - row
+                if end > row:
+                    part = batch.slice(max(0, row - begin))
+                    yield rows_of(part, self._filter, self._columns), part.num_rows
+                    row = end
+            if row < footer.num_rows:
+                yield [], footer.num_rows - row
 
-    def _group(self, number: int, group: int) -> Iterator[Any]:
-        """Give the record batches of a row group, whose columns are fetched together."""
+    def _group(self, number: int, group: int, ends: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Give the record batches of a row group, whose columns are fetched together, and the first row of each."""
         parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files")
         footer = self._footer(number)
         wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
-        stored = ArrowInput(self._files[number].open())
-        with parquet.ParquetFile(stored, metadata=footer, pre_buffer=True) as reader:
+        stored = open_for_arrow(self._files[number].open())
+        with parquet.ParquetFile(stored, metadata=footer, pre_buffer=isinstance(stored, ArrowInput)) as reader:
             about = footer.row_group(group)
             num_rows = _rows_at_once(about.total_byte_size, about.num_rows)
-            yield from reader.iter_batches(num_rows, row_groups=[group], columns=wanted)
+            begin = ends[group] - about.num_rows
+            for batch in reader.iter_batches(num_rows, row_groups=[group], columns=wanted):
+                yield begin, batch
+                begin += batch.num_rows
 
     def _filtered(self, footer: Any) -> list[str]:
         """Give the columns that the condition may need and nobody asked for."""
@@ -132,6 +168,21 @@ class ParquetShardedSource(FileShardedSource):
             return []
         text = str(self._filter)
         return [name for name in footer.schema.to_arrow_schema().names if name in text and name not in self._columns]  # type: ignore[operator]
+
+
+def _as_condition(given: Any) -> Any:
+    """Take a condition as pyarrow writes it, or as a list of comparisons."""
+    if given is None:
+        return None
+    parquet = require("pyarrow.parquet", extra="parquet", purpose="reading Parquet files by a condition")
+    try:
+        condition = parquet.filters_to_expression(given)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"filter={given!r} is not a condition: pass pc.field('score') > 0.5 with pyarrow.compute as pc, or"
+            " [('score', '>', 0.5)]"
+        ) from error
+    return condition
 
 
 def _rows_at_once(num_bytes: int, num_rows: int) -> int:
@@ -182,36 +233,23 @@ class ArrowShardedSource(FileShardedSource):
         *,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._columns = None if columns is None else list(columns)
+        self._columns = as_names(columns)
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
-        return (self._columns,)
+        return (None if self._columns is None else list(self._columns),)
 
     def _in_place(self) -> dict[str, Any] | None:
-        return {"format": "arrow", "columns": None if self._columns is None else tuple(self._columns)}
+        return {"format": "arrow", "columns": self._columns}
 
     def _open(self, number: int, row: int) -> SampleIterator:
-        check_row(self._files[number].url, row, None)
         return BatchIterator(partial(self._batches, number), row)
 
     def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:
         file = self._files[number]
-        opened = file.open()
-        ipc = pyarrow().ipc
-        seen = 0
         with naming(file.url):
-            is_file = opened.read(0, min(len(_ARROW_MAGIC), opened.num_bytes)) == _ARROW_MAGIC
-            reader = ipc.open_file(ArrowInput(opened)) if is_file else ipc.open_stream(ArrowInput(opened))
-            check_columns(self._columns, reader.schema.names, file.url)
-            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-            for batch in batches:
+            for batch in batches_from(file.open(), row, self._columns, file.url):
                 size = _rows_at_once(batch.nbytes, batch.num_rows)
                 for begin in range(0, batch.num_rows, size):
                     part = batch.slice(begin, size)
-                    seen += part.num_rows
-                    if seen <= row:
-                        continue
-                    part = part.slice(max(0, part.num_rows - (seen - row)))
                     yield rows_of(part, columns=self._columns), part.num_rows
-        check_row(file.url, row, max(row, 0) if row <= seen else seen)

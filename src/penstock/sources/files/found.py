@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.proxied import open_proxied
+from penstock.cache.proxied import open_pinned
 from penstock.codecs.stream import decompress_stream
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.order.keys import fold
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _MORE_SUFFIXES = (".json",)
 _HEAD_BYTES = 64 << 10
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,12 @@ class FoundFile:
     url: str
     store: Store
     info: ObjectInfo
+    pinned_url: str | None = None  # one that names the commit which is read, if the store has such
+
+    @property
+    def address(self) -> str:
+        """Where it is read, by whomever: on the Hub, in the commit in which it was found."""
+        return self.pinned_url or self.url
 
     @property
     def compression(self) -> str | None:
@@ -89,18 +97,28 @@ def find_files(
     each = [os.fspath(one) for one in data_files] if is_list(data_files) else [os.fspath(data_files)]  # type: ignore[arg-type,union-attr]
     if not each or not all(each):
         raise ConfigError("data_files= does not name any file: pass a path, a URL, a glob, or a list of these")
-    stores: dict[str, Store] = {}
+    stores: dict[str, tuple[Store, str]] = {}
     found: list[FoundFile] = []
     for given in each:
         source = find_source(given, (*known_suffixes(), *_MORE_SUFFIXES))
         if source.root not in stores:
-            stores[source.root] = open_proxied(source.root, storage_options, retry=retry)
-        store = stores[source.root]
-        infos = Lister(store, source.root).find(source.patterns, wanted)
-        found += [FoundFile(_join(source.root, info.key), store, info) for info in infos if info.num_bytes]
+            stores[source.root] = open_pinned(source.root, storage_options, retry=retry)[:2]
+        store, root = stores[source.root]
+        infos = sorted(Lister(store, source.root).find(source.patterns, wanted), key=lambda info: in_order(info.key))
+        found += [
+            FoundFile(_join(source.root, info.key), store, info, None if root == source.root else _join(root, info.key))
+            for info in infos
+            if info.num_bytes
+        ]
     if not found:
         raise ConfigError(f"all files of {', '.join(map(shown_url, each))} are empty")
     return found
+
+
+def in_order(name: str) -> tuple[Any, ...]:
+    """Give what names are sorted by: numbers in them count as numbers, so that `part-10` comes after `part-9`."""
+    parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(name) if part]
+    return (parts, name)
 
 
 def expand_data_files(data_files: Given, storage_options: Mapping[str, Any] | None = None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.cache.proxied import open_proxied
+from penstock.cache.proxied import open_pinned
 from penstock.errors import ConfigError
 from penstock.scan.detect import kind_of_name
 from penstock.scan.listing import find_in_repository
@@ -60,9 +60,11 @@ class HuggingFaceShardedSource(ShardedSource):
                 f"this source reads files from the Hub as it goes and keeps none: leave out streaming=False and"
                 f" cache_dir=, or use StreamingDataset(remote={url!r}, local=...)"
             )
-        store = open_proxied(url, storage_options, retry=retry)
+        store, pinned, _ = open_pinned(url, storage_options, retry=retry)
         infos = find_in_repository(store, subset, split)
-        files = FoundFiles(FoundFile(f"{url}/{info.key}", store, info) for info in infos if info.num_bytes)
+        files = FoundFiles(
+            FoundFile(f"{url}/{info.key}", store, info, f"{pinned}/{info.key}") for info in infos if info.num_bytes
+        )
         self._files = _source_of(files, url, columns)
         self._files.use_options(storage_options)
 

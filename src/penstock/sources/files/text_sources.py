@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -16,13 +15,12 @@ from penstock.formats.lines.jsonl import JSONParser
 from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
 from penstock.scan.patterns import split_suffix
-from penstock.sources.files.base import FileShardedSource
-from penstock.sources.files.json_values import first_character, iterate_values
+from penstock.sources.files.base import FileShardedSource, as_names
+from penstock.sources.files.json_values import ValueIterator, first_character
 from penstock.sources.files.lines import LineIterator, OnError, content_from
-from penstock.sources.iterators import RowIterator, check_row, in_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.formats.lines.reader import RowParser
     from penstock.scan.patterns import Given
@@ -43,7 +41,8 @@ class JsonShardedSource(FileShardedSource):
         jsonl: Lines or an array: by default, the first character of a file tells. False also reads objects that
             are written over several lines.
         columns: Keep these keys only.
-        on_error: `"raise"` or `"skip"` for lines that are not JSON objects.
+        on_error: `"raise"` or `"skip"` for lines, or items of an array, that are not JSON objects. An array that is
+            broken is always an error, because nobody can tell where its next item begins.
     """
 
     format = "jsonl"
@@ -58,7 +57,7 @@ class JsonShardedSource(FileShardedSource):
         on_error: OnError = "raise",
     ) -> None:
         self._jsonl, self._on_error = jsonl, _check_policy(on_error)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns = as_names(columns)
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
@@ -71,7 +70,6 @@ class JsonShardedSource(FileShardedSource):
 
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
-        check_row(file.url, row, None)
         first = first_character([file.head()]) or first_character(content_from(file, 0))
         if self._jsonl and first != "[":
             parser = JSONParser((), self._columns)
@@ -83,7 +81,13 @@ class JsonShardedSource(FileShardedSource):
                 row=row,
                 parse_block=_parse_objects if self._columns is None else None,
             )
-        return RowIterator(partial(_read_values, file, self._columns), row)
+        return ValueIterator(
+            partial(content_from, file),
+            file.url,
+            columns=self._columns,
+            skips_others=self._on_error == "skip",
+            row=row,
+        )
 
 
 class CsvShardedSource(FileShardedSource):
@@ -115,7 +119,8 @@ class CsvShardedSource(FileShardedSource):
         if delimiter == "\t":
             self.format = "tsv_file"
         self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), _check_policy(on_error)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns = as_names(columns)
+        self._first_header: tuple[str, list[str]] | None = None  # of the file that was opened first, and its name
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
@@ -145,6 +150,19 @@ class CsvShardedSource(FileShardedSource):
         except BadRow as error:
             raise CorruptShardError(f"{name} has a header that cannot be read: {error}", path=name) from error
         names = [names[0].removeprefix("\ufeff"), *names[1:]] if names else names
+        twice = sorted({each for each in names if names.count(each) > 1})
+        if twice:
+            raise CorruptShardError(
+                f"{name} has several columns called {', '.join(map(repr, twice))}: rename them in its header", path=name
+            )
+        self._first_header = self._first_header or (name, names)
+        first_name, first = self._first_header
+        if self._columns is None and set(names) != set(first):
+            raise CorruptShardError(
+                f"{name} has the columns {', '.join(names)}, but {first_name} has {', '.join(first)}: pass columns="
+                " that all files have, or make a source of each kind",
+                path=name,
+            )
         for wanted in (*(self._columns or ()), *self._types):
             if wanted not in names:
                 raise ConfigError(f"{name} has no column {wanted!r}: it has {', '.join(names)}", path=name)
@@ -261,16 +279,6 @@ def _may_be_array(file: FoundFile) -> bool:
     if split_suffix(file.info.key)[0].endswith((".jsonl", ".ndjson")):
         return False
     return first_character([file.head()]) != "{"
-
-
-def _read_values(file: FoundFile, columns: tuple[str, ...] | None, row: int) -> Iterator[list[Sample]]:
-    values = iterate_values(content_from(file, 0), file.url)
-    skipped = sum(1 for _ in islice(values, row))
-    check_row(file.url, row, row if skipped == row else skipped)
-    if columns is None:
-        return in_chunks(values)
-    chosen = ({name: value[name] for name in columns if name in value} for value in values)
-    return in_chunks(chain(chosen))
 
 
 def _check_policy(on_error: OnError) -> OnError:

@@ -126,7 +126,7 @@ class MixedShardedSource(ShardedSource):
         if row and not samples.seek(row):
             skipped = samples.skip(row)
             check_row(shard_name, row, row if skipped == row else skipped)
-        check_row(shard_name, row, None)
+        row = check_row(shard_name, row, None)
         return samples
 
     def close(self) -> None:

@@ -1,0 +1,107 @@
+"""The record batches of an Arrow file or stream from a row on, without the bodies of those before it."""
+
+from __future__ import annotations
+
+import io
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from penstock.formats.columnar.arrow import SmallReads
+from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.formats.columnar.ipc import (
+    FILE_MAGIC,
+    RECORD_BATCH,
+    messages_of_file,
+    messages_of_stream,
+    read_tail,
+)
+from penstock.sources.files.arrow_rows import ArrowInput, check_columns, open_for_arrow
+from penstock.sources.iterators import check_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.formats.columnar.ipc import IPCMessage
+    from penstock.scan.objects import ScannedObject
+
+
+def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
+    """Give the rows of a file from one on, in record batches; the row after the last is fine."""
+    is_file = opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
+    before, batches = (_of_file if is_file else _of_stream)(opened, row, columns, where)
+    skip = row - before
+    for batch in batches:
+        batch.validate(full=True)  # a wrong offset would end the process
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            before += batch.num_rows
+            continue
+        yield batch.slice(skip)
+        before, skip = before + batch.num_rows, 0
+    check_row(where, row, row if not skip else before)
+
+
+def _of_file(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
+    """Give how many rows come before the first batch that is needed, and the batches from there on."""
+    ipc = pyarrow().ipc
+    names = ipc.open_file(ArrowInput(opened)).schema.names
+    check_columns(columns, names, where)
+    first, before = 0, 0
+    if row:
+        read = SmallReads(opened).read
+        tail = read_tail(read, opened.num_bytes)
+        first, before = _find(messages_of_file(read, opened.num_bytes, tail), row)
+    reader = ipc.open_file(open_for_arrow(opened), options=_options(names, columns))
+    return before, map(reader.get_batch, range(first, reader.num_record_batches))
+
+
+def _of_stream(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
+    ipc = pyarrow().ipc
+    names = ipc.open_stream(ArrowInput(opened)).schema.names
+    check_columns(columns, names, where)
+    kept, begin, before = b"", 0, 0
+    if row:
+        messages = messages_of_stream(SmallReads(opened).read, opened.num_bytes)
+        first, before = _find(messages, row)
+        batches = [message for message in messages if message.kind == RECORD_BATCH]
+        begin = batches[first].begin if first < len(batches) else opened.num_bytes
+        # The schema, and all dictionaries: a later one of a column takes the place of an earlier one.
+        others = [each for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
+        kept = b"".join(opened.read(each.begin, each.end) for each in others)
+    return before, ipc.open_stream(_Continued(kept, opened, begin), options=_options(names, columns))
+
+
+def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
+    """Give the number of the record batch that a row is in, and how many rows come before it."""
+    before = 0
+    counts = [message.num_rows for message in messages if message.kind == RECORD_BATCH]
+    for number, end in enumerate(accumulate(counts)):
+        if end > row:
+            return number, before
+        before = end
+    return len(counts), before
+
+
+def _options(names: Sequence[str], columns: Sequence[str] | None) -> Any:
+    """Have only some columns read."""
+    wanted = None if columns is None else [number for number, name in enumerate(names) if name in columns]
+    return pyarrow().ipc.IpcReadOptions(included_fields=wanted)
+
+
+class _Continued(io.RawIOBase):
+    """Some bytes, and after them a file from a place on."""
+
+    def __init__(self, first: bytes, opened: ScannedObject, begin: int) -> None:
+        super().__init__()
+        self._first, self._rest = io.BytesIO(first), ArrowInput(opened)
+        self._rest.seek(begin)
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read from here on."""
+        data = self._first.read(size)
+        wanted = -1 if size is None or size < 0 else size - len(data)
+        return data + self._rest.read(wanted) if wanted else data
