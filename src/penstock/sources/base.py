@@ -296,8 +296,9 @@ class TransformedShardedSource(ShardedSource):
         self._joins: bool = num_workers == 0 and not is_batched
         self._source: ShardedSource = source
         self._transforms: list[AnyTransform] = transforms
-        self._num_workers, self._worker_kind = num_workers, worker_kind
-        self.source, self.transforms = source, tuple(transforms)  # for those who want to know what it is made of
+        # For those who want to know what it is made of.
+        self.source, self.transforms = source, tuple(transforms)
+        self.num_workers, self.worker_kind = num_workers, worker_kind
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -353,8 +354,8 @@ class TransformedShardedSource(ShardedSource):
             self._source.open_shard_at_row(shard_name, row),
             self._transforms,
             partial(describe_row, shard_name),
-            num_workers=self._num_workers,
-            worker_kind=self._worker_kind,
+            num_workers=self.num_workers,
+            worker_kind=self.worker_kind,
         )
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.scan.patterns import Given
-    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.iterators import SampleIterator, State
 
 
 class FileShardedSource(ShardedSource):
@@ -88,6 +88,18 @@ class FileShardedSource(ShardedSource):
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""
         return self._open(self._number(shard_name), row)
+
+    def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
+        """Find where a file can be cut into pieces of about so many stored bytes, for several processes to read.
+
+        Gives positions for `load_state_dict` of an iterator over the file, from its first row on, each with its `row`.
+        Nothing, if a file must be read from its beginning, or if some rows are no samples.
+        """
+        samples = self.open_shard(shard_name)
+        try:
+            return samples.find_cuts(num_bytes)
+        finally:
+            samples.close()
 
     def _number(self, shard_name: str) -> int:
         number = self.shard_number(shard_name)
