@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from penstock.errors import ConfigError
 from penstock.order.quota import exact_shares
-from penstock.pipeline.fields import dump_text, is_yaml_path, load_text, read_fields, write_fields
+from penstock.pipeline.fields import check_types, dump_text, is_yaml_path, load_text, read_fields, write_fields
 from penstock.pipeline.saving.settings import SaveFormat
 from penstock.sources.mix.weights import WeightSchedulePoint  # noqa: TC001
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
@@ -39,7 +39,7 @@ class DatasetConfig:
     num_rows: int | None = None
     dataset_split_name: str | None = None  # the subset of a dataset of the Hub
     tokenizer: str | TokenizerConfig | None = None
-    tokenizer_kwargs: Mapping[str, Any] | None = None
+    tokenizer_kwargs: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold a token of the Hub
     cache_path: str | None = None
     cache_enabled: bool = True
     save_path: str | None = None
@@ -50,7 +50,7 @@ class DatasetConfig:
     format_fields: Mapping[str, str] | None = None
     shard_column: str | None = None
     num_shards: int | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.data_files:
@@ -61,6 +61,7 @@ class DatasetConfig:
         check_whole("num_shards", self.num_shards, 1)
         if self.format_callback is not None and not callable(self.format_callback):
             raise ConfigError("format_callback= cannot be called")
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +71,12 @@ class SourceStageConfig:
     streaming: bool = True
     cloud_max_retries: int = 3
     cloud_retry_delay: float = 1.0
-    dask_storage_options: Mapping[str, Any] | None = None
+    dask_storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("cloud_max_retries", self.cloud_max_retries, 0)
         check_seconds("cloud_retry_delay", self.cloud_retry_delay)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ class TokenizeStageConfig:
         check_whole("max_length", self.max_length, 1)
         check_whole("batch_size", self.batch_size, 1)
         check_whole("num_workers", self.num_workers, 0)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,7 @@ class CacheStageConfig:
         for name in ("max_shard_size", "part_size"):
             if parse_bytes(getattr(self, name)) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)!r} leaves no room for a sample")
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,7 @@ class MixStageConfig:
         _check_choice("weight_schedule_type", self.weight_schedule_type, Literal["step", "linear", "cosine"])
         _check_choice("stop_strategy", self.stop_strategy, Literal["restart", "first_exhausted", "all_exhausted"])
         check_whole("block_size", self.block_size, 1)
+        check_types(self)
 
     @property
     def names(self) -> set[str]:
@@ -171,6 +176,7 @@ class PackStageConfig:
         check_whole("seq_length", self.seq_length, 2)
         check_whole("num_packers", self.num_packers, 1)
         check_whole("shuffle_buffer_factor", self.shuffle_buffer_factor, 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +194,7 @@ class LoadStageConfig:
     def __post_init__(self) -> None:
         for name in ("batch_size", "prefetch_workers", "prefetch_buffer_size", "shuffle_buffer_size"):
             check_whole(name, getattr(self, name), 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +221,7 @@ class SaveStageConfig:
             raise ConfigError(f"max_shard_size={self.max_shard_size!r} leaves no room for a sample")
         if self.push_to_hub and not self.hub_repo_id:
             raise ConfigError("push_to_hub=True needs hub_repo_id=")
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +237,7 @@ class RayConfig:
     def __post_init__(self) -> None:
         check_whole("num_workers", self.num_workers, 1)
         check_whole("object_store_memory", self.object_store_memory, 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +254,7 @@ class ObservabilityConfig:
         _check_choice("progress_type", self.progress_type, ProgressType)
         _check_choice("log_level", self.log_level, Literal["DEBUG", "INFO", "WARNING", "ERROR"])
         check_whole("log_interval", self.log_interval, 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +281,7 @@ class PipelineConfig:
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.schema_version != SCHEMA_VERSION:
             raise ConfigError(
                 f"the settings are of schema version {self.schema_version}, and this release reads {SCHEMA_VERSION}"
@@ -319,7 +330,15 @@ class PipelineConfig:
     @classmethod
     def load_file(cls, path: str | Path) -> PipelineConfig:
         """Read settings from a `.json` or `.yaml` file."""
-        return cls.from_dict(load_text(Path(path).read_text(), is_yaml=is_yaml_path(path)))
+        is_yaml = is_yaml_path(path)
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            return cls.from_dict(load_text(text, is_yaml=is_yaml))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
     def save_file(self, path: str | Path) -> None:
         """Write settings to a `.json` or `.yaml` file."""
