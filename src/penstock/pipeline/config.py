@@ -12,7 +12,8 @@ from penstock.errors import ConfigError
 from penstock.order.quota import exact_shares
 from penstock.pipeline.fields import check_types, dump_text, is_yaml_path, load_text, read_fields, write_fields
 from penstock.pipeline.saving.settings import SaveFormat
-from penstock.sources.mix.weights import WeightSchedulePoint  # noqa: TC001
+from penstock.sources.mix.weights import ScheduleUnit, WeightSchedulePoint, WeightScheduler
+from penstock.sources.pack.documents import LongDocuments
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
 from penstock.units import check_seconds, check_whole, parse_bytes
 
@@ -136,8 +137,11 @@ class MixStageConfig:
     weights: Mapping[str, float] | None = None
     weight_schedule: list[WeightSchedulePoint] | None = None
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
+    weight_schedule_unit: ScheduleUnit = "samples"  # what the steps of the schedule count
+    weight_schedule_batch_size: int | None = None  # samples of a batch over all ranks, if they count batches
     block_size: int = 1000
     stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
+    epochs: int | Mapping[str, int] | None = None  # how often datasets are read at most
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -147,8 +151,20 @@ class MixStageConfig:
                 raise ConfigError("a mix has weights or a weight_schedule, not both")
         _check_choice("weight_schedule_type", self.weight_schedule_type, Literal["step", "linear", "cosine"])
         _check_choice("stop_strategy", self.stop_strategy, Literal["restart", "first_exhausted", "all_exhausted"])
+        _check_choice("weight_schedule_unit", self.weight_schedule_unit, ScheduleUnit)
         check_whole("block_size", self.block_size, 1)
+        self.scheduler()
         check_types(self)
+
+    def scheduler(self) -> WeightScheduler | None:
+        """Give the schedule of weights, if there is one."""
+        if self.weight_schedule is None:
+            if self.weight_schedule_unit != "samples" or self.weight_schedule_batch_size is not None:
+                raise ConfigError("weight_schedule_unit= and weight_schedule_batch_size= need a weight_schedule=")
+            return None
+        return WeightScheduler(
+            self.weight_schedule, self.weight_schedule_type, self.weight_schedule_unit, self.weight_schedule_batch_size
+        )
 
     @property
     def names(self) -> set[str]:
@@ -170,8 +186,11 @@ class PackStageConfig:
     include_segment_ids: bool = True
     shuffle_packed: bool = True
     shuffle_buffer_factor: int = 10
+    long_documents: LongDocuments = "split"
+    include_cu_seqlens: bool = False
 
     def __post_init__(self) -> None:
+        _check_choice("long_documents", self.long_documents, LongDocuments)
         _check_choice("strategy", self.strategy, Literal["greedy", "pool", "first_fit"])
         check_whole("seq_length", self.seq_length, 2)
         check_whole("num_packers", self.num_packers, 1)
@@ -190,8 +209,11 @@ class LoadStageConfig:
     shuffle_buffer_size: int | None = None
     drop_last: bool = True
     prefetch_to_device: bool = False
+    shuffle: bool = False  # globally, instead of by a buffer
 
     def __post_init__(self) -> None:
+        if self.shuffle and self.shuffle_buffer_size is not None:
+            raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
         for name in ("batch_size", "prefetch_workers", "prefetch_buffer_size", "shuffle_buffer_size"):
             check_whole(name, getattr(self, name), 1)
         check_types(self)
