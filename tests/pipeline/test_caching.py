@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from penstock import (
     StreamingDataLoader,
     StreamingDataset,
 )
-from penstock.errors import CacheError, ConfigError, EmptyDatasetError, ExtraColumnError
+from penstock.errors import CacheError, ColumnTypeError, ConfigError, EmptyDatasetError, ExtraColumnError
 from penstock.pipeline.caching.background import BackgroundBuild
 from penstock.pipeline.caching.build import CacheFormat, PartDone, prepare_build
 from penstock.pipeline.caching.engines import ProcessPool, ThisProcess, build_all
@@ -224,15 +225,30 @@ def test_all_parts_have_the_same_columns(tmp_path: Path) -> None:
         write(tmp_path / "cache", MemoryShardedSource(rows, num_shards=10), part_size=1)
 
 
+def test_values_that_are_missing_or_differ_in_type_are_kept(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"score": 1, "note": None, "lang": None, "tokens": np.arange(0, dtype=np.int32)},
+        {"score": 0.5, "note": None, "lang": "en", "tokens": np.arange(3, dtype=np.int32)},
+        {"score": None, "note": None, "lang": "de", "tokens": np.arange(0, dtype=np.int32)},
+    ]
+    found = list(write(tmp_path / "cache", MemoryShardedSource(rows)))
+    assert [type(row["score"]) for row in found] == [int, float, type(None)]
+    assert same(found, rows)
+    late = MemoryShardedSource([{"n": n if n < 300 else None} for n in range(400)])
+    with pytest.raises(ColumnTypeError, match=r"row 300: column 'n' .* in a transform before cache\(\)"):
+        write(tmp_path / "late", late)
+
+
 @given(sizes=st.lists(st.one_of(st.none(), st.integers(0, 300)), max_size=40), max_bytes=st.integers(1, 500))
 def test_parts_are_runs_of_shards_of_about_a_size(sizes: list[int | None], max_bytes: int) -> None:
     infos = [ShardInfo(number, str(number), None, size) for number, size in enumerate(sizes)]
     parts = plan_parts(infos, max_bytes)
-    assert [number for first, end in parts for number in range(first, end)] == list(range(len(sizes)))
-    for first, end in parts:
+    runs = [(part.first, part.end) for part in parts]
+    assert [number for first, end in runs for number in range(first, end)] == list(range(len(sizes)))
+    for first, end in runs:
         whole = [size for size in sizes[first:end] if size is not None]
         assert end == first + 1 or (len(whole) <= end - first and sum(whole) <= max_bytes + 1e-6)
-    for (first, _), (_, end) in itertools.pairwise(parts):  # no two neighbours would have fitted together
+    for (first, _), (_, end) in itertools.pairwise(runs):  # no two neighbours would have fitted together
         known = sizes[first:end]
         assert None in known or sum(size or 0 for size in known) > max_bytes
 

@@ -14,6 +14,7 @@ from penstock import (
     MixStageConfig,
     PipelineConfig,
     SaveStageConfig,
+    SourceStageConfig,
     TokenizerConfig,
     WeightSchedulePoint,
     create_source,
@@ -122,6 +123,34 @@ def test_each_field_is_checked(make: Any, text: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("section", "values", "text"),
+    [
+        ("load", {"drop_last": "no"}, "drop_last='no' must be True or False"),
+        ("pack", {"pad_token_id": 0.5}, "pad_token_id=0.5 must be a whole number"),
+        ("cache", {"cache_dir": 3}, "cache_dir=3 must be text"),
+        ("tokenize", {"remove_columns": "text"}, "remove_columns='text' must be a Sequence or None"),
+        ("save", {"hub_token": 12345}, "^hub_token must be text or None$"),
+    ],
+)
+def test_values_of_another_type_are_refused(section: str, values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        PipelineConfig.from_dict({"datasets": [{"data_files": "x"}], section: values})
+
+
+def test_what_stands_alone_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="datasets='web.jsonl' must be a list"):
+        PipelineConfig.from_dict({"datasets": "web.jsonl"})
+    # A section of YAML with nothing in it is None.
+    (tmp_path / "own.yaml").write_text("datasets: [{data_files: x}]\nload:\n")
+    assert PipelineConfig.load_file(tmp_path / "own.yaml").load == LoadStageConfig()
+    with pytest.raises(ConfigError, match=r"none\.yaml cannot be read: No such file"):
+        PipelineConfig.load_file(tmp_path / "none.yaml")
+    (tmp_path / "own.yaml").write_text("datasets: [{data_file: x}]")
+    with pytest.raises(ConfigError, match=r"own\.yaml: datasets\[0\] has no field 'data_file'"):
+        PipelineConfig.load_file(tmp_path / "own.yaml")
+
+
 def test_functions_are_not_written() -> None:
     config = PipelineConfig(datasets=[DatasetConfig(data_files="a", format_callback=lambda sample: sample)])
     with pytest.raises(ConfigError, match="format_callback is .* set it in code only"):
@@ -130,7 +159,10 @@ def test_functions_are_not_written() -> None:
 
 def test_secrets_are_not_shown() -> None:
     config = PipelineConfig(
-        datasets=[DatasetConfig(data_files="a")],
+        datasets=[
+            DatasetConfig(data_files="a", storage_options={"key": "d_secret"}, tokenizer_kwargs={"token": "t_secret"})
+        ],
+        source=SourceStageConfig(dask_storage_options={"key": "o_secret"}),
         save=SaveStageConfig(hub_token="hf_secret"),
         storage_options={"secret": "s3_secret"},
     )

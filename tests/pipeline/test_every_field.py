@@ -106,8 +106,11 @@ TESTS = {
         "weights": MIXING,
         "weight_schedule": MIXING,
         "weight_schedule_type": MIXES,
+        "weight_schedule_unit": MIXES,
+        "weight_schedule_batch_size": MIXES,
         "block_size": MIXES,
         "stop_strategy": MIXING,
+        "epochs": MIXES,
         "seed": MIXES,
     },
     "PackStageConfig": {
@@ -115,7 +118,7 @@ TESTS = {
         **dict.fromkeys(
             ("seq_length", "eos_token_id", "pad_token_id", "strategy", "num_packers", "include_segment_ids"), ROWS
         ),
-        **dict.fromkeys(("shuffle_packed", "shuffle_buffer_factor"), ROWS),
+        **dict.fromkeys(("shuffle_packed", "shuffle_buffer_factor", "long_documents", "include_cu_seqlens"), ROWS),
     },
     "LoadStageConfig": {
         "batch_size": f"{HERE}:test_the_loader_follows_its_settings",
@@ -125,6 +128,7 @@ TESTS = {
         "shuffle_buffer_size": f"{HERE}:test_the_seed",
         "drop_last": f"{PIPELINE}:test_several_datasets_without_a_mix_all_come",
         "prefetch_to_device": f"{PIPELINE}:test_batches_for_jax",
+        "shuffle": f"{HERE}:test_the_global_shuffle",
     },
     "SaveStageConfig": {
         "enabled": SAVING,
@@ -327,15 +331,21 @@ def test_a_cache_is_waited_for_or_not(data: Path, monkeypatch: pytest.MonkeyPatc
         ({}, {"weight_schedule_type": "linear"}),
         ({"weight_schedule_type": "linear"}, {"block_size": 90}),
         ({}, {"seed": 9}),
+        ({}, {"weight_schedule_unit": "tokens"}),
+        ({}, {"weight_schedule_unit": "batches", "weight_schedule_batch_size": 2}),
+        ({"weight_schedule_unit": "batches", "weight_schedule_batch_size": 2}, {"weight_schedule_batch_size": 3}),
+        ({}, {"epochs": {"books": 1}}),
     ],
 )
 def test_samples_change_with_each_setting_of_mixing(data: Path, base: Any, change: Any) -> None:
     points = [{"step": 0, "weights": {"web": 0.5, "books": 0.5}}, {"step": 100, "weights": {"web": 0.9, "books": 0.1}}]
     usual = {"weight_schedule": points, "block_size": 10, **base}
+    config = settings(data)
+    config["datasets"] = [{**each, "additional_fields": ["id"]} for each in config["datasets"]]
 
-    def mixed(config: Any) -> list[str]:
-        samples = iter(Pipeline.from_config(settings(data)).source().mix(config).build())
-        return [sample["id"] for sample in samples.take(100)]  # type: ignore[attr-defined]
+    def mixed(chosen: Any) -> list[str]:
+        samples = iter(Pipeline.from_config(config).source().tokenize().mix(chosen).build())
+        return [sample["id"] for sample in samples.take(1500)]  # type: ignore[attr-defined]
 
     assert mixed(usual) == mixed(usual) != mixed({**usual, **change})
 
@@ -351,6 +361,8 @@ def test_samples_change_with_each_setting_of_mixing(data: Path, base: Any, chang
         {"include_segment_ids": False},
         {"shuffle_packed": False},
         {"shuffle_buffer_factor": 2},
+        {"long_documents": "drop"},
+        {"include_cu_seqlens": True},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -372,6 +384,16 @@ def test_the_seed(data: Path) -> None:
 
     assert order(1) == order(1) != order(2)
     assert order(1, None) == order(2, None) == [*(f"web{n}" for n in range(300)), *(f"books{n}" for n in range(100))]
+
+
+def test_the_global_shuffle(data: Path) -> None:
+    config = settings(data, seed=1)
+    config["datasets"] = config["datasets"][:1]
+    order = ids(Pipeline.from_config(config).source().load({"batch_size": 10, "shuffle": True}))
+    assert sorted(order) == sorted(f"web{n}" for n in range(300))
+    assert sum(abs(int(name[3:]) - place) > 50 for place, name in enumerate(order)) > 150
+    with pytest.raises(ConfigError, match="needs no buffer"):
+        Pipeline.from_config(config).source().load({"shuffle": True, "shuffle_buffer_size": 5})
 
 
 @pytest.mark.parametrize(("is_on", "workers"), [(True, 1), (True, 3), (False, 3)])

@@ -136,6 +136,12 @@ def test_a_tokenizer_that_gives_no_text_is_refused() -> None:
         ChatTemplateTransform(Tokens())({"messages": HELLO})
 
 
+def test_what_a_template_uses_is_part_of_the_fingerprint() -> None:
+    marks = [ChatTemplateTransform(ChatTemplate("{{ eos }}", eos=mark)).fingerprint() for mark in ("a", "b", "a")]
+    assert marks[0] == marks[2] != marks[1]
+    assert marks[0] != ChatTemplateTransform(ChatTemplate("{{ eos }}")).fingerprint()
+
+
 def test_it_is_sent_to_workers_and_has_a_fingerprint() -> None:
     transform = ChatTemplateTransform(CHATML)
     transform({"messages": HELLO})

@@ -222,6 +222,8 @@ def test_an_empty_source_is_an_error_and_does_not_spin() -> None:
         ({"weights": {"a": 1}}, "b missing"),
         ({"weights": {"a": 1, "b": 1, "z": 1}}, "z unknown"),
         ({"weights": {"a": 0, "b": 0}}, "make no mix"),
+        ({"weights": {"a": float("nan"), "b": 1}}, "must be finite numbers"),
+        ({"weights": [1, 2]}, "is no dict"),
         ({"stop_strategy": "never"}, "stop_strategy='never' is unknown"),
         ({"epochs": 0}, "epochs of 'a'=0 is too small"),
         ({"epochs": {"z": 1}}, "z unknown"),

@@ -197,6 +197,12 @@ def test_labels_of_documents_take_the_place_of_their_tokens() -> None:
     assert row["labels"].tolist() == [-100, 6, 7, EOS, -100, -100, EOS, -100]
 
 
+def test_documents_without_tokens_do_not_change_the_type() -> None:
+    source = MemoryShardedSource([{"input_ids": np.array([])}, {"input_ids": [5, 6]}])
+    (row,) = PackedShardedSource(source, 4, 1)
+    assert row["input_ids"].dtype == np.int32
+
+
 def test_an_end_that_is_there_is_not_doubled() -> None:
     (row,) = PackedShardedSource(
         MemoryShardedSource([{"input_ids": [5, EOS]}, {"input_ids": [6]}]), 6, EOS, shuffle=False
@@ -229,7 +235,8 @@ def test_rows_can_be_opened_by_number() -> None:
 @pytest.mark.parametrize(
     ("samples", "kind", "text"),
     [
-        ([{"text": "a"}], MissingColumnError, "no 'input_ids': it has text"),
+        ([{"input_ids": [1]}, {"text": "a"}], MissingColumnError, "row 1 of memory:0: .* no 'input_ids': it has text"),
+        ([{"input_ids": [0.5]}], DataError, "must be whole numbers"),
         ([{"input_ids": "abc"}], DataError, "must be a list of numbers"),
         ([{"input_ids": [[1], [2]]}], DataError, "must be a list of numbers"),
         ([{"input_ids": [2**40]}], DataError, "do not fit in 32 bits"),

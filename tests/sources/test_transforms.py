@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from penstock import (
     AddField,
@@ -28,6 +29,7 @@ from penstock import (
     MemoryShardedSource,
     RenameFields,
     SelectFields,
+    TokenizedShardedSource,
     TransformedShardedSource,
     TransformError,
 )
@@ -114,6 +116,12 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         SelectFields(["b"])({"a": 1})
 
 
+def test_functions_compose_with_transforms() -> None:
+    chain = double >> FilterTransform(is_even) >> double
+    assert len(chain) == 3
+    assert chain({"x": 3}) == {"x": 12}
+
+
 def test_transforms_compose_whatever_kinds_they_are() -> None:
     chain = MapTransform(double) >> Repeat() >> FilterTransform(lambda sample: sample["copy"] == 1) >> double
     assert len(chain) == 4
@@ -177,6 +185,35 @@ def test_an_error_names_its_row_and_comes_after_the_samples_before_it(num_worker
             next(samples)
     assert isinstance(caught.value.__cause__, KeyError)
     samples.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_in_a_batch_names_its_rows_whatever_was_filtered_before(num_workers: int) -> None:
+    def invert(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{"x": 1 // (sample["x"] - 501)} for sample in samples]
+
+    stored = numbers(3000, name="part")
+    with pytest.raises(TransformError, match=r"one of the rows 500 to 509 of part:0: ZeroDivisionError"):
+        list(stored.map_batches(invert, 10, num_workers=num_workers))
+    odd = stored.filter(lambda sample: sample["x"] % 2)
+    with pytest.raises(TransformError, match=r"one of the rows 501 to 519 of part:0: ZeroDivisionError"):
+        list(odd.map_batches(invert, 10, num_workers=num_workers))
+    odd_text = odd.map(lambda sample: {"text": None if sample["x"] == 999 else "a"})
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    with pytest.raises(TransformError, match=r"row 999 of part:0: DataError: 'text' is a NoneType"):
+        list(TokenizedShardedSource(odd_text, tokenizer, "words", num_workers=num_workers))
+
+
+def test_what_is_no_sample_is_refused() -> None:
+    stored = numbers(30, name="part")
+    with pytest.raises(TransformError, match="returned a dict instead of a list of samples"):
+        list(stored.map_batches(lambda samples: {"x": [sample["x"] for sample in samples]}))
+    with pytest.raises(TransformError, match="returned a str instead of a list of samples"):
+        list(stored.flat_map(lambda sample: "text"))
+    with pytest.raises(TransformError, match=r"row 0 of part:0: TypeError: the function returned a list with 3"):
+        list(stored.flat_map(lambda sample: [3]))
+    with pytest.raises(ConfigError, match=r"FilterNonEmpty is a class: make a transform of it, FilterNonEmpty\("):
+        stored.transform(FilterNonEmpty)  # type: ignore[arg-type]
 
 
 def test_an_error_after_a_batch_says_about_where() -> None:

@@ -9,10 +9,10 @@ Weights may change at given positions; shares then are sums over what was and wh
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from fractions import Fraction
 from heapq import heappop, heappush
-from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,8 @@ _WORD = (1 << 64) - 1
 
 def exact_shares(weights: Sequence[float | Fraction]) -> tuple[Fraction, ...]:
     """Give weights as exact shares of 1; a decimal means what is written, 0.1 a tenth."""
+    if not all(math.isfinite(weight) for weight in weights):
+        raise ConfigError(f"weights {list(map(float, weights))} make no mix: they must be finite numbers")
     exact = [weight if isinstance(weight, Fraction | int) else Fraction(repr(float(weight))) for weight in weights]
     if not exact or any(weight < 0 for weight in exact) or not sum(exact):
         raise ConfigError(f"weights {list(map(float, weights))} make no mix: none may be negative, and not all 0")
@@ -62,7 +64,7 @@ class QuotaMix:
         self._key = key
         owed = list(before or [Fraction(0)] * self._num_sources)
         # All shares in units of one over a common denominator, as integers of any size: nothing is ever rounded.
-        self._unit = lcm(*(share.denominator for _, shares in segments for share in (*shares, *owed)))
+        self._unit = math.lcm(*(share.denominator for _, shares in segments for share in (*shares, *owed)))
         self._rates = [[int(share * self._unit) for share in shares] for _, shares in segments]
         totals = [[int(share * self._unit) for share in owed]]
         for (start, _), (stop, _), rates in zip(segments, segments[1:], self._rates, strict=False):

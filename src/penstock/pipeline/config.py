@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 
 from penstock.errors import ConfigError
 from penstock.order.quota import exact_shares
-from penstock.pipeline.fields import dump_text, is_yaml_path, load_text, read_fields, write_fields
+from penstock.pipeline.fields import check_types, dump_text, is_yaml_path, load_text, read_fields, write_fields
 from penstock.pipeline.saving.settings import SaveFormat
-from penstock.sources.mix.weights import WeightSchedulePoint  # noqa: TC001
+from penstock.sources.mix.weights import ScheduleUnit, WeightSchedulePoint, WeightScheduler
+from penstock.sources.pack.documents import LongDocuments
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001
 from penstock.units import check_seconds, check_whole, parse_bytes
 
@@ -39,7 +40,7 @@ class DatasetConfig:
     num_rows: int | None = None
     dataset_split_name: str | None = None  # the subset of a dataset of the Hub
     tokenizer: str | TokenizerConfig | None = None
-    tokenizer_kwargs: Mapping[str, Any] | None = None
+    tokenizer_kwargs: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold a token of the Hub
     cache_path: str | None = None
     cache_enabled: bool = True
     save_path: str | None = None
@@ -50,7 +51,7 @@ class DatasetConfig:
     format_fields: Mapping[str, str] | None = None
     shard_column: str | None = None
     num_shards: int | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.data_files:
@@ -61,6 +62,7 @@ class DatasetConfig:
         check_whole("num_shards", self.num_shards, 1)
         if self.format_callback is not None and not callable(self.format_callback):
             raise ConfigError("format_callback= cannot be called")
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +72,12 @@ class SourceStageConfig:
     streaming: bool = True
     cloud_max_retries: int = 3
     cloud_retry_delay: float = 1.0
-    dask_storage_options: Mapping[str, Any] | None = None
+    dask_storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("cloud_max_retries", self.cloud_max_retries, 0)
         check_seconds("cloud_retry_delay", self.cloud_retry_delay)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,7 @@ class TokenizeStageConfig:
         check_whole("max_length", self.max_length, 1)
         check_whole("batch_size", self.batch_size, 1)
         check_whole("num_workers", self.num_workers, 0)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,7 @@ class CacheStageConfig:
         for name in ("max_shard_size", "part_size"):
             if parse_bytes(getattr(self, name)) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)!r} leaves no room for a sample")
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +137,11 @@ class MixStageConfig:
     weights: Mapping[str, float] | None = None
     weight_schedule: list[WeightSchedulePoint] | None = None
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
+    weight_schedule_unit: ScheduleUnit = "samples"  # what the steps of the schedule count
+    weight_schedule_batch_size: int | None = None  # samples of a batch over all ranks, if they count batches
     block_size: int = 1000
     stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
+    epochs: int | Mapping[str, int] | None = None  # how often datasets are read at most
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -143,7 +151,20 @@ class MixStageConfig:
                 raise ConfigError("a mix has weights or a weight_schedule, not both")
         _check_choice("weight_schedule_type", self.weight_schedule_type, Literal["step", "linear", "cosine"])
         _check_choice("stop_strategy", self.stop_strategy, Literal["restart", "first_exhausted", "all_exhausted"])
+        _check_choice("weight_schedule_unit", self.weight_schedule_unit, ScheduleUnit)
         check_whole("block_size", self.block_size, 1)
+        self.scheduler()
+        check_types(self)
+
+    def scheduler(self) -> WeightScheduler | None:
+        """Give the schedule of weights, if there is one."""
+        if self.weight_schedule is None:
+            if self.weight_schedule_unit != "samples" or self.weight_schedule_batch_size is not None:
+                raise ConfigError("weight_schedule_unit= and weight_schedule_batch_size= need a weight_schedule=")
+            return None
+        return WeightScheduler(
+            self.weight_schedule, self.weight_schedule_type, self.weight_schedule_unit, self.weight_schedule_batch_size
+        )
 
     @property
     def names(self) -> set[str]:
@@ -165,12 +186,16 @@ class PackStageConfig:
     include_segment_ids: bool = True
     shuffle_packed: bool = True
     shuffle_buffer_factor: int = 10
+    long_documents: LongDocuments = "split"
+    include_cu_seqlens: bool = False
 
     def __post_init__(self) -> None:
+        _check_choice("long_documents", self.long_documents, LongDocuments)
         _check_choice("strategy", self.strategy, Literal["greedy", "pool", "first_fit"])
         check_whole("seq_length", self.seq_length, 2)
         check_whole("num_packers", self.num_packers, 1)
         check_whole("shuffle_buffer_factor", self.shuffle_buffer_factor, 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +209,14 @@ class LoadStageConfig:
     shuffle_buffer_size: int | None = None
     drop_last: bool = True
     prefetch_to_device: bool = False
+    shuffle: bool = False  # globally, instead of by a buffer
 
     def __post_init__(self) -> None:
+        if self.shuffle and self.shuffle_buffer_size is not None:
+            raise ConfigError("shuffle=True shuffles globally and needs no buffer: leave out shuffle_buffer_size=")
         for name in ("batch_size", "prefetch_workers", "prefetch_buffer_size", "shuffle_buffer_size"):
             check_whole(name, getattr(self, name), 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +243,7 @@ class SaveStageConfig:
             raise ConfigError(f"max_shard_size={self.max_shard_size!r} leaves no room for a sample")
         if self.push_to_hub and not self.hub_repo_id:
             raise ConfigError("push_to_hub=True needs hub_repo_id=")
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +259,7 @@ class RayConfig:
     def __post_init__(self) -> None:
         check_whole("num_workers", self.num_workers, 1)
         check_whole("object_store_memory", self.object_store_memory, 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +276,7 @@ class ObservabilityConfig:
         _check_choice("progress_type", self.progress_type, ProgressType)
         _check_choice("log_level", self.log_level, Literal["DEBUG", "INFO", "WARNING", "ERROR"])
         check_whole("log_interval", self.log_interval, 1)
+        check_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +303,7 @@ class PipelineConfig:
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.schema_version != SCHEMA_VERSION:
             raise ConfigError(
                 f"the settings are of schema version {self.schema_version}, and this release reads {SCHEMA_VERSION}"
@@ -319,7 +352,15 @@ class PipelineConfig:
     @classmethod
     def load_file(cls, path: str | Path) -> PipelineConfig:
         """Read settings from a `.json` or `.yaml` file."""
-        return cls.from_dict(load_text(Path(path).read_text(), is_yaml=is_yaml_path(path)))
+        is_yaml = is_yaml_path(path)
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            return cls.from_dict(load_text(text, is_yaml=is_yaml))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
     def save_file(self, path: str | Path) -> None:
         """Write settings to a `.json` or `.yaml` file."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
+from functools import lru_cache
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from penstock.errors import ConfigError
 from penstock.extras import require
@@ -33,15 +37,63 @@ def read_fields(kind: type[T], given: Any, where: str = "") -> T:
     missing = [name for name, each in known.items() if _is_needed(each) and name not in given]
     if missing:
         raise ConfigError(f"{place} needs {', '.join(missing)}")
-    hints = get_type_hints(kind)
-    return kind(
-        **{name: _read(hints[name], value, f"{where}.{name}" if where else name) for name, value in given.items()}
-    )
+    hints = _hints(kind)  # type: ignore[arg-type]  # a class can be hashed
+    read = {
+        name: _read(hints[name], value, f"{where}.{name}" if where else name)
+        for name, value in given.items()
+        if not (value is None and _is_settings(hints[name]))  # a section with nothing in it has its defaults
+    }
+    made = kind(**read)
+    check_types(made)
+    return made
 
 
 def write_fields(settings: Any) -> dict[str, Any]:
     """Give settings as plain values, all of them; what cannot be written, such as a function, is an error."""
     return {each.name: _write(getattr(settings, each.name), each.name) for each in fields(settings) if each.init}
+
+
+def check_types(settings: Any) -> None:
+    """Refuse a value that is not of the type of its field, such as the text "no" for False."""
+    hints = _hints(type(settings))  # type: ignore[arg-type]  # a class can be hashed
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if not _fits(value, hints[each.name]):
+            shown = f"={value!r:.60}" if each.repr else ""  # what is hidden may be secret
+            raise ConfigError(f"{each.name}{shown} must be {_said(hints[each.name])}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if hint is str:
+        return isinstance(value, str | PathLike)
+    kind = origin or hint
+    if isinstance(value, str):
+        return False  # a sequence, but not one of several things
+    return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def _said(hint: Any) -> str:
+    """Name a type in plain words."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    known = {bool: "True or False", int: "a whole number", float: "a number", str: "text", type(None): "None"}
+    return " or ".join(dict.fromkeys(known.get(kind) or f"a {(get_origin(kind) or kind).__name__}" for kind in kinds))
+
+
+@lru_cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind) if each.init}
 
 
 def load_text(text: str, *, is_yaml: bool) -> Any:

@@ -17,7 +17,6 @@ from penstock.pipeline.saving.settings import SaveSettings
 from penstock.pipeline.stage import BaseStage
 from penstock.sources.composite import CompositeShardedSource
 from penstock.sources.mix.source import MixedShardedSource
-from penstock.sources.mix.weights import WeightScheduler
 from penstock.sources.pack.source import PackedShardedSource
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager
@@ -156,14 +155,14 @@ class MixStage(BaseStage):
         config = self.config
         if len(data) == 1:
             return data
-        schedule = config.weight_schedule
         mixed = MixedShardedSource(
             cast("Sources", data),
             config.weights,
             config.block_size,
             context.seed if config.seed is None else config.seed,
             config.stop_strategy,
-            None if schedule is None else WeightScheduler(schedule, config.weight_schedule_type),
+            config.scheduler(),
+            epochs=config.epochs,
         )
         return {MIXED: mixed}
 
@@ -192,6 +191,8 @@ class PackStage(BaseStage):
             shuffle=config.shuffle_packed,
             shuffle_buffer_factor=config.shuffle_buffer_factor,
             seed=seed,
+            long_documents=config.long_documents,
+            include_cu_seqlens=config.include_cu_seqlens,
         )
 
 
@@ -278,6 +279,7 @@ class LoadStage(BaseStage):
             config.shuffle_buffer_size,
             config.drop_last,
             seed=context.seed,
+            shuffle=config.shuffle,
             output="jax" if config.prefetch_to_device else "numpy",
         )
         loader.observe(context)

@@ -13,9 +13,9 @@ from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
 from penstock.sources.indexed import IndexedSource
-from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, check_row, in_chunks
+from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, State, check_row, in_chunks
 from penstock.sources.shard_info import ShardCount, ShardInfo
-from penstock.sources.transforming import TransformedIterator, describe_row
+from penstock.sources.transforming import TransformedIterator, describe_row, find_row
 from penstock.sources.transforms import (
     BatchTransform,
     ChainedTransform,
@@ -296,8 +296,9 @@ class TransformedShardedSource(ShardedSource):
         self._joins: bool = num_workers == 0 and not is_batched
         self._source: ShardedSource = source
         self._transforms: list[AnyTransform] = transforms
-        self._num_workers, self._worker_kind = num_workers, worker_kind
-        self.source, self.transforms = source, tuple(transforms)  # for those who want to know what it is made of
+        # For those who want to know what it is made of.
+        self.source, self.transforms = source, tuple(transforms)
+        self.num_workers, self.worker_kind = num_workers, worker_kind
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -352,10 +353,19 @@ class TransformedShardedSource(ShardedSource):
         return TransformedIterator(
             self._source.open_shard_at_row(shard_name, row),
             self._transforms,
-            partial(describe_row, shard_name),
-            num_workers=self._num_workers,
-            worker_kind=self._worker_kind,
+            partial(describe_row, shard_name, partial(self._row_of_input, shard_name)),
+            num_workers=self.num_workers,
+            worker_kind=self.worker_kind,
         )
+
+    def _row_of_input(self, shard_name: str, state: State, number: int) -> int | None:
+        """Find the stored row of an input, so many samples after a state of an iterator over them."""
+        if "row" in state:
+            return int(state["row"]) + int(state.get("given", 0)) + number
+        inner = self._source
+        if not isinstance(inner, TransformedShardedSource) or any(each.is_batched for each in inner.transforms):
+            return None
+        return find_row(inner._source.open_shard(shard_name), inner.transforms, state, number)
 
     def close(self) -> None:
         """Close the source."""

@@ -117,7 +117,9 @@ class ChatTemplateTransform(Transform):
         template = getattr(self._tokenizer, "template", None) or getattr(self._tokenizer, "chat_template", None)
         if not isinstance(template, str):
             return None
-        return {**{name: value for name, value in vars(self).items() if name != "_tokenizer"}, "template": template}
+        own = {name: value for name, value in vars(self).items() if name != "_tokenizer"}
+        variables = getattr(self._tokenizer, "variables", None) or getattr(self._tokenizer, "special_tokens_map", None)
+        return {**own, "template": template, "variables": dict(variables or {})}
 
 
 class MaybeApplyChatTemplate(ChatTemplateTransform):

@@ -168,6 +168,13 @@ class SampleIterator(ABC):
                 f"the state is {given} samples past {position}, but the samples end before that: the data has changed"
             )
 
+    def find_cuts(self, num_bytes: int) -> list[State]:  # noqa: ARG002
+        """Find positions from its beginning to its end, about so many bytes apart, to which going costs little.
+
+        Nothing, if there are none. The iterator is of no use afterwards.
+        """
+        return []
+
     def close(self) -> None:  # noqa: B027
         """Close what is open; the iterator is of no use afterwards."""
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
 
-    Describe = Callable[[State, int], str]  # where a sample is: that many samples after a position
+    # Says where a sample is: so many samples after a position; or, with None, among so many after it.
+    Describe = Callable[[State, int | None, int], str]
 
 WorkerKind = Literal["thread", "process"]
 
@@ -33,12 +34,17 @@ _ROWS_AT_ONCE = 64
 
 
 class _Outcome:
-    """What became of some samples: the results, and the error that followed them, if there was one."""
+    """What became of some samples: the results, and the error that followed them, if there was one.
 
-    __slots__ = ("error", "failed_at", "made")
+    `failed_at` is the number of the sample that failed, or None if it is not known which of `count` did.
+    """
 
-    def __init__(self, made: list[Sample], error: Exception | None = None, failed_at: int = 0) -> None:
-        self.made, self.error, self.failed_at = made, error, failed_at
+    __slots__ = ("count", "error", "failed_at", "made")
+
+    def __init__(
+        self, made: list[Sample], error: Exception | None = None, failed_at: int | None = 0, count: int = 1
+    ) -> None:
+        self.made, self.error, self.failed_at, self.count = made, error, failed_at, count
 
 
 class TransformedIterator(SampleIterator):
@@ -111,7 +117,7 @@ class TransformedIterator(SampleIterator):
         return start, future.result()
 
     def _failure_at(self, start: State, outcome: _Outcome) -> TransformError:
-        where = self._describe(start, outcome.failed_at)
+        where = self._describe(start, outcome.failed_at, outcome.count)
         error = outcome.error
         return TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
 
@@ -168,15 +174,49 @@ def _transform_batch(transform: BatchTransform, samples: list[Sample]) -> _Outco
     try:
         made.extend(transform(samples))
     except Exception as error:  # noqa: BLE001
-        return _Outcome(made, error, getattr(error, "facts", {}).get("number", 0))
+        return _Outcome(made, error, getattr(error, "facts", {}).get("number"), len(samples))
     return _Outcome(made)
 
 
-def describe_row(name: str, state: State, number: int) -> str:
-    """Say where a sample is, by a state of the iterator that it came from and how many samples it came after it."""
-    if "row" in state:
-        return f"row {state['row'] + number} of {name}"
-    inner: Any = state
+def describe_row(
+    name: str, find_row: Callable[[State, int], int | None], state: State, number: int | None, count: int
+) -> str:
+    """Say where a sample is, by a state of the iterator that it came from.
+
+    Args:
+        name: The shard.
+        find_row: Finds the stored row of a sample, so many samples after a state.
+        state: The state.
+        number: How many samples it came after it; None if it is one of several.
+        count: Of how many.
+    """
+    first = find_row(state, number or 0)
+    if first is not None:
+        if number is not None or count == 1:
+            return f"row {first} of {name}"
+        return f"one of the rows {first} to {find_row(state, count - 1)} of {name}"
+    inner: Any = state  # samples of a batch may come of any of its rows
     while isinstance(inner, dict) and "row" not in inner:
         inner = inner.get("input")
     return f"a sample of {name}" + (f" that was made of row {inner['row']} or a row soon after it" if inner else "")
+
+
+def find_row(samples: SampleIterator, transforms: Sequence[AnyTransform], state: State, number: int) -> int | None:
+    """Find the stored row that a sample was made of, so many samples after a state, by making them again.
+
+    Args:
+        samples: An iterator over the input of the transforms.
+        transforms: They made the samples.
+        state: Of the iterator over what they made.
+        number: How many samples come before it, from the state on.
+    """
+    samples.load_state_dict(state["input"])
+    left = number + state.get("given", 0)
+    while True:
+        here = samples.state_dict()
+        taken = samples.take(1)
+        if not taken or "row" not in here:
+            return None
+        left -= len(apply_all(transforms, taken[0]))
+        if left < 0:
+            return int(here["row"])

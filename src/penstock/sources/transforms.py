@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.types import Sample
 
@@ -25,6 +25,9 @@ class _Composes:
 
     def __rshift__(self, other: AnyTransform | Callable[[Sample], Any]) -> ChainedTransform:
         return ChainedTransform([self, other])  # type: ignore[list-item]
+
+    def __rrshift__(self, function: Callable[[Sample], Any]) -> ChainedTransform:
+        return ChainedTransform([function, self])  # type: ignore[list-item]
 
     def settings(self) -> Mapping[str, Any] | None:
         """Give all that the result depends on as plain values, or None if there is more to it, such as a function."""
@@ -100,7 +103,7 @@ class MapBatchTransform(BatchTransform):
 
     def __call__(self, samples: list[Sample]) -> Iterable[Sample]:
         """Give what the function makes of the samples."""
-        return self._fn(samples)
+        return checked_samples(self._fn(samples))
 
 
 class FlatMapTransform(ExpandTransform):
@@ -111,7 +114,7 @@ class FlatMapTransform(ExpandTransform):
 
     def __call__(self, sample: Sample) -> Iterable[Sample]:
         """Give what the function makes of a sample."""
-        return self._fn(sample)
+        return checked_samples(self._fn(sample))
 
 
 class FilterTransform(Transform):
@@ -183,7 +186,19 @@ def as_transform(given: Any) -> AnyTransform:
     """Take a transform as it is, and a function as one that gives a sample for each."""
     if isinstance(given, Transform | ExpandTransform | BatchTransform):
         return given
+    if isinstance(given, type):
+        raise ConfigError(f"{given.__name__} is a class: make a transform of it, {given.__name__}(...)")
     return MapTransform(given)
+
+
+def checked_samples(made: Any) -> Iterator[Sample]:
+    """Give the samples that a function returned, and refuse what is none, such as a dict of columns."""
+    if isinstance(made, str | Mapping) or not isinstance(made, Iterable):
+        raise TypeError(f"the function returned a {type(made).__name__} instead of a list of samples: {made!r:.80}")
+    for sample in made:
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"the function returned a list with {sample!r:.80}, which is no sample: samples are dicts")
+        yield sample  # type: ignore[misc]
 
 
 def check_callable(function: Any, name: str) -> Any:

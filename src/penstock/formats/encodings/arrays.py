@@ -58,8 +58,10 @@ class ArrayEncoding(Encoding):
     def encode(self, value: Any) -> bytes:
         """Give header and values in C order, little-endian."""
         array = _checked_array(value, self._dtype)
-        if array.ndim == 0 or array.size == 0:
-            raise ColumnValueError(f"expects an array with at least one axis and one element, got shape {array.shape}")
+        if array.ndim == 0:
+            raise ColumnValueError("expects an array with at least one axis, got a number")
+        if not array.size and self._dtype is None and isinstance(value, list | tuple):
+            raise ColumnValueError("expects an array of a dtype, got an empty list: name it, such as 'ndarray:int64'")
         if array.ndim > _MAX_AXES:
             raise ColumnValueError(f"expects an array with at most {_MAX_AXES} axes, got {array.ndim}")
         code = b"" if self._dtype else bytes([_CODES_BY_DTYPE[array.dtype]])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import EmptyDatasetError, OutputBusyError, ResumeError
-from penstock.formats.base import get_format
+from penstock.errors import BadSampleError, EmptyDatasetError, OutputBusyError, ResumeError
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.mosaic_json import dump_index
-from penstock.pipeline.caching.parts import SelectedShards, part_name, plan_parts
+from penstock.pipeline.caching.parts import Part, part_name, plan_parts
 from penstock.pipeline.caching.place import PLAN_NAME
+from penstock.pipeline.caching.selected import find_cuts, select_part
+from penstock.pipeline.saving.blocks import PROBE_ROWS
+from penstock.pipeline.saving.mds import infer_columns
 from penstock.pipeline.saving.save import save_source
 from penstock.pipeline.saving.settings import SaveSettings
 from penstock.pipeline.saving.targets import MANIFEST_NAME
@@ -26,8 +29,12 @@ if TYPE_CHECKING:
     from penstock.pipeline.caching.place import CachePlace
     from penstock.sources.base import ShardedSource
 
-VERSION = 1
+VERSION = 2
 PLAN_LOCK = "plan"
+_SAME_FIELDS = (
+    "Cached samples have the fields and types of the first ones: choose fields, or give them one type, in a transform"
+    " before cache()"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +57,10 @@ class CacheFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlan:
-    """What all who build a cache agree on: its columns, and which shards of the source make which part."""
+    """What all who build a cache agree on: its columns, and which shards or rows of the source make which part."""
 
     columns: Mapping[str, str]
-    parts: Sequence[tuple[int, int]]
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class CacheBuild:
             return None
 
     def _save_part(self, number: int) -> PartDone:
-        source = SelectedShards(self.source, *self.plan.parts[number])
+        part, whole = self.plan.parts[number], self.source.fingerprint
         settings = SaveSettings(
             format="mds",
             max_shard_size=self.format.max_shard_size,
@@ -99,11 +106,15 @@ class CacheBuild:
             columns=self.plan.columns,
             drops_extra=False,
             resume=True,
+            fingerprint=None if whole is None else f"{whole}-{part.name}",
             storage_options=self.place.storage_options,
             waits_for_others=True,
             allows_empty=True,
         )
-        stats = save_source(source, self.place.part_url(number), settings)
+        try:
+            stats = save_source(select_part(self.source, part), self.place.part_url(number), settings)
+        except BadSampleError as error:
+            raise type(error)(f"{error.message}. {_SAME_FIELDS}", **error.facts) from error
         return PartDone(number, stats.num_examples, stats.total_bytes)
 
     def finish(self) -> None:
@@ -142,20 +153,20 @@ def prepare_build(source: ShardedSource, place: CachePlace, form: CacheFormat, a
             place.write(PLAN_NAME, json.dumps(written).encode())
     if written.get("version") != VERSION:
         raise ResumeError(f"the cache at {place.shown} was begun by another version: delete it")
-    plan = CachePlan(columns=written["columns"], parts=[(first, end) for first, end in written["parts"]])
+    plan = CachePlan(columns=written["columns"], parts=[Part(*part) for part in written["parts"]])
     return CacheBuild(source=source, place=place, format=form, about=about, plan=plan)
 
 
 def _make_plan(source: ShardedSource, place: CachePlace, form: CacheFormat) -> dict[str, Any]:
     samples = iter(source)
-    first = samples.take(1)
+    first = samples.take(PROBE_ROWS)
     samples.close()
     if not first:
         raise EmptyDatasetError(f"there is no sample to cache at {place.shown}")
     infos = [source.get_shard_info(name) for name in source.shard_names]
-    columns = get_format("mds").infer(first[0])
-    parts = plan_parts(infos, max(1, parse_bytes(form.part_size)))
-    return {"version": VERSION, "columns": columns, "parts": parts}
+    columns = infer_columns(first)
+    parts = plan_parts(infos, max(1, parse_bytes(form.part_size)), partial(find_cuts, source))
+    return {"version": VERSION, "columns": columns, "parts": [part.to_list() for part in parts]}
 
 
 def _part_done(number: int, manifest: Mapping[str, Any]) -> PartDone:

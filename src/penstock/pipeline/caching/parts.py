@@ -1,35 +1,69 @@
-"""Pieces of work: some shards of a source, in order, whose samples become one folder of MDS shards."""
+"""Pieces of work, each of which becomes a folder of MDS shards: some shards of a source, or some rows of a big one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from penstock.sources.base import ShardedSource
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.iterators import State
     from penstock.sources.shard_info import ShardInfo
-    from penstock.types import Sample
+
+    # Finds where a shard, by its number, can be cut into pieces of about so many bytes.
+    FindCuts = Callable[[int, int], list[State]]
 
 _BYTES_OF_ROW = 1024  # where only rows are known
+# Pieces of shards are for several processes to share the work. Where there are so many parts anyway, none is cut.
+_ENOUGH_PARTS = 64
 
 
-def plan_parts(shards: Sequence[ShardInfo | None], max_bytes: int) -> list[tuple[int, int]]:
-    """Cut shards into runs of about so many stored bytes, as (first, end): the same for the same shards.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some shards of a source, from one number to before another; or the rows of a single one between two positions."""
 
-    A shard of unknown size is a part of its own, and so is one that is larger.
+    first: int
+    end: int
+    begin: State | None = None  # of a piece: where it begins, as an iterator over the stored shard says it
+    end_row: int | None = None  # and before which row it ends; None: where the shard does
+
+    def to_list(self) -> list[Any]:
+        """Give it as plain values, from which `Part(*values)` makes it again."""
+        return list(astuple(self)) if self.begin is not None else [self.first, self.end]
+
+    @property
+    def name(self) -> str:
+        """Say which samples these are."""
+        if self.begin is None:
+            return f"shards-{self.first}-{self.end - self.first}"
+        return f"shard-{self.first}-rows-{self.begin['row']}-{self.end_row}"
+
+
+def plan_parts(
+    shards: Sequence[ShardInfo | None], max_bytes: int, find_cuts: FindCuts = lambda _number, _bytes: []
+) -> list[Part]:
+    """Cut a source into parts of about so many stored bytes: the same for the same shards.
+
+    Small shards are taken together. One of unknown size is a part of its own. One that is so large that there would be
+    few parts is cut into pieces, if it can be.
     """
-    parts: list[tuple[int, int]] = []
+    piece = max(max_bytes, sum(shard.byte_size or 0 for shard in shards if shard is not None) // _ENOUGH_PARTS)
+    parts: list[Part] = []
     first, filled = 0, 0.0
     for number, shard in enumerate(shards):
         share = _share(shard, max_bytes)
-        if number > first and filled + share > 1:
-            parts.append((first, number))
+        cuts = find_cuts(number, piece) if shard is not None and (shard.byte_size or 0) > 2 * piece else []
+        if number > first and (filled + share > 1 or len(cuts) > 1):
+            parts.append(Part(first, number))
             first, filled = number, 0.0
-        filled += share
-    return [*parts, (first, len(shards))] if shards else parts
+        if len(cuts) > 1:
+            ends = [*(cut["row"] for cut in cuts[1:]), None]
+            parts += [Part(number, number + 1, cut, end) for cut, end in zip(cuts, ends, strict=True)]
+            first, filled = number + 1, 0.0
+        else:
+            filled += share
+    return [*parts, Part(first, len(shards))] if first < len(shards) else parts
 
 
 def _share(shard: ShardInfo | None, max_bytes: int) -> float:
@@ -43,48 +77,3 @@ def _share(shard: ShardInfo | None, max_bytes: int) -> float:
 def part_name(number: int) -> str:
     """Name the folder of a part, so that names sort like numbers."""
     return f"{number:06}"
-
-
-class SelectedShards(ShardedSource):
-    """Some shards of a source, in order."""
-
-    def __init__(self, source: ShardedSource, first: int, end: int) -> None:
-        self._source, self._first = source, first
-        self._names = list(source.shard_names[first:end])
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        """The names of the shards."""
-        return self._names
-
-    @property
-    def fingerprint(self) -> str | None:
-        """That of the source, with which shards these are."""
-        inner = self._source.fingerprint
-        return None if inner is None else f"{inner}-shards-{self._first}-{len(self._names)}"
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether the source never ends."""
-        return self._source.is_endless
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo | None:
-        """Give what the source knows of a shard."""
-        return self._source.get_shard_info(shard_name)
-
-    def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
-        """Open a shard of the source."""
-        return self._source.open_shard_at_row(shard_name, row)
-
-    @property
-    def has_random_rows(self) -> bool:
-        """Whether the source reads any rows."""
-        return self._source.has_random_rows
-
-    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give the samples at these rows of a shard."""
-        return self._source.read_rows(shard_name, rows)
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()

@@ -23,9 +23,24 @@ if TYPE_CHECKING:
 
     from penstock.types import Sample
 
+_PLAIN = {str, int, float, bool, list, dict, type(None)}  # what JSON gives back as it was
+
+
+def infer_columns(rows: Sequence[Sample]) -> dict[str, str]:
+    """Choose encodings by some first rows: of plain values that differ in type, or are None, as JSON keeps them."""
+    form, columns = get_format("mds"), {}
+    for name in rows[0]:
+        values = [row[name] for row in rows if name in row]
+        kinds = {type(value) for value in values}
+        if kinds == {type(None)} or (len(kinds) > 1 and kinds <= _PLAIN):
+            columns[name] = "json"
+        else:
+            columns |= form.infer({name: next(value for value in values if value is not None)})
+    return columns
+
 
 class MDSSaveFormat(ShardFileFormat):
-    """MDS shards with the columns of the first row, and their index."""
+    """MDS shards with the columns of the first rows, and their index."""
 
     def __init__(
         self,
@@ -45,9 +60,9 @@ class MDSSaveFormat(ShardFileFormat):
         self._pool = ChunkPool(self._max_bytes)
 
     def begin(self, rows: Sequence[Sample]) -> None:
-        """Choose encodings by the first row."""
+        """Choose encodings by the first rows."""
         if self._columns is None and rows:
-            self._columns = self._format.infer(rows[0])
+            self._columns = infer_columns(rows)
 
     def state(self) -> dict[str, Any]:
         """Give the columns."""

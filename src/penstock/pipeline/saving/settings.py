@@ -52,7 +52,7 @@ class SaveSettings:
         resume: Go on with a save that did not finish; one that did is left as it is.
         num_rows: How many rows will come.
         schema: A pyarrow schema, for Parquet and Arrow; by default columns are those of the first 256 rows.
-        columns: The encodings of columns, for MDS; by default they are chosen by the first row.
+        columns: The encodings of columns, for MDS; by default they are chosen by the first 256 rows.
         drops_extra: Leave out columns that `columns` does not name, instead of refusing them.
         fingerprint: A word that changes with the rows: with another, a save cannot be resumed.
         storage_options: Credentials and settings of the store.

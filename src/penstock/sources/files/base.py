@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.scan.patterns import Given
-    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.iterators import SampleIterator, State
 
 
 def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -97,6 +97,18 @@ class FileShardedSource(ShardedSource):
         """Open a file at a row."""
         number = self._number(shard_name)
         return self._open(number, check_row(self._files[number].url, row, None))
+
+    def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
+        """Find where a file can be cut into pieces of about so many stored bytes, for several processes to read.
+
+        Gives positions for `load_state_dict` of an iterator over the file, from its first row on, each with its `row`.
+        Nothing, if a file must be read from its beginning, or if some rows are no samples.
+        """
+        samples = self.open_shard(shard_name)
+        try:
+            return samples.find_cuts(num_bytes)
+        finally:
+            samples.close()
 
     def _number(self, shard_name: str) -> int:
         number = self.shard_number(shard_name)

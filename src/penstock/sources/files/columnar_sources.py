@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from penstock.scan.patterns import Given
     from penstock.sources.columns import Rows
     from penstock.sources.files.found import FoundFiles
-    from penstock.sources.iterators import SampleIterator
+    from penstock.sources.iterators import SampleIterator, State
 
 # Rows that are read at once: as many as fill these bytes, within bounds.
 _BATCH_BYTES = 4 << 20
 _FEWEST_ROWS, _MOST_ROWS = 16, 4096
 _TAIL_BYTES = 64 << 10
 _FOOTERS_AT_ONCE = 16
+_PIECES_OF_GROUP = 4
 
 
 class ParquetShardedSource(FileShardedSource):
@@ -79,6 +81,17 @@ class ParquetShardedSource(FileShardedSource):
             finally:
                 threads.shutdown()
         return [self._footer(number).num_rows for number in range(len(self._files))]
+
+    def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
+        """Find row groups where a file can be cut into pieces of about so many stored bytes; large groups are cut."""
+        if self._filter is not None:
+            return []
+        number = self._number(shard_name)
+        footer = self._footer(number)
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        scale = self._files[number].info.num_bytes / max(1, sum(group.total_byte_size for group in groups))
+        rows = cut_groups([(each.num_rows, each.total_byte_size * scale) for each in groups], num_bytes)
+        return [{"row": row} for row in rows]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_footers": {}}
@@ -183,6 +196,23 @@ def _as_condition(given: Any) -> Any:
             " [('score', '>', 0.5)]"
         ) from error
     return condition
+
+
+def cut_groups(groups: Sequence[tuple[int, float]], num_bytes: int) -> list[int]:
+    """Give the rows where pieces begin, of row groups of so many rows and bytes each.
+
+    A piece within a group costs reading all of the group, so a group is not cut into many.
+    """
+    cuts: list[int] = []
+    row, filled = 0, math.inf  # the first row is a cut
+    for num_rows, size in groups:
+        pieces = max(1, min(_PIECES_OF_GROUP, num_rows, int(size // num_bytes)))
+        if pieces > 1 or filled + size > num_bytes:
+            cuts += [row + num_rows * piece // pieces for piece in range(pieces)]
+            filled = 0.0
+        filled += size / pieces
+        row += num_rows
+    return cuts
 
 
 def _rows_at_once(num_bytes: int, num_rows: int) -> int:

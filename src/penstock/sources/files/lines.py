@@ -168,6 +168,23 @@ class LineIterator(SampleIterator):
         """Close the file."""
         self._rows = None
 
+    def find_cuts(self, num_bytes: int) -> list[State]:
+        """Find rows about so many bytes apart. That reads the file, but parses nothing."""
+        if self._on_error == "skip" or self._file.compression is not None:
+            return []  # a row may be no sample, or lie where nobody can seek
+        self._begin()
+        assert self._rows is not None  # noqa: S101
+        cuts: list[State] = []
+        row, last = 0, self._file.info.num_bytes - num_bytes // 2  # after that, a piece would be small
+        while True:
+            byte, line = self._rows.place
+            block = self._rows.take()
+            if not block.num_rows:
+                return cuts
+            if not cuts or cuts[-1]["byte"] + num_bytes <= byte <= last:
+                cuts.append({"row": row, "byte": byte, "line": line})
+            row += block.num_rows
+
     def _read_chunk(self) -> list[Sample]:
         self._begin()
         while True:

@@ -79,6 +79,8 @@ class MixedShardedSource(ShardedSource):
                 raise ConfigError("pass weights= or weight_scheduler=, not both")
             _check_names(weight_scheduler.names, self._names)
         if weights is not None:
+            if not isinstance(weights, Mapping):
+                raise ConfigError(f"weights={weights!r:.80} is no dict: give each source its weight by name")
             _check_names(weights, self._names)
         self._by_tokens = weight_scheduler is not None and weight_scheduler.unit == "tokens"
         self._segments = self._make_segments(weights)

@@ -54,6 +54,10 @@ def prepare_document(
 ) -> Document:
     """Make a document of a sample; one that is empty, or too long where such are dropped, is made without tokens."""
     tokens = _as_array(sample, input_field)
+    if tokens.dtype.kind == "f":
+        if len(tokens):
+            raise DataError(f"{input_field!r} of a document must be whole numbers, got {sample[input_field]!r:.80}")
+        tokens = tokens.astype(np.int32)  # an empty list has no type
     columns, num_tokens = {input_field: tokens}, len(tokens)
     for name in (*more_fields, "labels") if "labels" in sample else more_fields:
         columns[name] = _as_array(sample, name)

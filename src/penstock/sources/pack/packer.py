@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from penstock.errors import DataError
 from penstock.order.keys import fold, permutation
 from penstock.sources.iterators import SampleIterator, State
 from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
@@ -136,9 +137,13 @@ class PackedIterator(SampleIterator):
         """Read some more documents; `skip` of them were dealt with before. Tells whether there were any."""
         start = self._documents.state_dict()
         samples = self._documents.take(_DOCUMENTS_AT_ONCE + skip)
+        self._waiting += [self._prepare(sample, start, skip + number) for number, sample in enumerate(samples[skip:])]
+        return len(samples) > skip
+
+    def _prepare(self, sample: Sample, start: State, number: int) -> Document:
         options = self._options
-        self._waiting += [
-            prepare_document(
+        try:
+            return prepare_document(
                 sample,
                 start,
                 number,
@@ -148,9 +153,8 @@ class PackedIterator(SampleIterator):
                 seq_length=options.rows.seq_length,
                 long_documents=options.long_documents,
             )
-            for number, sample in enumerate(samples[skip:], start=skip)
-        ]
-        return len(samples) > skip
+        except DataError as error:
+            raise type(error)(f"{_describe(start, number)}: {error.message}", **error.facts) from error
 
     def _make_group(self) -> _Group | None:
         options = self._options
@@ -217,3 +221,10 @@ class PackedIterator(SampleIterator):
             documents_dropped=int((is_done & is_dropped).sum()),
             tokens_dropped=sum(document.num_dropped for document, done in zip(documents, is_done, strict=True) if done),
         )
+
+
+def _describe(start: State, number: int) -> str:
+    """Say which document it is, so many after a state of an iterator over shards."""
+    inner, name = start.get("inner") or {"row": 0}, start.get("name")
+    is_row = set(inner) <= {"row", "byte", "line"}  # each of them a document
+    return f"row {inner['row'] + number} of {name}" if is_row else f"a document of {name}"

@@ -1,0 +1,137 @@
+"""Large files are cut at rows, so that several processes share one: the pieces give what the whole gives."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import (
+    CsvShardedSource,
+    FilterByField,
+    JsonShardedSource,
+    ParquetShardedSource,
+    Pipeline,
+    ShardInfo,
+    TextShardedSource,
+)
+from penstock.errors import TransformError
+from penstock.pipeline.caching.parts import Part, plan_parts
+from penstock.pipeline.caching.selected import find_cuts, select_part
+from penstock.sources.files.columnar_sources import cut_groups
+from tests.pipeline.texts import same, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock import ShardedSource
+
+ROWS: list[dict[str, Any]] = [{"id": n, "text": f"w{n % 60} w2\n" if n % 9 else ""} for n in range(500)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sources.files.lines._PIECE", 256)
+
+
+def write_jsonl(folder: Path) -> ShardedSource:
+    blank = ["", "\r\n", "\n \n"]
+    (folder / "big.jsonl").write_text("".join(json.dumps(row) + "\r\n" + blank[row["id"] % 3] for row in ROWS))
+    return JsonShardedSource(str(folder / "big.jsonl"))
+
+
+def write_csv(folder: Path) -> ShardedSource:
+    quoted = "".join('{id},"{text}"\r\n'.format(**row) for row in ROWS)
+    (folder / "big.csv").write_text("id,text\r\n" + quoted, newline="")
+    return CsvShardedSource(str(folder / "big.csv"), types={"id": "int"})
+
+
+def write_text(folder: Path) -> ShardedSource:
+    (folder / "big.txt").write_text("\n".join("x" * (row["id"] % 30) for row in ROWS))
+    return TextShardedSource(str(folder / "big.txt"))
+
+
+def write_parquet(folder: Path) -> ShardedSource:
+    pq.write_table(pa.Table.from_pylist(ROWS), folder / "big.parquet", row_group_size=40, compression="none")
+    return ParquetShardedSource(str(folder / "big.parquet"))
+
+
+def parts_of(source: ShardedSource, part_size: int) -> list[Part]:
+    infos = [source.get_shard_info(name) for name in source.shard_names]
+    return plan_parts(infos, part_size, lambda number, size: find_cuts(source, number, size))
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_csv, write_text, write_parquet])
+def test_pieces_are_the_whole_and_can_be_resumed(tmp_path: Path, write: Any) -> None:
+    stored = write(tmp_path)
+    source = stored.transform(FilterByField("id", lambda n: n % 7 > 0)) if write is not write_text else stored
+    whole = list(source)
+    parts = parts_of(source, 1000)
+    assert len(parts) > 4
+    pieces = [list(select_part(source, part)) for part in parts]
+    assert all(pieces)
+    assert list(chain.from_iterable(pieces)) == whole
+    for part, piece in zip(parts[1::3], pieces[1::3], strict=False):
+        for cut in range(len(piece) + 1):
+            samples = iter(select_part(source, part))
+            assert samples.take(cut) == piece[:cut]
+            resumed = iter(select_part(source, Part(*json.loads(json.dumps(part.to_list())))))
+            resumed.load_state_dict(json.loads(json.dumps(samples.state_dict())))
+            assert list(resumed) == piece[cut:]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_csv, write_parquet])
+def test_errors_name_the_row_of_the_file(tmp_path: Path, write: Any) -> None:
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        return {"inverse": 1 / (row["id"] - 433)}
+
+    source = write(tmp_path).map(fails)
+    with pytest.raises(TransformError, match=r"row 433 of .*big\."):
+        for part in parts_of(source, 1000):
+            list(select_part(source, part))
+
+
+def test_what_cannot_be_cut_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "big.jsonl"
+    write_jsonl(tmp_path)
+    assert len(parts_of(JsonShardedSource(str(path)), 2000)) > 4
+    assert len(parts_of(JsonShardedSource(str(path), on_error="skip"), 2000)) == 1
+    assert len(parts_of(JsonShardedSource(str(path)).map_batches(lambda rows: rows[:1]), 2000)) == 1
+    (tmp_path / "array.json").write_text(json.dumps(ROWS))
+    assert len(parts_of(JsonShardedSource(str(tmp_path / "array.json")), 2000)) == 1
+    # Where there are many files there is no need to.
+    many = [ShardInfo(number, str(number), None, 1 << 30) for number in range(200)]
+    assert len(plan_parts(many, 1 << 24, lambda number, size: pytest.fail("looked into a file"))) == 200
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cache_of_one_large_file_has_many_parts(data: Path, tmp_path: Path, workers: int) -> None:
+    lines = [json.dumps({"text": f"w{n % 60} " * (n % 40)}) for n in range(2000)]
+    (data / "web-0.jsonl").write_text("\n".join(lines))
+    cache = {"cache_dir": str(tmp_path / "cache"), "part_size": 20_000, "max_shard_size": 8_000, "num_workers": workers}
+    config = settings(data, cache=cache)
+    plain = list(Pipeline.from_config(config).source().tokenize().build())
+    source = Pipeline.from_config(config).source().tokenize().cache().build()
+    assert same(list(source), plain)
+    assert len(source.shard_names) > 8  # type: ignore[union-attr]
+
+
+@given(
+    groups=st.lists(st.tuples(st.integers(1, 50), st.floats(0, 300)), min_size=1, max_size=30),
+    num_bytes=st.integers(1, 400),
+)
+def test_row_groups_are_cut_at_rows_that_grow(groups: list[tuple[int, float]], num_bytes: int) -> None:
+    cuts = cut_groups(groups, num_bytes)
+    assert cuts[0] == 0
+    assert cuts == sorted(set(cuts))
+    assert cuts[-1] < sum(rows for rows, _ in groups)
+    starts = [sum(rows for rows, _ in groups[:number]) for number in range(len(groups))]
+    for (rows, size), start in zip(groups, starts, strict=True):
+        within = [cut for cut in cuts if start < cut < start + rows]
+        assert len(within) <= max(0, min(3, size // num_bytes))
