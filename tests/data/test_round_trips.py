@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from penstock import MDSWriter, StreamingDataLoader, StreamingDataset
+from penstock.fetcher.pieces import LOWEST
 from tests.servers.faults import FaultProxy
 from tests.streaming import ids_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 NUM_SAMPLES, PER_SHARD, BATCH = 2000, 200, 40
 COLUMNS = {"rows": {"id": "int", "text": "str"}, "tokens": {"id": "int", "tokens": "ndarray:int32:64"}}
 HOUR_AGO_NS = time.time_ns() - 3600 * 10**9
+LARGE_BYTES = 1 << 20
 QUIET_S = 0.3  # whoever asks for several things at once has asked for all of them by then
 
 
@@ -31,12 +33,16 @@ class RoundTrips(FaultProxy):
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self.rounds: list[int] = []  # how many requests were answered in each
+        self.num_large: list[int] = []  # how many of those asked for much
         self._held: list[asyncio.Event] = []
+        self._num_large = 0
         self._releasing: asyncio.TimerHandle | None = None
 
     async def _answer(self, *exchange: Any) -> None:
         event = asyncio.Event()
         self._held.append(event)
+        begin, _, end = exchange[0].get("range").removeprefix("bytes=").partition("-")
+        self._num_large += int(end or 0) - int(begin or 0) >= LARGE_BYTES
         if self._releasing is not None:
             self._releasing.cancel()
         self._releasing = self._loop.call_later(QUIET_S, self._release)
@@ -46,6 +52,8 @@ class RoundTrips(FaultProxy):
     def _release(self) -> None:
         held, self._held = self._held, []
         self.rounds.append(len(held))
+        self.num_large.append(self._num_large)
+        self._num_large = 0
         for event in held:
             event.set()
 
@@ -121,3 +129,19 @@ def test_samples_that_are_not_where_one_expects_them_are_found_by_the_table(data
     with RoundTrips(data.url) as proxy, StreamingDataset(remote=f"{proxy.url}/{name}") as dataset:
         assert dataset[1234]["id"] == 1234
         assert len(proxy.rounds) == 3
+
+
+def test_large_shards_are_on_their_way_beside_the_first_batch_and_few_of_them(data: WebServer) -> None:
+    name, num_samples, batch = "trips-large", 320, 12
+    with MDSWriter(out=data.files / name, columns={"x": "ndarray:int32:16384"}, size_limit=80 * 65_600) as writer:
+        for number in range(num_samples):
+            writer.write({"x": np.full(16384, number, np.int32)})
+    for path in (data.files / name).iterdir():
+        os.utime(path, ns=(HOUR_AGO_NS, HOUR_AGO_NS))
+    with (
+        RoundTrips(data.url) as proxy,
+        StreamingDataset(remote=f"{proxy.url}/{name}", shuffle=True, batch_size=batch) as dataset,
+    ):
+        first = next(iter(StreamingDataLoader(dataset, columnar=True)))
+        assert len(first["x"]) == batch
+        assert 1 <= proxy.num_large[1] <= LOWEST  # in the round of the samples, which comes after that of the index

@@ -72,10 +72,14 @@ class FetcherBackend:
         edition: str,
         shards: Mapping[str, int],
         on_progress: Callable[[Progress], None],
+        on_asked: Callable[[], None] = lambda: None,
     ) -> list[bytes]:
-        """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
+        """Give objects, or ranges of them; `shards` numbers those that are shards of an edition.
+
+        `on_asked` is called while they are on their way: what it asks for comes after them.
+        """
         message = Read(self._group, stream, tuple(places), edition, dict(shards))
-        found, payload = self._client.request(message, on_progress=on_progress)
+        found, payload = self._client.request(message, on_progress=on_progress, on_asked=on_asked)
         if len(places) == 1:
             return [payload]
         ends = itertools.accumulate(found.sizes)
@@ -198,9 +202,11 @@ class LocalBackend:
         edition: str,
         shards: Mapping[str, int],
         on_progress: Callable[[Progress], None],
+        on_asked: Callable[[], None] = lambda: None,
     ) -> list[bytes]:
         """Give objects, or ranges of them."""
         reading = self._scheduler.read(self._key, stream, places, edition, shards)
+        on_asked()
         found = _answer(reading.future, lambda: on_progress(self._scheduler.progress_of_read(reading)))
         return [b"".join(pieces) for pieces in found]
 

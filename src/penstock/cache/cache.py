@@ -9,7 +9,7 @@ import time
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
 from penstock.cache.lease import Lease, Paths, try_lease
@@ -22,7 +22,7 @@ from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
-from penstock.index.catalog import parse_index
+from penstock.index.catalog import parse_index_file
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from penstock.index.model import Index
     from penstock.types import Place
     from penstock.wire.messages import Fetched
+
+    _Numbers: TypeAlias = Mapping[str, int] | None
 
 __all__ = ["Cache", "CachedStream"]
 
@@ -103,7 +105,7 @@ class Cache:
             path = edition.index_path
             try:
                 num_bytes = path.stat().st_size
-                index = keep_index(edition.name, num_bytes, partial(_parse_file, path, where))
+                index = keep_index(edition.name, num_bytes, partial(parse_index_file, path, where))
             except FileNotFoundError:
                 opened.close()
                 continue
@@ -238,10 +240,13 @@ class Cache:
         answer = self._fetch(stream, item, is_urgent=True)
         return Path(self._process.get().paths[stream](answer.name))
 
-    def read_many(self, stream: int, places: Sequence[Place], shards: Mapping[str, int] | None = None) -> list[bytes]:
+    def read_many(
+        self, stream: int, places: Sequence[Place], shards: _Numbers = None, on_asked: Callable[[], None] = lambda: None
+    ) -> list[bytes]:
         """Give several ranges of objects, or whole ones, read at the same time, without touching the disk.
 
         `shards` numbers the objects that are shards: whatever is read of one, now and later, is of one version.
+        `on_asked` is called while they are on their way: what it says to expect comes after them.
         """
         if not places:
             return []
@@ -250,9 +255,8 @@ class Cache:
         what = f"parts of {places[0][0]}" if len(names) == 1 else f"parts of {len(names)} shards"
         begin = time.monotonic_ns()
         with wait_line(what) as show, WaitingFor(self._described(stream, what)):
-            found = self._backend(stream).read(stream, places, edition, shards or {}, show)
-        waited_ns = time.monotonic_ns() - begin
-        self._counts.add(stream, waiting_ns=waited_ns, downloaded_bytes=sum(map(len, found)))
+            found = self._backend(stream).read(stream, places, edition, shards or {}, show, on_asked)
+        self._counts.add(stream, waiting_ns=time.monotonic_ns() - begin, downloaded_bytes=sum(map(len, found)))
         return found
 
     def keep(self, listener: ShareListener) -> None:
@@ -389,10 +393,6 @@ class Cache:
                     backend = kind(self.streams, self.limit_bytes, _warn, on_share, self._counts.add_caused)
                     state.backends[is_local] = backend
         return backend
-
-
-def _parse_file(path: Path, where: str) -> Index:
-    return parse_index(path.read_bytes(), where)
 
 
 def _warn(texts: Iterable[str]) -> None:

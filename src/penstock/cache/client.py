@@ -110,15 +110,22 @@ class Client:
                 connection.send(message)
 
     def request(
-        self, message: Message[AnswerT], *, on_progress: Callable[[Progress], None] | None = None
+        self,
+        message: Message[AnswerT],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_asked: Callable[[], None] | None = None,
     ) -> tuple[AnswerT, bytes]:
-        """Ask and wait; a fetcher that dies meanwhile is replaced and asked again."""
+        """Ask and wait; a fetcher that dies meanwhile is replaced and asked again.
+
+        `on_asked` is called each time that the question has been sent.
+        """
         while True:
             connection = None if self._is_stopped else self.connect()
             if connection is None or self._is_stopped:
                 raise FetcherError("the connection to the fetcher was closed before an answer came")
             try:
-                return self._ask(connection, message, on_progress)
+                return self._ask(connection, message, on_progress, on_asked)
             except LostError as error:
                 self._note_loss(connection, error)
             finally:
@@ -129,12 +136,15 @@ class Client:
         connection: FetcherConnection,
         message: Message[AnswerT],
         on_progress: Callable[[Progress], None] | None = None,
+        on_asked: Callable[[], None] | None = None,
     ) -> tuple[AnswerT, bytes]:
         number = next(self._numbers)
         connection.open_request(number)
         is_answered = False
         try:
             connection.send(message, number)
+            if on_asked is not None:
+                on_asked()
             while True:
                 answer, payload = connection.next_answer(number)
                 if "progress" in answer:

@@ -21,8 +21,6 @@ from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.origin import is_near
 from penstock.files import make_folders
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
-from penstock.index.files_json import STORED_NAME
-from penstock.scan.kept_bytes import KeptBytes
 from penstock.types import Span
 from penstock.wire.item import Item, ItemPart, StoredFile
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.origin import Origin
     from penstock.fetcher.queue import Transfer
     from penstock.index.files_json import IndexedFile
-    from penstock.scan.kept_bytes import ScanKeeper
+    from penstock.scan.kept_bytes import KeptBytes, ScanKeeper
     from penstock.scan.make_index import Identity
     from penstock.storage.base import ObjectInfo
     from penstock.wire.settings import FilesRequest
@@ -173,6 +171,8 @@ class ScannedFile:
     """
 
     def __init__(self, budget: DiskBudget, publish: Publish, reservation: Reservation, info: ObjectInfo) -> None:
+        from penstock.scan.kept_bytes import KeptBytes  # as all of `scan`: most fetchers never need it
+
         control = control_folder(reservation.directory)
         make_folders(control, 0o700)
         self._budget, self._publish, self._reservation = budget, publish, reservation
@@ -254,6 +254,7 @@ def _known_files(
     directory: Path, origin: Origin, files: FilesRequest, objects: Sequence[ObjectInfo]
 ) -> dict[Identity, IndexedFile]:
     """Give the files whose shards are known already: from the index beside them, and from earlier editions."""
+    from penstock.index.files_json import STORED_NAME
     from penstock.scan.make_index import files_that_fit
 
     known: dict[Identity, IndexedFile] = {}
@@ -271,6 +272,8 @@ def _known_files(
 
 def _stored_index(origin: Origin) -> bytes | None:
     """Read the index that somebody left beside the files, if there is one."""
+    from penstock.index.files_json import STORED_NAME
+
     try:
         if origin.store.stat(STORED_NAME).num_bytes > MAX_INDEX_BYTES:
             return None

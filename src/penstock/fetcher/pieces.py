@@ -286,6 +286,8 @@ class PiecePool:
                 piece = self._best()
                 if piece is not None:
                     self._enter(piece)
+                    if self._pending:
+                        self._changed.notify()  # the end of one may let several begin
                     if not piece.future.set_running_or_notify_cancel():
                         self._leave(piece)
                         continue

@@ -24,7 +24,7 @@ from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, dump_error, pac
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from concurrent.futures import Executor
 
     from typing_extensions import Buffer
@@ -146,7 +146,7 @@ class ClientSession:
         self._store_threads = store_threads
         self._loop = asyncio.get_running_loop()
         self._threads = threads
-        self._sending = asyncio.Lock()
+        self._sending, self._turn = asyncio.Lock(), asyncio.Lock()
         self._tasks: dict[object, asyncio.Task[None]] = {}  # those that answer a request by its number
         self._waiting: dict[int | None, Callable[[], messages.Progress]] = {}  # by request: who says how far it is
         self._news: dict[int, messages.News] = {}  # to be told, by group
@@ -164,6 +164,7 @@ class ClientSession:
             answering = self._answer(how, act, message, number)
             if how is Handled.ASIDE:
                 self._start(answering, number)
+                await asyncio.sleep(0)  # it takes its turn, if it needs one, before what comes next
             else:
                 await answering
 
@@ -174,9 +175,10 @@ class ClientSession:
         self._writer.close()
         await self._in_turn(self._scheduler.drop_client, self._client)
 
-    def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        """Do what may take long; whoever calls waits for it, so that a client's messages are done in order."""
-        return self._loop.run_in_executor(self._threads, action, *arguments)
+    async def _in_turn(self, action: Callable[..., Any], *arguments: object) -> Any:
+        """Do what may take long; whoever comes later waits for it, so that a client's messages are done in order."""
+        async with self._turn:
+            return await self._loop.run_in_executor(self._threads, action, *arguments)
 
     def _start(self, work: Coroutine[Any, Any, None], number: int | None = None) -> None:
         name = object() if number is None else number

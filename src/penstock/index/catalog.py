@@ -16,6 +16,7 @@ from penstock.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from penstock.index.model import Index
 
@@ -71,3 +72,8 @@ def parse_index(data: bytes, where: str) -> Index:
             f" {', '.join(catalogs.names())}. Install or import the package that registers it"
         )
     return catalogs.get(name)().parse(document, where)
+
+
+def parse_index_file(path: Path, where: str) -> Index:
+    """Read the same from a file of this machine."""
+    return parse_index(path.read_bytes(), where)

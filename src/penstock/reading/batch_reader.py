@@ -51,39 +51,48 @@ class BatchReader:
         with self._shards:
             if self._rows is not None and shard not in self._shards and self._rows.is_worth_it(shard, 1, 0):
                 with self._shards.waiting(), waiting:
-                    [reader] = self._rows.open([(shard, np.array([row]))])
+                    [reader] = self._rows.open([(shard, np.array([row]))], _nothing)
                 return reader.read([0])[0]
             return self._shards.get(shard).read([row])[0]
 
     def read_some(self, ids: range | Int64Array) -> list[Sample]:
         """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched."""
-        collected = self.collect_some_samples(np.asarray(ids, np.int64), lambda: None)
+        collected = self.collect_some_samples(np.asarray(ids, np.int64), _nothing, _nothing)
         with decoding:
             return collected.samples()
 
-    def collect_some_samples(self, ids: Int64Array, before_shards: Callable[[], None]) -> CollectedSamples:
+    def collect_some_samples(
+        self, ids: Int64Array, before_shards: Callable[[], None], meanwhile: Callable[[], None]
+    ) -> CollectedSamples:
         """Give the same, to be taken some at a time.
 
-        `before_shards` is called once those bytes are here, if whole shards are waited for, too.
+        `before_shards` is called once those bytes are here, if whole shards are waited for, too. If not, `meanwhile`
+        may be called while they are on their way.
         """
         if self._rows is None or not len(ids):
             before_shards()
             return self.collect_samples(ids)
         grouped = group_by_shard(ids, self._spans)
         collector = SampleCollector(grouped.rows, grouped.places)
-        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards))
+        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards, meanwhile))
 
-    def collect_some(self, ids: Int64Array, before_shards: Callable[[], None]) -> ColumnCollector:
+    def collect_some(
+        self, ids: Int64Array, before_shards: Callable[[], None], meanwhile: Callable[[], None]
+    ) -> ColumnCollector:
         """Give the same by column, to be cut into batches."""
         if self._rows is None or not len(ids):
             before_shards()
             return self.collect(ids)
         grouped = group_by_shard(ids, self._spans)
         collector = ColumnCollector(grouped.rows, grouped.places)
-        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards))
+        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards, meanwhile))
 
     def _readers_of_some(
-        self, grouped: GroupedRows, collector: _AnyCollector, before_shards: Callable[[], None]
+        self,
+        grouped: GroupedRows,
+        collector: _AnyCollector,
+        before_shards: Callable[[], None],
+        meanwhile: Callable[[], None],
     ) -> Iterator[_Part]:
         """Give readers, and which rows to read of each: what is far away first, all of it at once."""
         groups = list(grouped)
@@ -93,14 +102,15 @@ class BatchReader:
             for shard, begin, end in groups
             if few is not None and shard not in self._shards and few.is_worth_it(shard, end - begin, cost_bytes)
         ]
+        fetched = {shard for shard, _, _ in far}
+        left = [group for group in groups if group[0] not in fetched]
         if few is not None and far:
+            wanted = [(shard, grouped.rows[begin:end].copy()) for shard, begin, end in far]
             with self._shards.waiting(), waiting:
-                readers = few.open([(shard, grouped.rows[begin:end].copy()) for shard, begin, end in far])
+                readers = few.open(wanted, _nothing if left else meanwhile)
             for reader, (_, begin, end) in zip(readers, far, strict=True):
                 grouped.rows[begin:end] = np.arange(end - begin)  # such a reader has these rows and no others
                 yield reader, begin, end
-        fetched = {shard for shard, _, _ in far}
-        left = [group for group in groups if group[0] not in fetched]
         if left:
             before_shards()
         yield from self._readers(left, collector)
@@ -173,6 +183,10 @@ class BatchReader:
             with decoding:
                 collector.finish()
         return collector
+
+
+def _nothing() -> None:
+    """What is done by whoever reads alone."""
 
 
 def _read_row(reader: ShardReader, row: int) -> Sample | Gap:

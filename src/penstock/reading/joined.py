@@ -9,7 +9,7 @@ import numpy as np
 from penstock.reading.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.cache.shares import ShareListener
     from penstock.formats.base import ShardReader
@@ -128,7 +128,7 @@ class _JoinedRows:
         reader = self._readers[id(source)]
         return reader is not None and reader.is_worth_it(number, num_rows, cost_bytes)
 
-    def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
+    def open(self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None]) -> list[ShardReader]:
         asked: dict[int, list[tuple[int, Int64Array]]] = {}
         owners = []
         for shard, rows in wanted:
@@ -136,7 +136,7 @@ class _JoinedRows:
             owners.append(id(source))
             asked.setdefault(id(source), []).append((number, rows))
         opened = {}
-        for owner, each in asked.items():
-            reader = self._readers[owner]
-            opened[owner] = iter(reader.open(each) if reader is not None else ())
+        for number, (owner, each) in enumerate(asked.items(), start=1):
+            reader, then = self._readers[owner], meanwhile if number == len(asked) else lambda: None
+            opened[owner] = iter(reader.open(each, then) if reader is not None else ())
         return [next(opened[owner]) for owner in owners]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LARGE_SHARD_BYTES = 4 << 20  # of which one takes longer than a few round trips
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOptions:
@@ -76,6 +78,7 @@ class PassReader:
         self._schedule, self._source, self._reader, self._options = schedule, source, reader, options
         self._taken, self._make, self._make_columns = taken, make, make_columns
         self._sample_bytes, shard_bytes = mean_sizes(source)
+        self._has_large_shards = shard_bytes >= _LARGE_SHARD_BYTES
         world = schedule.seat.world
         num_readers = world.ranks_per_node * world.workers_per_rank
         reader.open_shards.max_open = max_open_shards(
@@ -237,11 +240,15 @@ class PassReader:
         return batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
 
     def _early(
-        self, read: Callable[[Int64Array], T], read_some: Callable[[Int64Array, Callable[[], None]], T], ids: Int64Array
+        self,
+        read: Callable[[Int64Array], T],
+        read_some: Callable[[Int64Array, Callable[[], None], Callable[[], None]], T],
+        ids: Int64Array,
     ) -> T:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
 
-        The shards of later batches are asked for after it: they would take the network from it.
+        The shards of later batches are asked for after it, since they would take the network from it: large ones, of
+        which few come at a time, once all of it is on its way.
         """
         is_first, self._has_begun = not self._has_begun, True
         if is_first and self._prefetcher is not None:
@@ -254,13 +261,13 @@ class PassReader:
     def _first(
         self,
         read: Callable[[Int64Array], T],
-        read_some: Callable[[Int64Array, Callable[[], None]], T],
+        read_some: Callable[[Int64Array, Callable[[], None], Callable[[], None]], T],
         ids: Int64Array,
         ask_for_shards: Callable[[], None],
     ) -> T:
         if self._is_first_little:
             try:
-                return read_some(ids, ask_for_shards)
+                return read_some(ids, ask_for_shards, self._look_ahead if self._has_large_shards else lambda: None)
             except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
                 raise
             except StoreError:  # reading whole shards says what is wrong, or finds that nothing is

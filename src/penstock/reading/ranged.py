@@ -61,24 +61,29 @@ class RangedRows:
             return False
         return not self._cache.is_present(found.stream, found.number)
 
-    def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
-        """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order."""
+    def open(
+        self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None] = lambda: None
+    ) -> list[ShardReader]:
+        """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order.
+
+        `meanwhile` is called while the last of them are on their way, if that is known to be.
+        """
         asked = [self._request(shard, rows) for shard, rows in wanted]
-        located = self._locate(asked)
+        located = self._locate(asked, meanwhile)
         missing = [(ask, place.spans) for ask, place in zip(asked, located, strict=True) if place.pieces is None]
-        came = iter(self._read(missing))
+        came = iter(self._read(missing, meanwhile))
         return [
             ask.ranges.open(ask.info, next(came) if place.pieces is None else place.pieces, ask.options)
             for ask, place in zip(asked, located, strict=True)
         ]
 
-    def _locate(self, asked: Sequence[_Request]) -> list[_Located]:
+    def _locate(self, asked: Sequence[_Request], meanwhile: Callable[[], None]) -> list[_Located]:
         """Learn where rows are, and read them at the same time where the index lets one expect them."""
         to_locate = [ask.ranges.spans_to_locate(ask.info, ask.rows) for ask in asked]
         likely = [ask.likely_spans() for ask in asked]
         together = list(map(add, to_locate, likely))
         located = []
-        found = self._read(list(zip(asked, together, strict=True)))
+        found = self._read(list(zip(asked, together, strict=True)), meanwhile if all(likely) else lambda: None)
         for ask, first, guess, pieces in zip(asked, to_locate, likely, found, strict=True):
             spans = ask.ranges.spans_of_rows(ask.info, ask.rows, pieces[: len(first)])
             located.append(_Located(spans, pieces[len(first) :] if spans == guess else None))
@@ -92,7 +97,7 @@ class RangedRows:
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
         return _Request(found.stream, found.number, found.info, rows, ranges, found.options)
 
-    def _read(self, wanted: Sequence[tuple[_Request, list[Span]]]) -> list[list[bytes]]:
+    def _read(self, wanted: Sequence[tuple[_Request, list[Span]]], meanwhile: Callable[[], None]) -> list[list[bytes]]:
         """Read ranges of many objects at once: one question for each stream."""
         cache = self._cache
         places: dict[int, list[Place]] = {}
@@ -101,7 +106,8 @@ class RangedRows:
             places.setdefault(ask.stream, []).extend((ask.key, span) for span in spans)
             shards.setdefault(ask.stream, {})[ask.key] = ask.shard
         if len(places) == 1:
-            found = {stream: iter(cache.read_many(stream, each, shards[stream])) for stream, each in places.items()}
+            ((stream, each),) = places.items()
+            found = {stream: iter(cache.read_many(stream, each, shards[stream], meanwhile))}
         else:
             asked = [partial(cache.read_many, stream, each, shards[stream]) for stream, each in places.items()]
             found = {stream: iter(answer) for stream, answer in zip(places, ask_all(asked), strict=True)}

@@ -74,8 +74,11 @@ class RowReader(Protocol):
         """Tell whether so many rows of a shard should be read alone; to ask takes as long as to read `cost_bytes`."""
         ...
 
-    def open(self, wanted: Sequence[tuple[int, Int64Array]]) -> list[ShardReader]:
-        """Give for each shard a reader of the rows that are wanted of it and no others, in their order."""
+    def open(self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None]) -> list[ShardReader]:
+        """Give for each shard a reader of the rows that are wanted of it and no others, in their order.
+
+        `meanwhile` may be called while they are on their way: what it says to expect takes nothing from them.
+        """
         ...
 
 
