@@ -7,7 +7,6 @@ which takes half the memory of RGB. Threads do the same ahead of whoever reads.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.clips import OpenClip, open_clip
-from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.kept.frame_cache import NEVER, FrameCache
+from penstock.episodes.kept.keeping import Keeping
 from penstock.episodes.video import PackedFrame, RgbConverter, group_by_keyframe
 from penstock.episodes.wanted import ClipKey, WantedFrames
 from penstock.errors import CorruptShardError, FrameTimeError, PenstockError
@@ -57,9 +57,7 @@ class Videos:
         max_open: How many files stay open.
         frame_cache_bytes: How much memory frames may take that are wanted later.
         num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
-        most_ahead: For how many of the next samples frames are kept; None: for all that were announced.
-        staggers: Keep frames of a group that is decoded for the first time for fewer samples, some more and some less:
-            else all groups would be wanted again at the same time, and all frames had to wait for it together.
+        keeping: For how long frames are kept; by default, for all samples that were announced.
         row: What is counted goes here.
     """
 
@@ -71,10 +69,9 @@ class Videos:
         frame_cache_bytes: int,
         num_threads: int,
         row: Row,
-        most_ahead: int | None = None,
-        staggers: bool = False,
+        keeping: Keeping | None = None,
     ) -> None:
-        self._most_ahead, self._staggers = np.inf if most_ahead is None else most_ahead, staggers
+        self._keeping = keeping or Keeping()
         self._locator, self._max_open, self._num_threads, self._row = locator, max_open, num_threads, row
         self._most_kept = max_open  # what those who share the cache leave to this process
         self._open: OrderedDict[Hashable, OpenClip] = OrderedDict()
@@ -220,7 +217,7 @@ class Videos:
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
     ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
-        num_decoded, until = 0, max(least_until, self._until(clip, int(held.file.index.keyframe_of(group[:1])[0])))
+        num_decoded, until = 0, self._until(clip, held, group, least_until)
         for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
             num_decoded += 1
             if number in found:
@@ -229,7 +226,7 @@ class Videos:
             with self._changed:
                 use = self._wanted.next_use(clip, number - held.first)
                 is_wanted = use < NEVER or not self._wanted.is_known
-                is_wanted = is_wanted and (use <= until or not self._staggers)
+                is_wanted = is_wanted and (use <= until or not self._keeping.is_for_random_order)
                 place = clip, number - held.first
                 if is_wanted and place not in self._kept and self._kept.would_keep(use):
                     self._keep(place, frame, use)
@@ -239,13 +236,20 @@ class Videos:
         packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
         self._kept.put(place, packed, packed.num_bytes, use)
 
-    def _until(self, clip: ClipKey, keyframe: int) -> float:
+    def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
         """Say up to which sample frames of a group are kept that is decoded now."""
+        index = held.file.index
+        keyframe = int(index.keyframe_of(group[:1])[0])
+        begin, end = int(index.keyframes[keyframe]), self._end_of_group(index, keyframe)
+        given = set(group.tolist())
         with self._changed:
-            now, ahead = self._wanted.now, self._most_ahead
-            is_first = self._wanted.begin_group(clip, keyframe)
-            is_random = self._staggers and is_first and 2 * self._wanted.num_samples > ahead
-        return now + (ahead * random.random() if is_random else ahead)  # noqa: S311
+            now = max(self._wanted.now, least_until)
+            wants = [
+                (self._wanted.next_use(clip, number - held.first), number + 1 - begin)
+                for number in range(begin, end)
+                if number not in given and (clip, number - held.first) not in self._kept
+            ]
+        return self._keeping.until(now, int(group[-1]) + 1 - begin, end - begin, wants)
 
     def _stretch(self, clip: ClipKey, held: OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
         """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
@@ -355,7 +359,7 @@ class Videos:
             or self._is_busy(self._locator.decoder(want.clip))
         ):
             return False
-        return want.turn <= self._wanted.now + self._most_ahead and self._kept.would_keep(want.turn)
+        return want.turn <= self._wanted.now + self._keeping.most_ahead and self._kept.would_keep(want.turn)
 
     def _decode_ahead(self) -> None:
         try:

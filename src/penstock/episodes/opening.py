@@ -17,6 +17,7 @@ from penstock.data.seat import is_worker
 from penstock.data.stream import Stream
 from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request
 from penstock.episodes.decoders import Videos
+from penstock.episodes.kept.keeping import Keeping
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import PictureOptions
 from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
@@ -134,14 +135,15 @@ def _open_files(
     is_local, by_gop = folder is not None, settings.video_locality == "gop"
     spans = {key: table.videos[key].of_files(np.unique(table.videos[key].file_of[episodes])) for key in meta.video_keys}
     clips = _open_clips(settings, spans) if spans and (not is_local or by_gop) else None
+    keeping = _plan_keeping(settings, meta, chosen, options)
     locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), options, counters),
+        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), keeping, counters),
         fetched=None if is_local else clips,
-        samples_kept=_samples_kept(settings, meta, options),
+        samples_ahead=2 * keeping.samples_kept if by_gop else int(keeping.most_ahead),
         stretches=find_stretches(clips.clips, chosen, table.lengths) if by_gop and clips is not None else None,
         pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
@@ -157,12 +159,19 @@ def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans]) -> 
     return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
 
 
-def _samples_kept(settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions) -> int:
+def _plan_keeping(
+    settings: EpisodeSettings, meta: LeRobotMetadata, chosen: ChosenFrames, options: SampleOptions
+) -> Keeping:
     """Say of how many samples all decoded pictures can be kept: of three colors, two have a quarter of the size."""
-    sample_bytes = sum(
-        len(options.windows.get(key, [0])) * meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys
-    )
-    return parse_bytes(settings.frame_cache_bytes) // max(1, sample_bytes)
+    widths = [len(options.windows.get(key, [0])) for key in meta.video_keys]
+    sizes = [meta.schema.features[key].frame_bytes // 8 for key in meta.video_keys]
+    sample_bytes = sum(width * size for width, size in zip(widths, sizes, strict=True))
+    num_kept = parse_bytes(settings.frame_cache_bytes) // max(1, sample_bytes)
+    if settings.video_locality == "gop":  # more would have to go before its time
+        return Keeping(max(1, 3 * num_kept // 4), num_kept)
+    num_frames = int(min(settings.episode_pool_size, len(chosen.counts)) * chosen.counts.mean() * len(widths))
+    # About as far as it can be worth to keep anything.
+    return Keeping(max(1, 4 * num_kept), num_kept, max(1, num_frames // max(1, sum(widths))))
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
@@ -184,22 +193,19 @@ def _open_videos(
     settings: EpisodeSettings,
     meta: LeRobotMetadata,
     locator: ClipLocator,
-    options: SampleOptions,
+    keeping: Keeping,
     counters: Counters,
 ) -> PerProcess[Videos]:
     """Have each process decode with files of its own, as many open as a pool needs."""
     max_open = settings.video_decoder_cache_size
     if max_open is None:
         max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * len(meta.video_keys)))
-    num_kept, by_gop = _samples_kept(settings, meta, options), settings.video_locality == "gop"
     make = partial(
         Videos,
         locator,
         max_open=max_open,
         frame_cache_bytes=parse_bytes(settings.frame_cache_bytes),
-        # In an order that fits the video, more would have to go before its time; in any other, most goes much sooner.
-        most_ahead=max(1, 3 * num_kept // 4 if by_gop else 2 * num_kept),
-        staggers=not by_gop,
+        keeping=keeping,
     )
     return PerProcess(partial(_make_videos, make, settings.video_decode_threads, counters))
 

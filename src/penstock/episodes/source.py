@@ -68,7 +68,7 @@ class EpisodeFiles:
     images: Mapping[str, StreamingDataset]
     videos: PerProcess[Videos]
     fetched: FetchedClips | None = None  # where videos are fetched from; None: they are here
-    samples_kept: int = 0  # of how many samples a process may keep all pictures
+    samples_ahead: int = 0  # how many samples before they are read it helps to know which pictures they need
     stretches: Int64Array | None = (
         None  # the samples at which pictures begin that are decoded in one go, if that counts
     )
@@ -154,10 +154,10 @@ class EpisodeSource(Source):
 
     @cached_property
     def samples_ahead(self) -> int:
-        """Twice as many as have their pictures kept: in random order, most of them are not kept for so long."""
+        """As many as have pictures kept, and those whose videos are fetched."""
         if not self.meta.video_keys:
             return 0
-        ahead = 2 * self.files.samples_kept
+        ahead = self.files.samples_ahead
         if self.is_fetched:
             ahead = max(ahead, self.files.pool_samples)
         return min(_MOST_AHEAD, max(1, ahead))
