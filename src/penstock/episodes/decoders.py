@@ -218,10 +218,11 @@ class Videos:
     ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
         num_decoded, until = 0, self._until(clip, held, group, least_until)
-        for number, frame in held.file.decode(*self._stretch(clip, held, group, until)):
+        first, last = self._stretch(clip, held, group, until)
+        for number, frame in held.file.decode(first, last):
             num_decoded += 1
-            if number in found:
-                found[number] = frame
+            if number in found:  # a decoder that goes on would have memory for another one
+                found[number] = PackedFrame(frame) if number < last else frame
                 continue
             with self._changed:
                 use = self._wanted.next_use(clip, number - held.first)
@@ -238,10 +239,9 @@ class Videos:
 
     def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
         """Say up to which sample frames of a group are kept that is decoded now."""
-        index = held.file.index
+        index, given = held.file.index, set(group.tolist())
         keyframe = int(index.keyframe_of(group[:1])[0])
         begin, end = int(index.keyframes[keyframe]), self._end_of_group(index, keyframe)
-        given = set(group.tolist())
         with self._changed:
             now = max(self._wanted.now, least_until)
             wants = [

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.processes import PerProcess
     from penstock.types import Columns, Int64Array, Sample
 
-_PORTION_BYTES = 64 << 20
+_PORTION_BYTES = 4 << 20
 _MOST_AHEAD = 1 << 15
 _ROWS_AT_HAND_BYTES = 8 << 20
 _MOST_ROWS_BYTES = 1 << 20  # of one episode
@@ -126,7 +126,7 @@ class EpisodeSource(Source):
 
     @property
     def portion_bytes(self) -> int:
-        """Enough samples that those of one group of pictures are decoded together."""
+        """Few samples: which frames to decode together is known from what was announced."""
         return _PORTION_BYTES
 
     @property
