@@ -93,7 +93,7 @@ def test_zones() -> None:
         [found], _ = read_arrow(pa.array([0], pa.timestamp("ms", zone)))
         assert found == dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
         assert found.utcoffset() == dt.timedelta(hours=0 if zone == "UTC" else 5.5)
-    with pytest.raises(CorruptShardError, match="column 'x' is in the time zone 'Nowhere/At_All'"):
+    with pytest.raises(CorruptShardError, match=r"^a.file.*: column 'x' is in the time zone 'Nowhere/At_All'"):
         read_arrow(pa.array([0], pa.timestamp("ms", "Nowhere/At_All")))
 
 

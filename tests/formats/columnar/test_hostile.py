@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.base import ReadOptions
 from penstock.formats.columnar.footer import FileHead, parse_footer, write_row_groups
+from penstock.formats.columnar.format import join_spans
 from penstock.formats.columnar.thrift import (
     BINARY,
     I32,
@@ -177,8 +179,6 @@ def test_fewer_rows_than_the_index_says() -> None:
     file = scan(write_parquet(pa.table({"x": [1, 2, 3]})))
     [info] = file.infos
     raw = file.raw(info)
-    from dataclasses import replace
-
     with pytest.raises(CorruptShardError, match="holds 3 rows, but the index says 4"):
         file.form.open([raw], replace(info, num_samples=4), ReadOptions())
     with pytest.raises(CorruptShardError, match="does not hold the 4 rows"):
@@ -202,3 +202,26 @@ def test_offsets_that_point_outside_are_noticed() -> None:
     for row in (1, 2):
         with pytest.raises(CorruptShardError, match="has offsets that point outside of it"):
             reader.read([row])
+
+
+def test_offsets_whose_distances_overflow_are_noticed() -> None:
+    file = scan(write_ipc(pa.table({"x": [[[1]], [[2], [3]], [], [[4]]]}), 4, is_file=True, compression=None), "arrow")
+    [info] = file.infos
+    raw = file.raw(info)
+    at = raw.index(np.array([0, 1, 3, 3, 4], "<i4").tobytes())
+    broken = raw[:at] + np.array([0, 2**31 - 1, -(2**31) + 3, 3, 4], "<i4").tobytes() + raw[at + 20 :]
+    with pytest.raises(CorruptShardError, match=r"^some/file.* has offsets that point outside of it"):
+        file.form.open([broken], info, ReadOptions()).read(range(4))
+
+
+def test_chunks_outside_of_the_file_are_noticed() -> None:
+    with pytest.raises(CorruptShardError, match=r"^some/file has an entry in the index that points outside of it"):
+        join_spans([(100, 200)], 50, "some/file")
+
+
+def test_a_column_that_the_file_does_not_have() -> None:
+    file = scan(write_parquet(pa.table({"x": [1, 2, 3]})))
+    [info] = file.infos
+    settings = {**info.layout.settings, "types": [["y", kind] for _, kind in info.layout.settings["types"]]}
+    with pytest.raises(CorruptShardError, match=r"^some/file.* has no column 'y'"):
+        file.raw(replace(info, layout=replace(info.layout, settings=settings)))

@@ -84,7 +84,7 @@ class ArrowFormat(ColumnarFormat):
 
     def spans(self, info: ShardInfo, columns: tuple[str, ...] | None) -> tuple[Span, ...]:  # noqa: ARG002
         """Give where the record batches lie, and their dictionaries: all columns of a batch are fetched together."""
-        return join_spans(map(tuple, _bounds(info).tolist()), None)
+        return join_spans(map(tuple, _bounds(info).tolist()), None, info.name)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Read and validate the batches, and write some rows at a time."""

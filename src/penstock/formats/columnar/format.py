@@ -103,11 +103,13 @@ def corrupt(name: str, reason: str) -> CorruptShardError:
     return CorruptShardError(f"{name} {reason}", shard=name)
 
 
-def join_spans(bounds: Iterable[tuple[int, int]], end: int | None) -> tuple[Span, ...]:
-    """Join spans that are near one another; none is longer than the file."""
+def join_spans(bounds: Iterable[tuple[int, int]], end: int | None, name: str) -> tuple[Span, ...]:
+    """Join spans that are near one another; none is longer than the file of this name."""
     joined: list[tuple[int, int]] = []
     for begin, stop in sorted(bounds):
         stop = stop if end is None else min(stop, end)
+        if not 0 <= begin <= stop:
+            raise corrupt(name, f"has an entry in the index that points outside of it, to byte {begin}")
         if joined and begin <= joined[-1][1] + _LARGEST_GAP:
             joined[-1] = joined[-1][0], max(joined[-1][1], stop)
         else:

@@ -104,8 +104,10 @@ class _ArrayColumn:
     def __init__(self, name: str, kind: ColumnType, values: npt.NDArray[Any], *, by_sample: bool) -> None:
         self._name, self._kind, self._values, self._by_sample = name, kind, values, by_sample
         self._is_null: npt.NDArray[np.bool_] | None = None
+        self._shard = ""  # the first: what is no value by its type is none in any
 
     def add(self, rows: ColumnRows, places: Int64Array) -> None:
+        self._shard = self._shard or rows.origins().names[0]
         values, is_null = rows.numbers(self._name, self._values.dtype)
         if is_null is not None and self._is_null is None:
             self._is_null = np.zeros(len(self._values), np.bool_)
@@ -138,7 +140,9 @@ class _ArrayColumn:
         try:
             return to_values(self._kind, values, is_null)
         except ColumnValueError as error:
-            raise CorruptShardError(f"column {self._name!r} {error.message}", column=self._name) from error
+            raise CorruptShardError(
+                f"{self._shard}: column {self._name!r} {error.message}", shard=self._shard, column=self._name
+            ) from error
 
 
 class _ValueColumn:

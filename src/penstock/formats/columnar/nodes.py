@@ -255,10 +255,10 @@ class BytesNode(Node):
 
 def check_offsets(offsets: npt.NDArray[Any], end: int, node: Node) -> npt.NDArray[Any]:
     """Give the distances between offsets, which must rise from 0 or more to the end of what they point to, or less."""
-    sizes = np.diff(offsets)
-    if len(offsets) and (offsets[0] < 0 or offsets[-1] > end or sizes.min(initial=0) < 0):
+    falls = (offsets[1:] < offsets[:-1]).any()  # compared: what is subtracted may overflow, and seem to rise
+    if len(offsets) and (offsets[0] < 0 or offsets[-1] > end or falls):
         raise node.error("has offsets that point outside of it")
-    return sizes
+    return np.diff(offsets)
 
 
 def with_none(values: list[Any], is_null: BoolArray | None) -> list[Any]:

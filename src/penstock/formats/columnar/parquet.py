@@ -78,7 +78,8 @@ class ParquetFormat(ColumnarFormat):
         chunks = [chunk for group in groups for chunk in group.chunks if _is_wanted(chunk, columns)]
         span = info.parts[0].span
         end = span.object_bytes if span is not None and span.object_bytes is not None else None
-        return join_spans([(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks], end)
+        bounds = [(chunk.begin, chunk.begin + chunk.num_bytes + head.hidden_bytes) for chunk in chunks]
+        return join_spans(bounds, end, info.name)
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""

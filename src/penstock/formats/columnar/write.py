@@ -86,7 +86,13 @@ class _ColumnsWriter:
 
     def add(self, batch: Any, chunk: int) -> None:
         for number, (column, kind) in enumerate(self._columns):
-            array = batch.column(batch.schema.get_field_index(column))
+            place = batch.schema.get_field_index(column)
+            if place < 0:
+                raise CorruptShardError(
+                    f"{self._name} has no column {column!r}, or several, but the index says that it has one",
+                    shard=self._name,
+                )
+            array = batch.column(place)
             if not _fits(kind, describe_type(array.type, column)):
                 raise CorruptShardError(
                     f"{self._name}: column {column!r} has the type {array.type}, but the index says {kind}",
