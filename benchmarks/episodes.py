@@ -3,6 +3,8 @@
 python benchmarks/episodes.py [speed] [--gops 2,30,250] [--json FILE] [--csv FILE] [--plot FILE]
 python benchmarks/episodes.py bytes [--gops 2,30,250] [--plot FILE]
 python benchmarks/episodes.py single|sarm [--root PLACE] [--repo-id NAME] [--num-workers N] [--batches N] …
+python benchmarks/episodes.py memory [--gops 30] [--json FILE]
+python benchmarks/episodes.py resume
 python benchmarks/episodes.py quality [--plot FILE]
 
 `speed` and `bytes` (the gain by the memory for frames) make their videos once, in `--folder`. `single` and `sarm` read
@@ -27,12 +29,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.episode_data import Size, make_dataset
+from benchmarks.episode_memory import MOST_MB, beyond_decoders
 from benchmarks.episode_quality import plot_quality, qualities
 from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.episodes.samples import PictureOptions, to_picture
 from penstock.episodes.video.pyav import PyavFile, RgbConverter
+from penstock.order.pool import EpisodePool
+from penstock.order.stretches import Stretches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,6 +163,47 @@ def gain_by_bytes(folder: Path, gops: list[int]) -> list[Line]:
     return lines
 
 
+def memory(folder: Path, gops: list[int]) -> dict[str, Any]:
+    """Measure the private memory of one process: any pool with little memory for frames, and the order of the video."""
+    results = {}
+    for gop in gops:
+        settings: dict[str, dict[str, Any]] = {
+            f"pool {pool}, 16 MB": {"episode_pool_size": pool, "frame_cache_bytes": "16mb"} for pool in (16, 64, 256)
+        }
+        settings["pool 64, 1 GB"] = {"frame_cache_bytes": "1gb"}
+        settings["gop, 256 MB"] = {"video_locality": "gop"}
+        settings["gop, 1 GB"] = {"video_locality": "gop", "frame_cache_bytes": "1gb"}
+        for name, arguments in settings.items():
+            num_episodes = 256 if arguments.get("episode_pool_size") == 256 else NUM_EPISODES
+            root = make_dataset(folder, Size(num_episodes=num_episodes, num_frames=NUM_FRAMES, gop=gop))
+            found = results[f"gop {gop}, {name}"] = beyond_decoders(root, 600, arguments)
+            print(
+                f"GOP {gop:3}  {name:15} {found['private_mb']:5.0f} MB private, {found['kept_mb']:5.0f} of them frames,"
+                f" {found['decoders_mb']:4.0f} in {found['num_open']} decoders, {found['beyond_mb']:5.1f} beyond"
+                f" (at most {MOST_MB})",
+                flush=True,
+            )
+    return results
+
+
+def resume() -> dict[str, float]:
+    """Measure how long both orders take to say what comes at 90 % of an epoch of a million episodes."""
+    lengths = np.full(10**6, NUM_FRAMES)
+    arguments: dict[str, Any] = {"seed": 1, "stream": "one", "window": 64}
+    results = {}
+    for name, make in (
+        ("pool 64", lambda: EpisodePool(lengths, num_lanes=1, **arguments)),
+        ("gop", lambda: Stretches(lengths, num_lanes=8, stretches=np.arange(0, lengths.sum(), 30), **arguments)),
+    ):
+        begin = time.perf_counter()
+        order = make()
+        first = order.num_samples * 9 // 10
+        order.ids(3, 0, range(first, first + 2048))
+        results[name] = time.perf_counter() - begin
+        print(f"{name:9} {results[name]:.3f} s to the ids at 90 % of 10⁶ episodes (at most 1)")
+    return results
+
+
 # --- Reading any dataset ----------------------------------------------------------------------------------------
 
 
@@ -243,7 +289,9 @@ def flat_speed(results: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Run one mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", nargs="?", default="speed", choices=["speed", "bytes", "quality", "single", "sarm"])
+    parser.add_argument(
+        "mode", nargs="?", default="speed", choices=["speed", "bytes", "memory", "resume", "quality", "single", "sarm"]
+    )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "penstock-episodes"))
     parser.add_argument("--gops", type=lambda text: [int(part) for part in text.split(",")], default=[2, 30, 250])
     parser.add_argument("--share", type=float, default=0.25, help="how much of an epoch in random order is read")
@@ -268,6 +316,10 @@ def main() -> None:
         result: dict[str, Any] = qualities()
         if args.plot:
             args.plot.write_text(plot_quality())
+    elif args.mode == "resume":
+        result = resume()
+    elif args.mode == "memory":
+        result = memory(args.folder, args.gops)
     elif args.mode == "bytes":
         lines = gain_by_bytes(args.folder, args.gops)
         result = {line.title: dict(line.points) for line in lines}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from penstock import StreamingDataLoader, StreamingLeRobotDataset
 from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
-from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.kept.frame_cache import NEVER, FrameCache
+from penstock.episodes.kept.keeping import Keeping, best_to_keep
 from penstock.episodes.stretches import cut
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.wanted import ClipKey, WantedFrames
@@ -285,14 +287,40 @@ def test_wants_are_known_until_they_are_met(samples: list[list[int]], num_read: 
     assert wanted.use(ClipKey("other", 0), 1) == NEVER
 
 
-def test_a_group_is_new_once_for_as_long_as_its_clip_is_wanted() -> None:
-    clip, wanted = ClipKey("top", 0), WantedFrames()
-    assert [wanted.begin_group(clip, 0) for _ in range(2)] == [True, True]  # nobody wants it
-    wanted.add_sample([(clip, [3])])
-    assert [wanted.begin_group(clip, group) for group in (0, 1, 0)] == [True, True, False]
-    wanted.use(clip, 3)
-    wanted.add_sample([(clip, [3])])
-    assert wanted.begin_group(clip, 0)
+@given(
+    wants=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=7, unique_by=lambda want: want[0]),
+    num_first=st.integers(1, 12),
+    price=st.floats(0, 2),
+)
+def test_no_other_choice_of_frames_to_keep_costs_less(
+    wants: list[tuple[int, int]], num_first: int, price: float
+) -> None:
+    """A choice is where to decode again: each want begins a new part, or belongs to the one before."""
+    first, rest = (0.0, num_first), sorted((float(turn), num) for turn, num in wants)
+    costs: dict[int, list[float]] = {}  # by how many are kept now
+    for begins in product([True, False], repeat=len(rest)):
+        parts = [[first]]
+        for want, is_new in zip(rest, begins, strict=True):
+            parts.append([want]) if is_new else parts[-1].append(want)
+        decoded = sum(max(num for _, num in part) for part in parts)
+        kept = sum(turn - part[0][0] for part in parts for turn, _ in part)
+        costs.setdefault(len(parts[0]) - 1, []).append(decoded + price * kept)
+    best = min(min(each) for each in costs.values())
+    assert min(costs[best_to_keep(*first, rest, price)]) == pytest.approx(best)
+
+
+def test_frames_are_kept_for_longer_if_there_is_more_memory_or_less_to_mix() -> None:
+    def until(num_kept: int, num_mixed: int) -> float:
+        wants = [(turn * 10.0, 30) for turn in range(1, 30)]
+        return Keeping(4 * num_kept, num_kept, num_mixed).until(0, 30, 30, wants)
+
+    assert [until(num_kept, 3000) for num_kept in (1, 30, 300, 3000)] == sorted(
+        until(num_kept, 3000) for num_kept in (1, 30, 300, 3000)
+    )
+    assert until(1, 3000) == 0 < until(30, 3000) <= 120  # no more than there may be room for
+    assert until(30, 3000) <= until(30, 300)
+    assert until(3000, 3000) == 290  # all of them
+    assert Keeping(50).until(7, 1, 30, []) == 57  # in an order that fits the video
 
 
 @given(

@@ -7,7 +7,6 @@ which takes half the memory of RGB. Threads do the same ahead of whoever reads.
 
 from __future__ import annotations
 
-import random
 import threading
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.frame_cache import NEVER, FrameCache
+from penstock.episodes.kept.frame_cache import NEVER, FrameCache
+from penstock.episodes.kept.keeping import Keeping
 from penstock.episodes.open_clips import OpenClips
 from penstock.episodes.video.backend import group_by_keyframe
 from penstock.episodes.wanted import ClipKey, WantedFrames
@@ -59,9 +59,7 @@ class Videos:
         max_open: How many files stay open.
         frame_cache_bytes: How much memory frames may take that are wanted later.
         num_threads: How many threads decode ahead of whoever reads; 0: he does it himself.
-        most_ahead: For how many of the next samples frames are kept; None: for all that were announced.
-        staggers: Keep frames of a group that is decoded for the first time for fewer samples, some more and some less:
-            else all groups would be wanted again at the same time, and all frames had to wait for it together.
+        keeping: For how long frames are kept; by default, for all samples that were announced.
         row: What is counted goes here.
     """
 
@@ -74,10 +72,9 @@ class Videos:
         frame_cache_bytes: int,
         num_threads: int,
         row: Row,
-        most_ahead: int | None = None,
-        staggers: bool = False,
+        keeping: Keeping | None = None,
     ) -> None:
-        self._most_ahead, self._staggers = np.inf if most_ahead is None else most_ahead, staggers
+        self._keeping = keeping or Keeping()
         self._locator, self._backend, self._num_threads, self._row = locator, backend, num_threads, row
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
@@ -212,15 +209,16 @@ class Videos:
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
     ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
-        num_decoded, until = 0, max(least_until, self._until(clip, int(held.file.index.keyframe_of(group[:1])[0])))
+        num_decoded, until = 0, self._until(clip, held, group, least_until)
+        first, last = self._stretch(clip, held, group, until)
 
         def is_wanted(number: int) -> bool:
             return number in found or self._is_surplus_kept((clip, number - held.first), until)
 
-        for number, frame in held.file.decode(*self._stretch(clip, held, group, until), is_wanted):
+        for number, frame in held.file.decode(first, last, is_wanted):
             num_decoded += 1
-            if number in found:
-                found[number] = frame
+            if number in found:  # a decoder that goes on would have memory for another one
+                found[number] = self._backend.pack(frame)[0] if number < last else frame
             elif frame is not None:
                 place = clip, number - held.first
                 with self._changed:
@@ -231,20 +229,26 @@ class Videos:
         """Tell whether a frame is kept that is decoded on the way to others."""
         with self._changed:
             use = self._wanted.next_use(*place)
-            if (use == NEVER and self._wanted.is_known) or (use > until and self._staggers):
+            if (use == NEVER and self._wanted.is_known) or (use > until and self._keeping.is_for_random_order):
                 return False
             return place not in self._kept and self._kept.would_keep(use)
 
     def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
         self._kept.put(place, *self._backend.pack(frame), use)
 
-    def _until(self, clip: ClipKey, keyframe: int) -> float:
+    def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
         """Say up to which sample frames of a group are kept that is decoded now."""
+        index, given = held.file.index, set(group.tolist())
+        keyframe = int(index.keyframe_of(group[:1])[0])
+        begin, end = int(index.keyframes[keyframe]), self._end_of_group(index, keyframe)
         with self._changed:
-            now, ahead = self._wanted.now, self._most_ahead
-            is_first = self._wanted.begin_group(clip, keyframe)
-            is_random = self._staggers and is_first and 2 * self._wanted.num_samples > ahead
-        return now + (ahead * random.random() if is_random else ahead)  # noqa: S311
+            now = max(self._wanted.now, least_until)
+            wants = [
+                (self._wanted.next_use(clip, number - held.first), number + 1 - begin)
+                for number in range(begin, end)
+                if number not in given and (clip, number - held.first) not in self._kept
+            ]
+        return self._keeping.until(now, int(group[-1]) + 1 - begin, end - begin, wants)
 
     def _stretch(self, clip: ClipKey, held: OpenClip, group: Int64Array, until: float) -> tuple[int, int]:
         """Say from where to where to decode: the group as far as it is wanted, and those beside it that all are."""
@@ -306,7 +310,7 @@ class Videos:
     def _is_for_threads(self, want: WantedFrame) -> bool:
         if want.clip in self._failed or (want.clip, want.frame) in self._kept or self._open.is_busy(want.clip):
             return False
-        return want.turn <= self._wanted.now + self._most_ahead and self._kept.would_keep(want.turn)
+        return want.turn <= self._wanted.now + self._keeping.most_ahead and self._kept.would_keep(want.turn)
 
     def _decode_ahead(self) -> None:
         try:

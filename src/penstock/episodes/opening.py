@@ -18,6 +18,7 @@ from penstock.data.stream import Stream
 from penstock.episodes.clips import FetchedClips, IndexedClips, LocalClips, clips_request
 from penstock.episodes.counted import clip_counts
 from penstock.episodes.decoders import Videos
+from penstock.episodes.kept.keeping import Keeping
 from penstock.episodes.meta import LeRobotMetadata, load_metadata
 from penstock.episodes.samples import PictureOptions
 from penstock.episodes.source import EpisodeFiles, EpisodeSource, SampleOptions, choose_frames
@@ -153,14 +154,14 @@ def _open_files(
     clips = _open_clips(settings, spans, of_clips) if spans and (not is_local or by_gop) else None
     locator = LocalClips(folder, table.videos, is_shared=not by_gop) if folder is not None else clips
     backend = make_backend(settings.video_backend if meta.video_keys else None)
-    num_kept = _samples_kept(settings, meta, options, backend)
+    keeping = _plan_keeping(settings, meta, chosen, options, backend)
     return EpisodeFiles(
         rows=read([feature.key for feature in meta.row_features if not feature.is_image]),
         first_rows=(np.cumsum(counts) - counts)[file_of.reshape(-1)] + table.first_rows[episodes],
         images={key: read([key], image_decoder="array") for key in meta.image_keys},
-        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), backend, num_kept, counters),
+        videos=_open_videos(settings, meta, locator or LocalClips(Path(), {}), backend, keeping, counters),
         fetched=None if is_local else clips,
-        samples_kept=num_kept,
+        samples_ahead=2 * keeping.samples_kept if by_gop else int(keeping.most_ahead),
         stretches=keep_stretches(clips.edition, clips.clips, chosen, table.lengths) if by_gop and clips else None,
         pool_samples=settings.episode_pool_size * int(chosen.counts.mean()),
     )
@@ -176,13 +177,23 @@ def _open_clips(settings: EpisodeSettings, videos: Mapping[str, VideoSpans], cou
     return FetchedClips(cache, IndexedClips(cache.open_index(0), videos), settings.prefetch_videos)
 
 
-def _samples_kept(
-    settings: EpisodeSettings, meta: LeRobotMetadata, options: SampleOptions, backend: VideoBackend
-) -> int:
+def _plan_keeping(
+    settings: EpisodeSettings,
+    meta: LeRobotMetadata,
+    chosen: ChosenFrames,
+    options: SampleOptions,
+    backend: VideoBackend,
+) -> Keeping:
     """Say of how many samples all decoded pictures can be kept."""
-    num_frames = {key: len(options.windows.get(key, [0])) for key in meta.video_keys}
-    num_pixels = sum(num * meta.schema.features[key].num_pixels for key, num in num_frames.items())
-    return int(parse_bytes(settings.frame_cache_bytes) / max(1, num_pixels * backend.pixel_bytes))
+    widths = [len(options.windows.get(key, [0])) for key in meta.video_keys]
+    sizes = [meta.schema.features[key].num_pixels * backend.pixel_bytes for key in meta.video_keys]
+    sample_bytes = sum(width * size for width, size in zip(widths, sizes, strict=True))
+    num_kept = int(parse_bytes(settings.frame_cache_bytes) / max(1, sample_bytes))
+    if settings.video_locality == "gop":  # more would have to go before its time
+        return Keeping(max(1, 3 * num_kept // 4), num_kept)
+    num_frames = int(min(settings.episode_pool_size, len(chosen.counts)) * chosen.counts.mean() * len(widths))
+    # About as far as it can be worth to keep anything.
+    return Keeping(max(1, 4 * num_kept), num_kept, max(1, num_frames // max(1, sum(widths))))
 
 
 def _stream_of(settings: EpisodeSettings, names: tuple[str, ...]) -> Stream:
@@ -205,23 +216,20 @@ def _open_videos(
     meta: LeRobotMetadata,
     locator: ClipLocator,
     backend: VideoBackend,
-    num_kept: int,
+    keeping: Keeping,
     counters: Counters,
 ) -> PerProcess[Videos]:
     """Have each process decode with files of its own, as many open as a pool needs."""
     max_open = settings.video_decoder_cache_size
     if max_open is None:
         max_open = min(_MOST_DECODERS, max(1, (settings.episode_pool_size + 1) * len(meta.video_keys)))
-    by_gop = settings.video_locality == "gop"
     make = partial(
         Videos,
         locator,
         backend,
         max_open=max_open,
         frame_cache_bytes=parse_bytes(settings.frame_cache_bytes),
-        # In an order that fits the video, more would have to go before its time; in any other, most goes much sooner.
-        most_ahead=max(1, 3 * num_kept // 4 if by_gop else 2 * num_kept),
-        staggers=not by_gop,
+        keeping=keeping,
     )
     return PerProcess(partial(_make_videos, make, settings.video_decode_threads, counters))
 

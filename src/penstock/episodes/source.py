@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.processes import PerProcess
     from penstock.types import Columns, Int64Array, Sample
 
-_PORTION_BYTES = 64 << 20
+_PORTION_BYTES = 4 << 20
 _MOST_AHEAD = 1 << 15
 _ROWS_AT_HAND_BYTES = 8 << 20
 _MOST_ROWS_BYTES = 1 << 20  # of one episode
@@ -68,7 +68,7 @@ class EpisodeFiles:
     images: Mapping[str, StreamingDataset]
     videos: PerProcess[Videos]
     fetched: FetchedClips | None = None  # where videos are fetched from; None: they are here
-    samples_kept: int = 0  # of how many samples a process may keep all pictures
+    samples_ahead: int = 0  # how many samples before they are read it helps to know which pictures they need
     stretches: Int64Array | None = (
         None  # the samples at which pictures begin that are decoded in one go, if that counts
     )
@@ -126,7 +126,7 @@ class EpisodeSource(Source):
 
     @property
     def portion_bytes(self) -> int:
-        """Enough samples that those of one group of pictures are decoded together."""
+        """Few samples: which frames to decode together is known from what was announced."""
         return _PORTION_BYTES
 
     @property
@@ -154,10 +154,10 @@ class EpisodeSource(Source):
 
     @cached_property
     def samples_ahead(self) -> int:
-        """Twice as many as have their pictures kept: in random order, most of them are not kept for so long."""
+        """As many as have pictures kept, and those whose videos are fetched."""
         if not self.meta.video_keys:
             return 0
-        ahead = 2 * self.files.samples_kept
+        ahead = self.files.samples_ahead
         if self.is_fetched:
             ahead = max(ahead, self.files.pool_samples)
         return min(_MOST_AHEAD, max(1, ahead))

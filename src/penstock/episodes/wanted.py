@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.episodes.frame_cache import NEVER
+from penstock.episodes.kept.frame_cache import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,8 +31,7 @@ class WantedFrames:
     """The frames that are wanted, by clip, each with the samples that want it, soonest first. Not for two threads."""
 
     def __init__(self) -> None:
-        self._uses: dict[ClipKey, dict[int, deque[int]]] = {}
-        self._begun: dict[ClipKey, set[int]] = {}  # groups of pictures of which something was decoded
+        self._uses: dict[ClipKey, dict[int, list[int]]] = {}  # few each, so a list: a deque takes ten times its room
         self._queue: deque[WantedFrame] = deque()
         self.num_samples = 0  # that were announced
         self.is_known = False  # whether anything was announced: if not, any frame may be wanted
@@ -41,7 +40,6 @@ class WantedFrames:
     def clear(self) -> None:
         """Forget all."""
         self._uses.clear()
-        self._begun.clear()
         self._queue.clear()
         self.num_samples = self.now = 0
         self.is_known = False
@@ -55,10 +53,12 @@ class WantedFrames:
             for frame in frames:
                 times = uses.get(frame)
                 if times is None:
-                    times = uses[frame] = deque()
-                if not times or times[-1] != turn:
+                    uses[frame] = [turn]
+                elif times[-1] != turn:
                     times.append(turn)
-                    self._queue.append(WantedFrame(turn, clip, frame))
+                else:
+                    continue
+                self._queue.append(WantedFrame(turn, clip, frame))
 
     def next_use(self, clip: ClipKey, frame: int) -> float:
         """Give the sample that wants a frame next."""
@@ -72,21 +72,13 @@ class WantedFrames:
         times = None if uses is None else uses.get(frame)
         if uses is None or times is None:
             return NEVER
-        self.now = max(self.now, times.popleft())
+        self.now = max(self.now, times.pop(0))
         if times:
             return times[0]
         del uses[frame]
         if not uses:
             del self._uses[clip]
-            self._begun.pop(clip, None)
         return NEVER
-
-    def begin_group(self, clip: ClipKey, group: int) -> bool:
-        """Note that a group of pictures is decoded; tell whether that is new since the clip became wanted."""
-        begun = self._begun.setdefault(clip, set()) if clip in self._uses else set()
-        is_first = group not in begun
-        begun.add(group)
-        return is_first
 
     def first(self, is_wanted: Callable[[WantedFrame], bool], most: int) -> WantedFrame | None:
         """Give the first want that was not met yet and that a function accepts, looking at so many at most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,7 +138,21 @@ def _index_packets(container: Any, name: str) -> FrameIndex:
 
 
 _PACKED = frozenset({"yuv420p", "yuvj420p", "yuv444p", "yuvj444p"})  # what arrays can be made of, and frames again
+_LARGE_PICTURE_BYTES = 256 << 10
 _COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
+
+
+def _in_own_pages(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Give a large picture in pages that go back to the system with it; others lie between smaller things, and stay."""
+    if pixels.nbytes < _LARGE_PICTURE_BYTES:
+        return pixels
+    try:
+        pages = mmap.mmap(-1, pixels.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # there are too many
+        return pixels
+    own = np.frombuffer(pages, np.uint8).reshape(pixels.shape)
+    own[...] = pixels
+    return own
 
 
 class PackedFrame:
@@ -152,9 +167,12 @@ class PackedFrame:
     def __init__(self, frame: Any) -> None:
         self._format: str = frame.format.name
         self._colors = tuple(getattr(frame, name) for name in _COLORS)
-        self._frame = frame.to_ndarray() if self._format in _PACKED else frame
+        self._frame = _in_own_pages(frame.to_ndarray()) if self._format in _PACKED else frame
         planes = [] if self._format in _PACKED else frame.planes
-        self.num_bytes = int(sum(plane.buffer_size for plane in planes) or self._frame.nbytes)
+        num_bytes = int(sum(plane.buffer_size for plane in planes) or self._frame.nbytes)
+        self.num_bytes = (
+            -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE if num_bytes >= _LARGE_PICTURE_BYTES else num_bytes
+        )
 
     def unpack(self) -> Any:
         """Give the frame."""
