@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -283,6 +284,8 @@ def wait_for_no_workers() -> None:
 
 
 def test_workers_end_when_their_iterator_is_closed_or_dropped() -> None:
+    gc.collect()  # errors of other tests have their iterators, in cycles
+    wait_for_no_workers()
     source = numbers(1000).map(double, num_workers=2)
     samples = iter(source)
     samples.take(10)
