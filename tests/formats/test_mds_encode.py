@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from penstock.errors import BadSampleError, PenstockError
-from penstock.formats.mds import MDSFormat
+from penstock.errors import BadSampleError, ColumnValueError, PenstockError
+from penstock.formats.body import ChunkPool
+from penstock.formats.mds import MDSBuilder, MDSFormat
 from penstock.formats.mds_encode import _CarefulEncoder, compile_encoder
+from tests.formats.making import make_layout, open_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +156,17 @@ def test_a_sample_is_a_dict(sample: Any) -> None:
     encode = compile_encoder(MDSFormat().columns({"a": "int"}))
     with pytest.raises(BadSampleError, match="^a sample must be a dict, got"):
         encode(sample)
+
+
+@pytest.mark.parametrize("encoding", ["ndarray", "ndarray:int32"])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 300)])
+def test_arrays_without_elements_where_they_are_wanted(encoding: str, shape: tuple[int, ...]) -> None:
+    layout, value = make_layout({"x": encoding}), np.zeros(shape, np.int32)
+    builder = MDSBuilder(layout, ChunkPool(1 << 16), takes_empty=True)
+    for _ in range(3):
+        builder.append(builder.encode({"x": value}))
+    reader = open_parts(layout, [b"".join(part) for part in builder.build()], 3)
+    assert reader.read([1])[0]["x"].shape == shape
+    assert reader.read_columns(range(3))["x"].shape == (3, *shape)
+    with pytest.raises(ColumnValueError, match="at least one axis and one element"):
+        compile_encoder(layout.columns)({"x": value})

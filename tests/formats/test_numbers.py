@@ -152,6 +152,7 @@ def test_lists_have_as_many_axes_as_they_are_deep() -> None:
         ([[1], [2, 3]], "lists of different lengths: pad them"),
         (["1"], "got a list that holds something else"),
         ([None], "got a list that holds something else"),
+        ([], "expects an array with at least one axis"),
     ],
 )
 def test_lists_that_are_no_numbers_of_the_column(value: Any, words: str) -> None:

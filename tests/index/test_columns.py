@@ -173,7 +173,7 @@ def forbid_parsing(patch: pytest.MonkeyPatch) -> None:
         raise AssertionError("parsed again")
 
     patch.setattr("penstock.reading.local_folder.parse_index", fail)
-    patch.setattr("penstock.cache.cache.parse_index", fail)
+    patch.setattr("penstock.cache.cache.parse_index_file", fail)
 
 
 @pytest.mark.parametrize("is_fetched", [False, True])

@@ -140,14 +140,14 @@ class MDSBuilder(BodyBuilder):
 
     sample_overhead = 4  # its offset
 
-    def __init__(self, layout: ShardLayout, pool: ChunkPool) -> None:
+    def __init__(self, layout: ShardLayout, pool: ChunkPool, *, takes_empty: bool = False) -> None:
         self._header = dump_header(layout)
         super().__init__(
             pool,
             num_bytes=table_bytes(0) + len(self._header),
             front_bytes=table_bytes(_most_samples(layout, pool.chunk_bytes)) + len(self._header),
         )
-        self.encode = compile_encoder(layout.columns)
+        self.encode = compile_encoder(layout.columns, takes_empty=takes_empty)
 
     def build(self) -> list[list[Buffer]]:
         """Give the offsets, the settings and the samples as the pieces of one file."""

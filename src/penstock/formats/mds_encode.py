@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.errors import ColumnSizeError, ColumnTypeError, ShardTooLargeError
 from penstock.formats.column_errors import encode_error
+from penstock.formats.encodings.arrays import ArrayEncoding
 from penstock.formats.encodings.base import Encoding, FixedEncoding
 from penstock.formats.encodings.scalars import NUMPY_TYPES, IntEncoding, NumberEncoding
 from penstock.formats.encodings.table import get_encoding
@@ -23,15 +24,16 @@ if TYPE_CHECKING:
     from penstock.types import Sample
 
 
-def compile_encoder(columns: Sequence[Column]) -> Callable[[Sample], bytes]:
+def compile_encoder(columns: Sequence[Column], *, takes_empty: bool = False) -> Callable[[Sample], bytes]:
     """Make the function that turns a sample of these columns into a record.
 
     A record is the sizes of the variable values, then all values. The function is written out for the columns, with
     neighbouring numbers packed in one call, which makes it three times as fast as a loop. Only kinds of columns enter
-    its source text; names and encoders are values. What the quick way cannot take, the careful way decides.
+    its source text; names and encoders are values. What the quick way cannot take, the careful way decides:
+    so also for arrays without elements, which it refuses unless `takes_empty`.
     """
     source, values = _write_source(columns)
-    values["careful"] = _CarefulEncoder(columns)
+    values["careful"] = _CarefulEncoder(columns, takes_empty=takes_empty)
     values["join"] = b"".join
     exec(source, values)  # noqa: S102
     encoder: Callable[[Sample], bytes] = values["encode"]
@@ -111,8 +113,11 @@ def _encoded(i: int, encoding: Encoding) -> str:
 class _CarefulEncoder:
     """Encodes a sample column by column, so that an error can name the column."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = [(column.name, get_encoding(column.encoding), column.num_bytes) for column in columns]
+    def __init__(self, columns: Sequence[Column], *, takes_empty: bool = False) -> None:
+        encodings = [get_encoding(column.encoding) for column in columns]
+        if takes_empty:
+            encodings = [each.taking_empty() if isinstance(each, ArrayEncoding) else each for each in encodings]
+        self._columns = [(each.name, how, each.num_bytes) for each, how in zip(columns, encodings, strict=True)]
 
     def __call__(self, sample: Sample) -> bytes:
         sizes: list[int] = []

@@ -52,14 +52,19 @@ class FixedArrayEncoding(FixedEncoding):
 class ArrayEncoding(Encoding):
     """Arrays whose shape, and perhaps dtype, stand in front of the values of each sample."""
 
-    def __init__(self, dtype: str | None = None) -> None:
+    def __init__(self, dtype: str | None = None, *, takes_empty: bool = False) -> None:
         self._dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
+        self._takes_empty = takes_empty  # arrays without elements; readers always do
+
+    def taking_empty(self) -> ArrayEncoding:
+        """Give one that also encodes arrays without elements, which mosaicml-streaming reads but does not write."""
+        return ArrayEncoding(None if self._dtype is None else self._dtype.name, takes_empty=True)
 
     def encode(self, value: Any) -> bytes:
         """Give header and values in C order, little-endian."""
         array = _checked_array(value, self._dtype)
-        if array.ndim == 0:
-            raise ColumnValueError("expects an array with at least one axis, got a number")
+        if array.ndim == 0 or (array.size == 0 and not self._takes_empty):
+            raise ColumnValueError(f"expects an array with at least one axis and one element, got shape {array.shape}")
         if not array.size and self._dtype is None and isinstance(value, list | tuple):
             raise ColumnValueError("expects an array of a dtype, got an empty list: name it, such as 'ndarray:int64'")
         if array.ndim > _MAX_AXES:

@@ -9,6 +9,7 @@ from penstock.codecs.compress import parse_compression
 from penstock.errors import BadSampleError, ConfigError, ExtraColumnError
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
+from penstock.formats.mds import MDSBuilder
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
@@ -99,7 +100,7 @@ class _MDSFile(OpenShardFile):
         self._folder, self._number, self._layout = folder, number, layout
         self._names = {column.name for column in layout.columns}
         self._takes_extra = takes_extra
-        self._builder = get_format("mds").builder(layout, pool)
+        self._builder = MDSBuilder(layout, pool, takes_empty=True)  # a text may have no tokens
         self.num_bytes = 0
 
     def add(self, rows: Sequence[Sample], first: int) -> None:
