@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-prefetch")]
 
 
 def wait_for_no_threads() -> None:
