@@ -64,6 +64,10 @@ class UnknownSchemeError(ConfigError):
     """A URL scheme that no store serves."""
 
 
+class NoReadableFilesError(ConfigError):
+    """A repository of the Hub, or a subset of it, has no files in a format that penstock reads."""
+
+
 class NoProcessGroupError(ConfigError, RuntimeError):
     """Ranks need a process group to talk to each other, and there is none yet."""
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import StreamingDataset
+from penstock import Stream, StreamingDataset
+from penstock.cli.main import main
 from penstock.errors import ConfigError, ResumeError
 from penstock.scan.hub import Subset, choose_files, find_splits, read_subsets
 from tests.in_place.kinds import KINDS
-from tests.servers.hub import HubServer, Repo, running_hub
+from tests.servers.hub import TOKEN, HubServer, Repo, running_hub
 from tests.streaming import private_places, write_samples
 
 if TYPE_CHECKING:
@@ -169,3 +170,54 @@ def test_loading_a_state_adopts_its_commit(hub: HubServer, tmp_path: Path) -> No
             assert dataset.num_samples == 300  # whoever names a commit gets that one
             with pytest.raises(ResumeError, match="have changed since the state was saved"):
                 next(iter(dataset))
+
+
+def test_a_mix_with_shards_goes_on_at_its_commit(hub: HubServer, tmp_path: Path) -> None:
+    repo = hub.repos["datasets/org/data"] = Repo()
+    first = repo.commit("main", files_of(PARQUET.write_files(tmp_path / "one"), "en/train/"))
+    ours = write_samples(tmp_path / "ours", 60)
+
+    def mixed() -> StreamingDataset:
+        there = Stream(
+            remote="hf://datasets/org/data", subset="en", split="train", storage_options=hub.options(), proportion=0.5
+        )
+        streams = [Stream(remote=str(ours), proportion=0.5), there]
+        return StreamingDataset(streams=streams, shuffle=True, batch_size=10, epoch_size=80)
+
+    with mixed() as dataset:
+        samples = iter(dataset)
+        assert len({tuple(next(samples)) for _ in range(30)}) == 2
+        state = json.loads(json.dumps(dataset.state_dict()))
+        rest = [repr(sample) for sample in samples]
+    assert state["revisions"] == {"1": first}
+    assert "hf_secret" not in json.dumps(state)
+    repo.commit("main", files_of(PARQUET.write_files(tmp_path / "two", 6), "en/train/"))
+    with private_places(), mixed() as dataset:
+        dataset.load_state_dict(state)
+        assert [repr(sample) for sample in dataset] == rest
+
+
+def test_the_commands_take_places_on_the_hub(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = hub.repos["datasets/org/data"] = Repo()
+    train = files_of(PARQUET.write_files(tmp_path / "train", 2), "en/train/")
+    repo.branches["v1"] = repo.commit("main", {**train, **files_of(PARQUET.write_files(tmp_path / "de", 1), "de/")})
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    place = ["hf://datasets/org/data@v1", "--subset", "en", "--split", "train"]
+    assert main(["index", *place, "--out", str(tmp_path / "index")]) == 0
+    assert "100 samples in 2 shards of 2 files" in capsys.readouterr().out
+    assert main(["inspect", *place, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_samples"] == 100
+    assert main(["verify", *place, "--values"]) == 0
+    assert "100 samples" in capsys.readouterr().out
+    assert main(["head", "hf://datasets/org/data@v1/de/*.parquet", "-n", "2", "--columns", PARQUET.text]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[1]) == {PARQUET.text: "row 1 ü"}
+    assert main(["index", *place, "--store"]) == 0  # in a commit of its own, which is then that of the branch
+    monkeypatch.setattr(hub, "requests", [])
+    with private_places(), open_hub(hub, place[0], subset="en", split="train") as dataset:
+        assert sorted(PARQUET.numbers(dataset)) == list(range(100))
+    assert any(".penstock-index" in request for request in hub.requests)
+    assert main(["head", "hf://datasets/org/data@v2"]) == 2
+    assert "no such revision" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,62 @@ def test_schemas_may_differ_in_what_samples_do_not_show(tmp_path: Path) -> None:
     assert [(row["a"], row["b"]) for row in ParquetShardedSource(files)] == [(1, "x"), (2, None), (3, "y")]
     more = write(tmp_path, {"a": [1], "b": ["x"]}, {"a": [2], "c": [1.0]}, {"a": [3], "d": ["y"]})
     assert list(ParquetShardedSource(more, columns=["a"])) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def write_arrow(path: Path, table: pa.Table, *, stream: bool = False) -> None:
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as file, make(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=4)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_of_many_arrow_files_with_another_schema_is_named(stream: bool, tmp_path: Path) -> None:
+    write_arrow(tmp_path / "0.arrow", pa.table({"a": [1, 2], "b": ["x", "y"]}), stream=stream)
+    write_arrow(tmp_path / "1.arrow", pa.table({"a": [1, 2], "c": ["x", "y"]}), stream=stream)
+    source = ArrowShardedSource(str(tmp_path))
+    with pytest.raises(CorruptShardError, match=r"1\.arrow has the columns a, c, but .*0\.arrow has a, b"):
+        list(source)
+    with pytest.raises(CorruptShardError, match=r"1\.arrow has the columns a, c"):
+        list(source.open_shard_at_row(source.shard_names[1], row=1))
+    assert [row["a"] for row in ArrowShardedSource(str(tmp_path), columns=["a"])] == [1, 2, 1, 2]
+    write_arrow(tmp_path / "1.arrow", pa.table({"a": ["1"], "b": ["x"]}), stream=stream)
+    with pytest.raises(CorruptShardError, match=r"1\.arrow has string in its column 'a', but .*0\.arrow has int64"):
+        list(ArrowShardedSource(str(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("shape", ["text", "list", "large"])
+def test_text_that_is_not_utf8_is_told_with_file_and_row(kind: str, shape: str, tmp_path: Path) -> None:
+    stored = pa.array([b"fine"] * 9 + [b"\xff\xfe"] + [b"fine"] * 5, pa.large_binary() if shape == "large" else None)
+    text = stored.view(pa.large_string() if shape == "large" else pa.string())
+    if shape == "list":
+        text = pa.ListArray.from_arrays(pa.array(range(16), pa.int32()), text)
+    table, path = pa.table({"n": range(15), "s": text}), tmp_path / f"bad.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=4)
+    else:
+        write_arrow(path, table)
+    source = (ParquetShardedSource if kind == "parquet" else ArrowShardedSource)(str(path))
+    rows = "rows 8 to 11" if shape == "list" else "row 9"
+    for begin in (0, 9):
+        with pytest.raises(CorruptShardError, match=rf"bad\.{kind}, {rows}, cannot be read: .*UTF8") as told:
+            list(source.open_shard_at_row(str(path), row=begin))
+        assert told.value.facts["row"] == (8 if shape == "list" else 9)
+    with pytest.raises(CorruptShardError, match=rf"bad\.{kind}, {rows}"):
+        list(AsyncDataLoader(source, batch_size=2))
+    assert len(list(source.open_shard_at_row(str(path), row=12))) == 3
+    assert [row["n"] for row in type(source)(str(path), columns=["n"])] == list(range(15))
+
+
+def test_options_for_a_file_of_this_machine_are_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"a": [1]})
+    monkeypatch.chdir(tmp_path)
+    for given in ("0.parquet", "*.parquet"):
+        with pytest.raises(ConfigError, match=rf"^{re.escape(given)} takes no storage_options, but got key"):
+            ParquetShardedSource(given, storage_options={"key": "x"})
+    assert len(ParquetShardedSource("0.parquet", storage_options={"s3": {"key": "x"}})) == 1
 
 
 def test_one_of_many_csv_files_with_another_header_is_named(tmp_path: Path) -> None:

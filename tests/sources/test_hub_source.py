@@ -6,7 +6,7 @@ import io
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ from penstock import (
     StreamingDataset,
     wrap_hf_dataset,
 )
-from penstock.errors import ConfigError, SampleIndexError
+from penstock.errors import ConfigError, MissingExtraError, SampleIndexError
 from tests.cache.kit import fetcher_pids
 from tests.servers.hub import HubServer, Repo, running_hub
 from tests.sources.cutting import check_cut_anywhere
@@ -88,10 +88,46 @@ def test_it_stays_at_its_commit_when_the_fetcher_starts_again(hub: HubServer) ->
     assert [sample["n"] for sample in again] == list(range(20))
 
 
-def test_settings_that_would_have_no_effect_are_refused() -> None:
-    for settings in ({"streaming": False}, {"cache_dir": "/somewhere"}):
-        with pytest.raises(ConfigError, match=r"leave out streaming=False and cache_dir=.*hf://datasets/me/words"):
-            HuggingFaceShardedSource("me/words", **settings)
+def test_files_are_downloaded_first_if_they_are_not_to_be_streamed(hub: HubServer, tmp_path: Path) -> None:
+    repo = hub.repos["datasets/me/words"] = Repo()
+    names = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
+    repo.commit("main", {name: parquet(range(10 * part, 10 * part + 10)) for part, name in enumerate(names)})
+    options = hub.options()
+
+    def kept(**settings: Any) -> HuggingFaceShardedSource:
+        return HuggingFaceShardedSource("me/words", streaming=False, storage_options=options, **settings)
+
+    source = kept(cache_dir=tmp_path / "kept")
+    copies = sorted((tmp_path / "kept").rglob("*.parquet"))
+    assert [copy.name for copy in copies] == [name.rpartition("/")[2] for name in names]
+    streamed = HuggingFaceShardedSource("me/words", cache_dir="unused", storage_options=options)
+    assert source.shard_names == streamed.shard_names
+    assert source.fingerprint == streamed.fingerprint
+    before = len(hub.requests)
+    assert [sample["n"] for sample in source] == list(range(20))
+    dataset = StreamingDataset(streams=[Stream(source=source)], shuffle=False, batch_size=1)
+    assert [sample["n"] for sample in dataset] == list(range(20))
+    assert len(hub.requests) == before
+    copies[0].write_bytes(b"cut")
+    assert [sample["n"] for sample in kept(cache_dir=str(tmp_path / "kept"))] == list(range(20))
+    (gone,) = [request for request in hub.requests[before:] if request.endswith(names[0])]
+    assert gone.startswith("GET")
+    commit = repo.commit("main", {names[0]: parquet(range(5))})
+    assert [sample["n"] for sample in kept(cache_dir=tmp_path / "kept", revision=commit)] == list(range(5))
+    assert [sample["n"] for sample in kept(revision=commit)] == list(range(5))
+
+
+def test_a_repository_of_json_files_and_one_of_none_that_can_be_read(hub: HubServer) -> None:
+    hub.repos["datasets/me/words"] = Repo()
+    files = {"train.json": b'[{"n": 1}, {"n": 2}]', "test.json": b'{"n": 3}\n{"n": 4}\n'}
+    hub.repos["datasets/me/words"].commit("main", files)
+    source = HuggingFaceShardedSource("me/words", storage_options=hub.options())
+    assert [sample["n"] for sample in source] == [1, 2]
+    hub.repos["datasets/me/sounds"] = Repo()
+    hub.repos["datasets/me/sounds"].commit("main", {"train/a.wav": b"RIFF"})
+    match = r"me/sounds has no files that penstock reads itself: to read it needs datasets.*penstock\[datasets\]"
+    with pytest.raises(MissingExtraError, match=match):
+        HuggingFaceShardedSource("me/sounds", storage_options=hub.options())
 
 
 def test_sequences_are_wrapped() -> None:

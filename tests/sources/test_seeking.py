@@ -118,7 +118,7 @@ def test_damaged_arrow_is_an_error_and_not_other_rows(tmp_path: Path) -> None:
     at = content.index(b"700xxx")  # in the second batch
     content[at : at + 3] = b"\xff\xff\xff"
     (tmp_path / "a.arrow").write_bytes(content)
-    with pytest.raises(CorruptShardError, match=r"a\.arrow cannot be read: .*UTF8"):
+    with pytest.raises(CorruptShardError, match=r"a\.arrow, row 700, cannot be read: .*UTF8"):
         list(ArrowShardedSource(str(tmp_path)))
 
 

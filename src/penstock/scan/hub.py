@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NoReadableFilesError
 from penstock.extras import require
 from penstock.scan.detect import kind_of_name
-from penstock.scan.patterns import fits, is_beside, is_hidden
+from penstock.scan.patterns import fits, is_beside, is_hidden, split_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,9 +40,18 @@ class Subset:
     is_default: bool = False
 
 
-def choose_files(names: Sequence[str], subsets: Sequence[Subset], subset: str | None, split: str | None) -> list[str]:
-    """Give the files of a split of a subset, sorted; what is left open must have only one answer."""
-    data = [name for name in sorted(names) if _is_data(name)]
+def choose_files(
+    names: Sequence[str],
+    subsets: Sequence[Subset],
+    subset: str | None,
+    split: str | None,
+    more_suffixes: tuple[str, ...] = (),
+) -> list[str]:
+    """Give the files of a split of a subset, sorted; what is left open must have only one answer.
+
+    Files are those whose names tell a format, or end with one of `more_suffixes`.
+    """
+    data = [name for name in sorted(names) if _is_data(name, more_suffixes)]
     if subsets:
         chosen = _choose_subset(subsets, subset)
         below = [name for name in data if name.startswith(chosen.folder)]
@@ -51,7 +60,7 @@ def choose_files(names: Sequence[str], subsets: Sequence[Subset], subset: str | 
     else:
         if subset is not None:
             data = [name for name in data if name.startswith(f"{subset}/")]
-            if not data:
+            if not any(name.startswith(f"{subset}/") for name in names):
                 raise ConfigError(
                     f"there is no subset {subset!r}: the repository has no folder and no config with that name"
                 )
@@ -59,9 +68,10 @@ def choose_files(names: Sequence[str], subsets: Sequence[Subset], subset: str | 
     return _choose_split({part: files for part, files in found.items() if files}, split, what)
 
 
-def _is_data(name: str) -> bool:
+def _is_data(name: str, more_suffixes: tuple[str, ...]) -> bool:
     is_meant = not is_hidden(name, also_underscore=False) and "__" not in {part[:2] for part in name.split("/")}
-    return is_meant and not is_beside(name) and kind_of_name(name) is not None
+    is_told = kind_of_name(name) is not None or split_suffix(name)[0].endswith(more_suffixes)
+    return is_meant and not is_beside(name) and is_told
 
 
 def _matching(names: Sequence[str], globs: Sequence[str]) -> list[str]:
@@ -88,7 +98,7 @@ def _choose_subset(subsets: Sequence[Subset], wanted: str | None) -> Subset:
 
 def _choose_split(found: Mapping[str, list[str]], wanted: str | None, what: str) -> list[str]:
     if not found:
-        raise ConfigError(f"{what} has no files in a format that penstock can read in place")
+        raise NoReadableFilesError(f"{what} has no files in a format that penstock can read in place")
     if wanted is not None:
         if wanted not in found:
             raise ConfigError(f"{what} has no split {wanted!r}: it has {', '.join(sorted(found))}")

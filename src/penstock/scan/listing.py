@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, ObjectNotFoundError, RequestRefusedError
+from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError, RequestRefusedError
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
@@ -24,15 +24,27 @@ if TYPE_CHECKING:
 _FEW_NAMES = 32  # so many are asked for one by one; for more a list is quicker
 
 
-def find_in_repository(store: Store, subset: str | None, split: str | None) -> list[ObjectInfo]:
-    """Give the files of a split of a repository of the Hub, by what it says of itself and by their names."""
+def find_in_repository(
+    store: Store, subset: str | None, split: str | None, else_suffixes: tuple[str, ...] = ()
+) -> list[ObjectInfo]:
+    """Give the files of a split of a repository of the Hub, by what it says of itself and by their names.
+
+    If none of them tells a format by its name, give those that end with `else_suffixes`.
+    """
     objects = {info.key: info for info in store.list()}
     texts = []
     for name in (README, OWN_SETTINGS):
         info = objects.get(name)
         text = None if info is None else store.read(name, Span(0, min(info.num_bytes, MAX_HEAD_BYTES)))
         texts.append(None if text is None else text.decode("utf-8", "replace"))
-    return [objects[name] for name in choose_files(list(objects), read_subsets(*texts), subset, split)]
+    subsets = read_subsets(*texts)
+    try:
+        chosen = choose_files(list(objects), subsets, subset, split)
+    except NoReadableFilesError:
+        if not else_suffixes:
+            raise
+        chosen = choose_files(list(objects), subsets, subset, split, else_suffixes)
+    return [objects[name] for name in chosen]
 
 
 class Lister:

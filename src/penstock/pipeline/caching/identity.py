@@ -35,7 +35,7 @@ def fingerprint_by(source: ShardedSource, how: HashFunction) -> str | None:
     if isinstance(source, LimitedShardedSource):
         inner = fingerprint_by(source.source, how)
         return None if inner is None else f"{inner}-first-{source.max_rows}"
-    if isinstance(source, HuggingFaceShardedSource):
+    if isinstance(source, HuggingFaceShardedSource) and source.file_source is not None:
         return fingerprint_by(source.file_source, how)
     if how == "path":
         return f"path-{_digest([_kind(source), list(source.shard_names)])}"

@@ -15,7 +15,7 @@ from penstock.formats.columnar.ipc import (
     messages_of_stream,
     read_tail,
 )
-from penstock.sources.files.arrow_rows import ArrowInput, check_columns, open_for_arrow
+from penstock.sources.files.arrow_rows import ArrowInput, check_columns, check_values, open_for_arrow
 from penstock.sources.iterators import check_row
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
     """Give the rows of a file from one on, in record batches; the row after the last is fine."""
-    is_file = opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
-    before, batches = (_of_file if is_file else _of_stream)(opened, row, columns, where)
+    before, batches = (_of_file if _is_file(opened) else _of_stream)(opened, row, columns, where)
     skip = row - before
     for batch in batches:
-        batch.validate(full=True)  # a wrong offset would end the process
+        check_values(batch, before, where)
         if skip >= batch.num_rows:
             skip -= batch.num_rows
             before += batch.num_rows
@@ -39,6 +38,16 @@ def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None,
         yield batch.slice(skip)
         before, skip = before + batch.num_rows, 0
     check_row(where, row, row if not skip else before)
+
+
+def schema_of(opened: ScannedObject) -> Any:
+    """Give the schema of a file."""
+    ipc = pyarrow().ipc
+    return (ipc.open_file if _is_file(opened) else ipc.open_stream)(ArrowInput(opened)).schema
+
+
+def _is_file(opened: ScannedObject) -> bool:
+    return opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
 
 
 def _of_file(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:

@@ -101,6 +101,40 @@ class BatchIterator(SampleIterator):
         self._row, self._batches = position["row"], None
 
 
+def check_values(batch: Any, first: int, where: str) -> None:
+    """Refuse text that is not UTF-8, and offsets that would end the process; `first` is the batch's first row."""
+    try:
+        batch.validate(full=True)
+    except (pyarrow().ArrowException, ValueError) as error:
+        begin, end = _bad_rows(batch)
+        row = first + begin
+        rows = f"row {row}" if end - begin == 1 else f"rows {row} to {first + end - 1}"
+        raise CorruptShardError(f"{where}, {rows}, cannot be read: {error}", path=where, row=row) from error
+
+
+def _bad_rows(batch: Any) -> tuple[int, int]:
+    """Find the first row with a bad value, or all that it may be: what is nested cannot be looked at row by row."""
+    column = next((each for each in batch.columns if not _is_valid(each)), None)
+    begin, end = 0, batch.num_rows
+    if column is None or column.type.num_fields or pyarrow().types.is_dictionary(column.type):
+        return begin, end
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if _is_valid(column.slice(begin, middle - begin)):
+            begin = middle
+        else:
+            end = middle
+    return begin, end
+
+
+def _is_valid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except (pyarrow().ArrowException, ValueError):
+        return False
+    return True
+
+
 def check_columns(wanted: Sequence[str] | None, names: Sequence[str], where: str) -> None:
     """Refuse columns that a file does not have."""
     missing = [name for name in wanted or () if name not in names]

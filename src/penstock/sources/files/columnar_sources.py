@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.sources.files.arrow_batches import batches_from
+from penstock.sources.files.arrow_batches import batches_from, schema_of
 from penstock.sources.files.arrow_columns import rows_of
 from penstock.sources.files.arrow_rows import (
     ArrowInput,
     BatchIterator,
     check_alike,
     check_columns,
+    check_values,
     naming,
     open_for_arrow,
 )
@@ -155,6 +156,7 @@ class ParquetShardedSource(FileShardedSource):
                 if begin > row:  # these are in groups that do not fit
                     yield [], begin - row
                 if end > row:
+                    check_values(batch, begin, self._files[number].url)
                     part = batch.slice(max(0, row - begin))
                     yield rows_of(part, self._filter, self._columns), part.num_rows
                     row = end
@@ -264,6 +266,7 @@ class ArrowShardedSource(FileShardedSource):
         columns: Sequence[str] | None = None,
     ) -> None:
         self._columns = as_names(columns)
+        self._first_schema: Any = None
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
@@ -277,9 +280,22 @@ class ArrowShardedSource(FileShardedSource):
 
     def _batches(self, number: int, row: int) -> Iterator[tuple[Rows, int]]:
         file = self._files[number]
+        if number:
+            self._check_schema(number)
         with naming(file.url):
             for batch in batches_from(file.open(), row, self._columns, file.url):
                 size = _rows_at_once(batch.nbytes, batch.num_rows)
                 for begin in range(0, batch.num_rows, size):
                     part = batch.slice(begin, size)
                     yield rows_of(part, columns=self._columns), part.num_rows
+
+    def _check_schema(self, number: int) -> None:
+        """Refuse a file that is not like the first one."""
+        first, file = self._files[0], self._files[number]
+        if self._first_schema is None:
+            with naming(first.url):
+                self._first_schema = schema_of(first.open())
+        with naming(file.url):
+            schema = schema_of(file.open())
+        check_columns(self._columns, schema.names, file.url)
+        check_alike(self._first_schema, schema, self._columns, (first.url, file.url))

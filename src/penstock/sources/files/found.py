@@ -17,7 +17,7 @@ from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
 from penstock.scan.patterns import find_source, is_list, split_suffix
-from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def find_files(
     stores: dict[str, tuple[Store, str]] = {}
     found: list[FoundFile] = []
     for given in each:
+        if url_scheme(given) in (None, "file"):
+            resolve_store(given, storage_options)  # which refuses options, and names what was given
         source = find_source(given, (*known_suffixes(), *_MORE_SUFFIXES))
         if source.root not in stores:
             stores[source.root] = open_pinned(source.root, storage_options, retry=retry)[:2]

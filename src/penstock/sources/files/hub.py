@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_pinned
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NoReadableFilesError
 from penstock.scan.detect import kind_of_name
 from penstock.scan.listing import find_in_repository
+from penstock.scan.patterns import split_suffix
 from penstock.sources.base import ShardedSource
+from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.columnar_sources import ArrowShardedSource, ParquetShardedSource
 from penstock.sources.files.found import FoundFile, FoundFiles
+from penstock.sources.files.hub_copies import bring_copies, copy_folder
+from penstock.sources.files.hub_library import HubPart, load_with_library
 from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
+from penstock.sources.hf import HFDatasetShardedSource
+from penstock.storage.base import resolve_store
+from penstock.storage.hub_location import parse_hub_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import os
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.reading.source import SourceFiles
-    from penstock.sources.files.base import FileShardedSource
     from penstock.sources.iterators import SampleIterator
     from penstock.sources.shard_info import ShardInfo
     from penstock.storage.retry import RetryPolicy
+    from penstock.types import Sample
+
+_JSON_SUFFIXES = (".json",)  # a file of settings as often as one of data: read only where there is nothing else
 
 
 class HuggingFaceShardedSource(ShardedSource):
-    """A dataset on the Hugging Face Hub: each of its files is a shard, read in order from the Hub.
+    """A dataset on the Hugging Face Hub: each of its files is a shard, read in order.
 
     The dataset's own configuration, or the names of its files, decide which files belong to a subset and a split. All
-    of them are read in the commit that the revision stands for when the source is made.
+    of them are read in the commit that the revision stands for when the source is made. A dataset without any file that
+    penstock reads is left to the `datasets` library (`pip install 'penstock[datasets]'`), and is one shard.
 
     Args:
         dataset_name: `"user/name"`.
         split: The split.
         subset: The subset, if there are several.
-        streaming: Files are always streamed. To keep them on disk, give `"hf://datasets/user/name"` to a
-            `StreamingDataset`.
+        streaming: Read the files from the Hub as they are needed. With False, all of them are downloaded first.
+        cache_dir: The folder for what is downloaded: by `streaming=False`, or by the `datasets` library. Files that are
+            streamed are not kept. If not given, a folder of the user's cache, or that of the library.
         revision: A branch, a tag or a commit.
         columns: Read these columns only.
         storage_options: The token, and other settings of the Hub.
@@ -47,7 +60,7 @@ class HuggingFaceShardedSource(ShardedSource):
         split: str = "train",
         subset: str | None = None,
         streaming: bool = True,
-        cache_dir: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
         *,
         revision: str | None = None,
         columns: Sequence[str] | None = None,
@@ -55,64 +68,95 @@ class HuggingFaceShardedSource(ShardedSource):
         retry: RetryPolicy | None = None,
     ) -> None:
         url = f"hf://datasets/{dataset_name}" + ("" if revision is None else f"@{revision}")
-        if not streaming or cache_dir is not None:
-            raise ConfigError(
-                f"this source reads files from the Hub as it goes and keeps none: leave out streaming=False and"
-                f" cache_dir=, or use StreamingDataset(remote={url!r}, local=...)"
+        store, pinned, options = open_pinned(url, storage_options, retry=retry)
+        commit = parse_hub_url(pinned)[2] or ""
+        self._read: ShardedSource
+        self._fingerprint: str | None
+        try:
+            infos = find_in_repository(store, subset, split, _JSON_SUFFIXES)
+            files = FoundFiles(
+                FoundFile(f"{url}/{info.key}", store, info, f"{pinned}/{info.key}") for info in infos if info.num_bytes
             )
-        store, pinned, _ = open_pinned(url, storage_options, retry=retry)
-        infos = find_in_repository(store, subset, split)
-        files = FoundFiles(
-            FoundFile(f"{url}/{info.key}", store, info, f"{pinned}/{info.key}") for info in infos if info.num_bytes
-        )
-        self._files = _source_of(files, url, columns)
-        self._files.use_options(storage_options)
+            make = _reader_of(files, url, columns)
+        except NoReadableFilesError:
+            part = HubPart(dataset_name, commit, subset, split)
+            dataset = load_with_library(part, resolve_store(pinned, options), cache_dir, streaming=streaming)
+            self._read = HFDatasetShardedSource(
+                dataset if columns is None else dataset.select_columns(list(columns)), part.name
+            )
+            self._fingerprint = part.fingerprint(columns)
+        else:
+            there = make(files)
+            self._fingerprint = there.fingerprint  # that of copies tells their age
+            if not streaming:
+                there, storage_options = make(bring_copies(files, copy_folder(cache_dir, dataset_name, commit))), None
+            there.use_options(storage_options)
+            self._read = there
 
     @property
-    def file_source(self) -> FileShardedSource:
-        """The source that reads the files."""
-        return self._files
+    def file_source(self) -> FileShardedSource | None:
+        """The source that reads the files; None if the `datasets` library reads them."""
+        return self._read if isinstance(self._read, FileShardedSource) else None
 
     @property
     def shard_names(self) -> Sequence[str]:
         """The URLs of the files."""
-        return self._files.shard_names
+        return self._read.shard_names
 
     @property
     def fingerprint(self) -> str | None:
         """A hash of the files and how they are read."""
-        return self._files.fingerprint
+        return self._fingerprint
 
     def shard_lengths(self) -> list[int] | None:
         """Return the rows of all files, if their format tells."""
-        return self._files.shard_lengths()
+        return self._read.shard_lengths()
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
         """Return what the Hub tells of a file."""
-        return self._files.get_shard_info(shard_name)
+        return self._read.get_shard_info(shard_name)
 
     def as_files(self) -> SourceFiles | None:
         """Name the files, if a stream can read them in place."""
-        return self._files.as_files()
+        return self._read.as_files()
 
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""
-        return self._files.open_shard_at_row(shard_name, row)
+        return self._read.open_shard_at_row(shard_name, row)
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether any row can be read: of what the `datasets` library has downloaded."""
+        return self._read.has_random_rows
+
+    def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
+        """Return the samples at these rows, in this order."""
+        return self._read.read_rows(shard_name, rows)
 
 
-def _source_of(files: FoundFiles, where: str, columns: Sequence[str] | None) -> FileShardedSource:
+def _reader_of(
+    files: FoundFiles, where: str, columns: Sequence[str] | None
+) -> Callable[[FoundFiles], FileShardedSource]:
     """Choose the source for some files of one format."""
-    kinds = {None if kind is None else kind.format for kind in (kind_of_name(file.info.key) for file in files)}
+    kinds = {_kind_of(file.info.key) for file in files}
     (kind,) = kinds if len(kinds) == 1 else (None,)
     if kind == "parquet":
-        return ParquetShardedSource(files, columns=columns)
+        return partial(ParquetShardedSource, columns=columns)
     if kind == "arrow":
-        return ArrowShardedSource(files, columns=columns)
+        return partial(ArrowShardedSource, columns=columns)
     if kind == "jsonl":
-        return JsonShardedSource(files, columns=columns)
+        return partial(JsonShardedSource, columns=columns)
     if kind in ("csv_file", "tsv_file"):
-        return CsvShardedSource(files, delimiter="," if kind == "csv_file" else "\t", columns=columns)
+        return partial(CsvShardedSource, delimiter="," if kind == "csv_file" else "\t", columns=columns)
     if kind == "text" and columns is None:
-        return TextShardedSource(files)
+        return TextShardedSource
     names = ", ".join(sorted({file.info.key for file in files})[:3])
-    raise ConfigError(f"{where} has no files in a format that can be read as a source: it has {names}", url=where)
+    problem = f"{where} has no files in a format that can be read as a source: it has {names}"
+    raise ConfigError(problem, url=where) if kind == "text" else NoReadableFilesError(problem, url=where)
+
+
+def _kind_of(name: str) -> str | None:
+    kind = kind_of_name(name)
+    if kind is None:
+        return "jsonl" if split_suffix(name)[0].endswith(_JSON_SUFFIXES) else None
+    return kind.format
