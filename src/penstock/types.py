@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import ConfigError
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:  # names only: not every process that moves bytes needs NumPy
     import numpy as np

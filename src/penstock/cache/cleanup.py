@@ -12,7 +12,6 @@ import shutil
 import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import PurePosixPath
@@ -37,6 +36,7 @@ from penstock.cachedir.written import WrittenFolder, remove_written
 from penstock.errors import BadIndexError, CacheError, LockTimeoutError
 from penstock.files import translated
 from penstock.index.paths import resolve_inside
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import shown_url
 from penstock.units import parse_bytes
 

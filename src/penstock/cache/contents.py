@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from penstock.cachedir.presence import status_if_unchanged
 from penstock.cachedir.written import find_written
 from penstock.errors import ObjectNotFoundError
 from penstock.files import translated
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.client import Client, RegisteredCache
@@ -16,6 +16,7 @@ from penstock.cache.progress import wait_line
 from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
 from penstock.storage.hub_location import at_revision, is_commit
 from penstock.storage.retry import RetryPolicy

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.counters import private_row
 from penstock.processes import PerProcess
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

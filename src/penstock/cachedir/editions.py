@@ -19,7 +19,7 @@ import re
 import struct
 import weakref
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import appearing, make_folders
 from penstock.index.catalog import INDEX_NAME
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,10 +6,10 @@ import os
 import re
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.quick_dataclass import dataclass
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from penstock.cachedir.presence import FileStamp
 from penstock.files import appearing, make_folders
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_plain_name
+from penstock.quick_dataclass import dataclass
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux alone tells
 _FEW_LINES = 1024  # below that, rewriting the file would not pay

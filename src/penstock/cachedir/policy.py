@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import CacheTooSmallError
+from penstock.quick_dataclass import dataclass
 from penstock.units import format_bytes
 from penstock.wire.share import Share
 

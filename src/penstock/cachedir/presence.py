@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadIndexError
 from penstock.files import translated
 from penstock.index.paths import resolve_inside
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

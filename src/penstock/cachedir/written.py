@@ -17,7 +17,6 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.holders import pids_holding
@@ -25,6 +24,7 @@ from penstock.cachedir.layout import PART_SUFFIX, user_cache_dir
 from penstock.cachedir.lock import Descriptor, lock_within, open_locked, try_hold_file, wait_for_lock
 from penstock.errors import CacheTooSmallError, LockTimeoutError
 from penstock.files import make_folders
+from penstock.quick_dataclass import dataclass
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

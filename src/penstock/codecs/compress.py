@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, CorruptShardError
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

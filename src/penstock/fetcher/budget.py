@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.policy import Limit, check_possible, describe_conflicts, fair_shares, shortage
 from penstock.fetcher.disk import RESERVE_VARIABLE, describe_full, measure_disk, parse_reserve
 from penstock.fetcher.folders import Folders
+from penstock.quick_dataclass import dataclass
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +24,7 @@ from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
 from penstock.errors import ObjectNotFoundError, StoreError
 from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.origin import is_near
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,11 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.ledger import flush_file
 from penstock.errors import ConfigError
+from penstock.quick_dataclass import dataclass
 from penstock.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import errno
 import re
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +28,7 @@ from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.unpacking import place_spans
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import check_version
 from penstock.types import Span
 from penstock.units import format_bytes

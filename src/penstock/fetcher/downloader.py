@@ -7,7 +7,7 @@ import os
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from penstock.fetcher.open_files import FilesOpener, keep_scanned, source_of
 from penstock.fetcher.unpacking import FormatUnpacker
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.quick_dataclass import dataclass
 from penstock.units import format_bytes
 from penstock.wire.messages import Fetched
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.folder import Folder
+from penstock.quick_dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -18,7 +18,6 @@ import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.editions import About, Edition, editions_in
@@ -32,6 +31,7 @@ from penstock.errors import ObjectChangedError, ObjectNotFoundError
 from penstock.fetcher.origin import is_near
 from penstock.files import copy_file
 from penstock.index.catalog import INDEX_NAME
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.cachedir.editions import SOUGHT, About, Edition, editions_in
@@ -21,6 +21,7 @@ from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.origin import is_near
 from penstock.files import make_folders
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
+from penstock.quick_dataclass import dataclass
 from penstock.types import Span
 from penstock.wire.item import Item, ItemPart, StoredFile
 

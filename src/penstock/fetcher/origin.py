@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import place_of
 from penstock.errors import FetcherError
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import check_writable, open_store, shown_url, url_scheme
 from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.wire.messages import StoreAnswer

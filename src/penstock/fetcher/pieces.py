@@ -6,12 +6,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreTimeoutError
 from penstock.fetcher.elastic_threads import REST_S
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.pieces import cut_span
 from penstock.types import Span
 

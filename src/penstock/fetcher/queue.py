@@ -11,11 +11,11 @@ import itertools
 import math
 import time
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.items import names_of
 from penstock.fetcher.pieces import PieceOwner
+from penstock.quick_dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,7 @@ from penstock.codecs.unpack import map_file, release
 from penstock.errors import CorruptShardError
 from penstock.fetcher.pieces import split
 from penstock.index.catalog import parse_index
+from penstock.quick_dataclass import dataclass
 from penstock.storage.pieces import cut_span, join_spans
 from penstock.types import Span
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from penstock.errors import BadIndexError, IndexFieldError
 from penstock.index.entry import formats
 from penstock.index.model import Column, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
 from penstock.index.paths import is_shard_name
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.index.shards import MAX_SHARD_BYTES, Column, FileInfo, ObjectSpan, Part, ShardInfo, ShardLayout
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

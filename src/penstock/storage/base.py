@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from penstock.errors import ConfigError, ObjectChangedError, StoreError, UnknownSchemeError
 from penstock.printable import printable
+from penstock.quick_dataclass import dataclass, field
 from penstock.registry import Registry
 from penstock.storage.options import own_options
 from penstock.storage.retry import RetryHooks, RetryPolicy

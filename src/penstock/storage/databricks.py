@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ConfigError, ObjectNotFoundError
 from penstock.files import PART_SUFFIX, open_file
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, shown_url, whole_seconds
 from penstock.storage.databricks_api import DbfsFiles, VolumeFiles, get_client, nothing, translated_errors
 from penstock.storage.options import take_options

@@ -8,7 +8,6 @@ import re
 import secrets
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import quote
@@ -25,6 +24,7 @@ from penstock.errors import (
 from penstock.extras import require
 from penstock.files import PART_SUFFIX
 from penstock.processes import PerProcess
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import redacted, safe_cause
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 import posixpath
 import secrets
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import (
     ObjectInfo,
     StoreFamily,

@@ -11,7 +11,6 @@ import http.client
 import re
 import ssl
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NoReturn
@@ -26,6 +25,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_url, whole_seconds
 from penstock.storage.http_options import read_certificates
 from penstock.storage.object_read import untagged_version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFou
 from penstock.extras import require
 from penstock.files import open_file
 from penstock.processes import PerProcess
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
 from penstock.storage.hub_location import HubLocation, location_of, resolve_hub

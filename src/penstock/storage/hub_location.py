@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from penstock.errors import ConfigError
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import shown_url
 from penstock.storage.options import first_set, take_options
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
 from penstock.files import PART_SUFFIX, appearing, flush_folder, open_file, translated
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, shown_url, url_scheme
 
 if TYPE_CHECKING:

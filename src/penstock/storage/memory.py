@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
 from penstock.files import appearing, read_file
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version
 
 if TYPE_CHECKING:

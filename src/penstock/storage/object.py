@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError, StoreError
 from penstock.files import open_file
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, open_store, shown_url
 from penstock.storage.object_client import ClientTuning, anonymous, get_client, name_of
 from penstock.storage.object_errors import is_range_error, translated_errors

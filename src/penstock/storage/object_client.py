@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import RequestRefusedError
 from penstock.processes import abandon_in_children
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

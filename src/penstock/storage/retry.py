@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import (
@@ -17,6 +16,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
+from penstock.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

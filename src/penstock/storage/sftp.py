@@ -6,12 +6,12 @@ import posixpath
 import secrets
 import stat
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError, StoreTimeoutError
 from penstock.extras import require
 from penstock.files import PART_SUFFIX, open_file, translated
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seconds
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying

@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import socket
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import AccessDeniedError, ConfigError
 from penstock.extras import require
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import shown_url, split_url
 from penstock.storage.options import first_set, take_options, without_none
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from penstock.errors import RequestRefusedError, StoreError
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import check_key, check_version
 from penstock.storage.pieces import download_pieces, read_pieces
 from penstock.storage.retry import Attempts

@@ -7,10 +7,10 @@ three times as long to make, and settings of stores hold secrets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args
 
 from penstock.errors import FetcherError
+from penstock.quick_dataclass import dataclass
 from penstock.storage.base import ObjectInfo, StoreSettings
 from penstock.types import Place, Span
 from penstock.wire.encoding import load, plain

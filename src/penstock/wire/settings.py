@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.quick_dataclass import dataclass, field
 from penstock.storage.base import StoreSettings, url_scheme
 
 
