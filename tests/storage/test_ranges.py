@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage.pieces import cut_span
-from penstock.storage.ranges import coalesce, cut_out
+from penstock.storage.ranges import coalesce, cut_out, join_neighbours
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -45,6 +45,25 @@ def test_each_is_cut_out_of_what_it_was_joined_to(wanted: list[Span], gap: int, 
     joined = coalesce(wanted, gap_bytes=gap, most_bytes=most)
     found = cut_out(wanted, joined, [data[span.begin : span.end] for span in joined])
     assert [bytes(piece) for piece in found] == [data[span.begin : span.end] for span in wanted]
+
+
+def test_neighbours_are_joined_in_order_and_others_stay_as_they_are() -> None:
+    places = [
+        ("a", Span(0, 4)),
+        ("a", Span(4, 6)),
+        ("a", Span(8, 9)),
+        ("b", Span(9, 12)),
+        ("b", None),
+        ("b", Span(0, 1)),
+    ]
+    assert join_neighbours(places, most_bytes=6) == [
+        (("a", Span(0, 6)), [4, 2]),
+        (("a", Span(8, 9)), [1]),
+        (("b", Span(9, 12)), [3]),
+        (("b", None), [None]),
+        (("b", Span(0, 1)), [1]),
+    ]
+    assert len(join_neighbours(places, most_bytes=5)) == len(places)
 
 
 def test_pieces_of_a_span(tmp_path: Path) -> None:

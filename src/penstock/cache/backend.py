@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from concurrent.futures import wait
 from dataclasses import asdict, replace
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.cache.client import Client, RegisteredCache, new_group
 from penstock.processes import PerProcess
+from penstock.storage.pieces import PIECE_BYTES
+from penstock.storage.ranges import join_neighbours
 from penstock.wire.messages import Expect, Fetch, Fetched, GetCaused, GetStats, Message, Read, Register, Released, Taken
 
 if TYPE_CHECKING:
@@ -78,12 +79,20 @@ class FetcherBackend:
 
         `on_asked` is called while they are on their way: what it asks for comes after them.
         """
-        message = Read(self._group, stream, tuple(places), edition, dict(shards))
+        stretches = join_neighbours(places, most_bytes=PIECE_BYTES)
+        message = Read(self._group, stream, tuple(place for place, _ in stretches), edition, dict(shards))
         found, payload = self._client.request(message, on_progress=on_progress, on_asked=on_asked)
         if len(places) == 1:
             return [payload]
-        ends = itertools.accumulate(found.sizes)
-        return [payload[end - size : end] for end, size in zip(ends, found.sizes, strict=True)]
+        came = []
+        begin = 0
+        for (_, sizes), num_bytes in zip(stretches, found.sizes, strict=True):
+            end = begin + num_bytes
+            for size in sizes:
+                came.append(payload[begin : end if size is None else min(begin + size, end)])
+                begin += len(came[-1])
+            begin = end
+        return came
 
     def expect(self, wants: Sequence[Want]) -> None:
         """Say what will be wanted."""

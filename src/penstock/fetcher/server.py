@@ -18,9 +18,8 @@ from penstock.errors import FetcherError, PenstockError
 from penstock.failpoints import reach
 from penstock.fetcher.elastic_threads import ElasticThreads
 from penstock.fetcher.origin import call_store
-from penstock.wire import messages
+from penstock.wire import frames, messages
 from penstock.wire.address import check_peer
-from penstock.wire.frames import PREFIX_BYTES, PROTOCOL, Header, dump_error, pack_message, unpack_header, unpack_prefix
 
 if TYPE_CHECKING:
     import socket
@@ -114,7 +113,7 @@ def _understand(data: bytes) -> _Received:
     if is_collecting:
         gc.disable()
     try:
-        header = unpack_header(data)
+        header = frames.unpack_header(data)
         try:
             return messages.load_message(header)
         except FetcherError as error:
@@ -158,7 +157,7 @@ class ClientSession:
         while (received := await self._receive()) is not None:
             message, number = received
             if isinstance(message, FetcherError):
-                await self._send({"id": number, "error": dump_error(message)})
+                await self._send({"id": number, "error": frames.dump_error(message)})
                 continue
             how, act = _HANDLERS[type(message)]
             answering = self._answer(how, act, message, number)
@@ -187,25 +186,25 @@ class ClientSession:
 
     async def _receive(self) -> _Received | None:
         try:
-            prefix = await self._reader.readexactly(PREFIX_BYTES)
+            prefix = await self._reader.readexactly(frames.PREFIX_BYTES)
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 raise
             return None
-        num_header, num_payload = unpack_prefix(prefix)
+        num_header, num_payload = frames.unpack_prefix(prefix)
         data = await self._reader.readexactly(num_header)
         if num_payload:
             raise FetcherError("a client sent bytes that were not requested")
         received: _Received = _understand(data) if num_header < _LARGE_BYTES else await self._in_turn(_understand, data)
         return received
 
-    async def _send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
+    async def _send(self, header: frames.Header, payload: Sequence[Buffer] = ()) -> None:
         total = sum(memoryview(data).nbytes for data in payload)
         async with self._sending:
-            self._writer.write(pack_message(header, total))
-            for data in payload:
-                self._writer.write(data if isinstance(data, bytes) else memoryview(data).cast("B"))
+            self._writer.write(frames.pack_message(header, total))
+            for data in frames.few_buffers(payload):
                 await self._writer.drain()
+                self._writer.write(data)
             await self._writer.drain()
 
     async def _answer(
@@ -230,7 +229,7 @@ class ClientSession:
             if not isinstance(error, PenstockError):
                 _log.exception("a request failed")
             if number is not None:
-                await self._send({"id": number, "error": dump_error(error)})
+                await self._send({"id": number, "error": frames.dump_error(error)})
 
     async def _wait(
         self,
@@ -291,8 +290,8 @@ class ClientSession:
     # --- At once --------------------------------------------------------------------------------------------
 
     def _hello(self, hello: messages.Hello) -> None:
-        if hello.protocol != PROTOCOL:
-            raise FetcherError(f"the fetcher speaks protocol {PROTOCOL}, not {hello.protocol}")
+        if hello.protocol != frames.PROTOCOL:
+            raise FetcherError(f"the fetcher speaks protocol {frames.PROTOCOL}, not {hello.protocol}")
 
     def _released(self, _: messages.Released) -> None:
         self._scheduler.released()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +68,10 @@ def read_profile(name: str | None, environ: Mapping[str, str]) -> Profile:
 
 def merge_profile(name: str, config: str, credentials: str) -> dict[str, str] | None:
     """Give what two profile files say about a name; keys in the credentials file win. None: it is in neither."""
+    if not config and not credentials:
+        return None
+    import configparser  # takes a while to load, and most machines in a cloud have no such files
+
     found = None
     for text, section in ((config, name if name == "default" else f"profile {name}"), (credentials, name)):
         parser = configparser.RawConfigParser(strict=False)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.types import Place
+
 # A gap of this size costs about as much as a request of its own: some ten milliseconds at 25 MB/s per connection.
 DEFAULT_GAP_BYTES = 256 << 10
 # What is read in vain may come again with the whole object: it is little of what lies between the first and the last.
@@ -58,6 +60,23 @@ def coalesce(spans: Sequence[Span], *, gap_bytes: int, most_bytes: int) -> list[
                 joined[-1] = Span(last.begin, end)
                 continue
         joined.append(span)
+    return joined
+
+
+def join_neighbours(places: Sequence[Place], *, most_bytes: int) -> list[tuple[Place, list[int | None]]]:
+    """Join ranges of an object of which each begins where the one before ends; with each stretch, the sizes in it.
+
+    The size of a whole object is None.
+    """
+    joined: list[tuple[Place, list[int | None]]] = []
+    for key, span in places:
+        if joined and span is not None:
+            (last_key, last), sizes = joined[-1]
+            if last_key == key and last is not None and last.end == span.begin and span.end - last.begin <= most_bytes:
+                sizes.append(len(span))
+                joined[-1] = (key, Span(last.begin, span.end)), sizes
+                continue
+        joined.append(((key, span), [None if span is None else len(span)]))
     return joined
 
 

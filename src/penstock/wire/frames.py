@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import errors
 from penstock.errors import FetcherError, PenstockError
 from penstock.wire.encoding import plain
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
 PROTOCOL = 5
 MAX_HEADER_BYTES = 256 << 20  # a plan over 10⁶ shards
 MAX_PAYLOAD_BYTES = 4 << 30
+_JOINED_BYTES = 1 << 20
 _PREFIX = struct.Struct("!IQ")
 PREFIX_BYTES = _PREFIX.size
 
@@ -27,6 +33,21 @@ def pack_message(header: Header, num_payload: int = 0) -> bytes:
     if len(text) > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
         raise FetcherError(f"a message of {len(text)} + {num_payload} bytes is too long: ask for less at once")
     return _PREFIX.pack(len(text), num_payload) + text
+
+
+def few_buffers(payload: Sequence[Buffer]) -> Iterator[bytes | memoryview]:
+    """Join small ones: each costs the sender a call of the system, and may wake up the receiver."""
+    joined: list[memoryview] = []
+    num_bytes = 0
+    for data in payload:
+        view = memoryview(data).cast("B")
+        if joined and num_bytes + len(view) > _JOINED_BYTES:
+            yield joined[0] if len(joined) == 1 else b"".join(joined)
+            joined, num_bytes = [], 0
+        joined.append(view)
+        num_bytes += len(view)
+    if joined:
+        yield joined[0] if len(joined) == 1 else b"".join(joined)
 
 
 def unpack_prefix(data: bytes | bytearray) -> tuple[int, int]:
