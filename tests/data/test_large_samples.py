@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import MDSWriter, StreamingDataset
-from penstock.reading.schedule import portion_size
+from penstock.reading.schedule import decoded_at_once, portion_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +41,15 @@ def test_portions_are_few_samples_of_those_that_are_large() -> None:
     assert portion_size(8192) is None
     assert 1 < (portion_size(NUM_BYTES) or 0) < 100
     assert portion_size(1e9) == 1
+
+
+def test_blocks_are_decoded_in_equal_parts() -> None:
+    assert decoded_at_once(2048, 200) == 2048
+    assert decoded_at_once(4096, 200) == 2048
+    assert decoded_at_once(1024, 8204) == 256
+    assert decoded_at_once(256, 8204) == 256  # a little more than the bytes: not cut off from the others
+    assert decoded_at_once(3, 1e9) == 1
+    assert decoded_at_once(0, 8192) == 1
 
 
 @pytest.mark.parametrize("is_remote", [False, True])

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.gathered import SAMPLES_AT_ONCE
 from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
     Announcer,
     Prefetcher,
     batches_ahead,
+    decoded_at_once,
     max_open_shards,
     may_read_first_alone,
     portion_size,
@@ -189,8 +189,9 @@ class PassReader:
         """Read samples all at once, and hand over some at a time of what was read."""
         reader = self._reader
         collected: CollectedSamples | None = None
-        for begin in range(0, len(ids), SAMPLES_AT_ONCE):
-            some = slice(begin, min(begin + SAMPLES_AT_ONCE, len(ids)))
+        step = decoded_at_once(len(ids), self._sample_bytes)
+        for begin in range(0, len(ids), step):
+            some = slice(begin, min(begin + step, len(ids)))
             with reader.counts.reading(ids if collected is None else ids[:0]):
                 if collected is None:
                     collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)

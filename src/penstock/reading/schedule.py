@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.order.plan import worker_batches, worker_first
+from penstock.reading.gathered import SAMPLES_AT_ONCE
 from penstock.reading.source import PORTION_BYTES
 
 if TYPE_CHECKING:
@@ -85,6 +86,17 @@ def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, 
     if by_column:
         return rows_per_shard >= _ENOUGH_ROWS_BY_COLUMN
     return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD
+
+
+# Samples that were read are decoded so many bytes at a time, and freed before the next ones: these then get memory that
+# is still in the processor's cache, and that the system has not taken back.
+_DECODED_BYTES = 2 << 20
+
+
+def decoded_at_once(num_samples: int, sample_bytes: float) -> int:
+    """Say how many of the samples of a block to decode at a time, about as many each time."""
+    by_bytes, by_count = num_samples * sample_bytes / _DECODED_BYTES, -(-num_samples // SAMPLES_AT_ONCE)
+    return max(1, -(-num_samples // max(1, round(by_bytes), by_count)))
 
 
 def portion_size(sample_bytes: float, portion_bytes: int = PORTION_BYTES) -> int | None:

@@ -273,9 +273,13 @@ class MixedIterator(SampleIterator):
 
     def _take_at_hand(self, labels: Int64Array) -> list[Sample]:
         counts = np.bincount(labels, minlength=len(self._feeds)).tolist()
-        following = [iter(feed.take(count)) for feed, count in zip(self._feeds, counts, strict=True)]
+        taken: list[Sample] = []
+        for feed, count in zip(self._feeds, counts, strict=True):
+            taken += feed.take(count)
         self._at += len(labels)
-        return [next(following[source]) for source in labels.tolist()]
+        places = np.empty(len(labels), np.int64)  # of each sample among those taken, which are in order of their labels
+        places[np.argsort(labels, kind="stable")] = np.arange(len(labels))
+        return list(map(taken.__getitem__, places.tolist()))
 
     def _take_one_by_one(self, sources: Sequence[int], made: list[Sample]) -> None:
         """Add the next samples of these sources, up to one that has ended, which leaves the mix."""
