@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Rows that are read at once: as many as fill these bytes, within bounds.
 _BATCH_BYTES = 4 << 20
-_FEWEST_ROWS, _MOST_ROWS = 16, 4096
+_FEWEST_ROWS, _MOST_ROWS = 16, 2048
 _TAIL_BYTES = 64 << 10
 _FOOTERS_AT_ONCE = 16
 _PIECES_OF_GROUP = 4

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
-_SAMPLES_AT_ONCE, _BLOCK = 256, 1024
+_SAMPLES_AT_ONCE, _BLOCK = 1024, 1024
 _OWED = 10**9  # what is owed to sources when weights follow tokens is kept in this part of a sample
 
 
