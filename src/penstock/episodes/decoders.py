@@ -75,10 +75,11 @@ class Videos:
         keeping: Keeping | None = None,
     ) -> None:
         self._keeping = keeping or Keeping()
-        self._locator, self._backend, self._num_threads, self._row = locator, backend, num_threads, row
+        self._locator, self._num_threads, self._row = locator, num_threads, row
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
         self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
+        self._packer = backend.make_packer(frame_cache_bytes)
         self._to_rgb = backend.make_converter()
         self._rgb_lock = threading.Lock()
         self._changed = threading.Condition()  # guards all of the above, and the open files
@@ -137,6 +138,7 @@ class Videos:
             self._changed.wait_for(lambda: not self._threads)
             self._open.close()
             self._kept.clear()
+            self._packer.clear()
             self._is_closing = False
 
     # --- Frames -------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class Videos:
         for number, frame in held.file.decode(first, last, is_wanted):
             num_decoded += 1
             if number in found:  # a decoder that goes on would have memory for another one
-                found[number] = self._backend.pack(frame)[0] if number < last else frame
+                found[number] = self._packer.pack(frame)[0] if number < last else frame
             elif frame is not None:
                 place = clip, number - held.first
                 with self._changed:
@@ -234,7 +236,7 @@ class Videos:
             return place not in self._kept and self._kept.would_keep(use)
 
     def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
-        self._kept.put(place, *self._backend.pack(frame), use)
+        self._kept.put(place, *self._packer.pack(frame), use)
 
     def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
         """Say up to which sample frames of a group are kept that is decoded now."""
