@@ -53,19 +53,19 @@ def test_a_full_memory_is_used_again_as_one_picture_goes_for_another() -> None:
     assert pages.num_bytes == 65 * _SIZE
 
 
-def test_most_of_it_goes_back_when_pictures_go_and_all_when_it_is_cleared() -> None:
+def test_what_is_beyond_the_limit_goes_back_with_its_pictures_and_all_when_it_is_cleared() -> None:
     pages = PicturePages(_LIMIT)
     kept = [pages.take(_SIZE) for _ in range(200)]
     assert pages.num_bytes == 200 * _SIZE
     kept.clear()
-    assert pages.num_bytes == pages.num_free_bytes == _LIMIT // 4
+    assert pages.num_bytes == pages.num_free_bytes <= _LIMIT + _LIMIT // 8
     pages.clear()
     assert pages.num_bytes == pages.num_free_bytes == 0
 
 
 def test_memory_for_other_sizes_makes_room() -> None:
     pages = PicturePages(_LIMIT)
-    kept = [pages.take(_SIZE) for _ in range(16)]
+    kept = [pages.take(_SIZE) for _ in range(64)]
     kept.clear()
     large = [pages.take(2 * _SIZE) for _ in range(32)]
     assert pages.num_bytes <= _LIMIT + _LIMIT // 8

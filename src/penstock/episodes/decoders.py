@@ -206,6 +206,8 @@ class Videos:
                     self._keep((clip, number - held.first), found[number], use)
                 else:
                     self._kept.drop((clip, number - held.first))
+            if self._wanted.is_done:  # a pass is over: others may need the memory
+                self._packer.clear()
 
     def _decode(
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0

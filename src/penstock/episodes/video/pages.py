@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 LARGE_PICTURE_BYTES = 256 << 10  # smaller ones lie between other things
-_MOST_FREE = 4  # the part of all memory that may lie ready for others: one in so many
 _MOST_BESIDE = 8 << 20  # for a picture that comes just before another goes
 
 
@@ -27,16 +26,16 @@ def bytes_in_pages(num_bytes: int) -> int:
 
 
 class PicturePages:
-    """Gives memory for pictures, and keeps some of what comes back for pictures of the same size. Safe for threads.
+    """Gives memory for pictures, and keeps what comes back for others of the same size. Safe for threads.
 
-    The system clears pages before it gives them, which takes many times as long as it takes to write a picture.
+    The system clears pages before it gives them, which takes many times as long as it takes to write a picture. And in
+    an order that fits the video almost all pictures go before the next ones come.
 
     Args:
         limit_bytes: When pictures and what lies ready take a little more than this, memory goes back to the system.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._most_free = limit_bytes // _MOST_FREE
         self._limit = limit_bytes + min(_MOST_BESIDE, limit_bytes // 8)
         self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
         self._process = os.getpid()
@@ -71,7 +70,7 @@ class PicturePages:
         num_bytes = len(pages)
         size = bytes_in_pages(num_bytes)
         with self._lock:
-            if self.num_bytes > self._limit or self.num_free_bytes + size > self._most_free:
+            if self.num_bytes > self._limit:
                 self.num_bytes -= size
             else:
                 self._free[num_bytes].append(pages)
