@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "bytes_used", "decode_ns")
 
 _GONE_ON = 64  # frames at most, to the next group
+_LEFT_OVER = 8  # frames at most, of a group that is decoded
 _LOOKED_AT = 64  # wants, to find one that nobody is busy with
 _of_parents: list[Videos] = []  # in a forked child, and never closed there
 
@@ -266,6 +267,10 @@ class Videos:
                 first = at if all(self._is_worth(clip, held, each, until) for each in range(at, first)) else first
             end = self._end_of_group(index, keyframe)
             last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each, until))])
+            if not self._keeping.is_for_random_order and end - _LEFT_OVER <= last + 1 < end:
+                # The next frames may be of another group: going back to these few would cost all of this one.
+                is_worth = all(self._is_worth(clip, held, each, NEVER) for each in range(last + 1, end))
+                last = end - 1 if is_worth else last
             if last < end - 1:
                 return first, last
             following = keyframe + 1

@@ -13,7 +13,7 @@ from penstock.extras import require
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -136,7 +136,10 @@ def _index_packets(container: Any, name: str) -> FrameIndex:
     return FrameIndex.of(ticks.astype(np.int64), is_key.astype(np.bool_), float(stream.time_base), sizes)
 
 
-_PACKED = frozenset({"yuv420p", "yuvj420p", "yuv444p", "yuvj444p"})  # what arrays can be made of, and frames again
+_PACKED: dict[str, Callable[[int, int], tuple[int, ...]]] = {  # what frames can be made of again, in arrays of a shape
+    **dict.fromkeys(["yuv420p", "yuvj420p"], lambda height, width: (height * 3 // 2, width)),
+    **dict.fromkeys(["yuv444p", "yuvj444p"], lambda height, width: (3, height, width)),
+}
 _COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
@@ -160,6 +163,19 @@ class FramePacker:
         self._pages.clear()
 
 
+def _copy_planes(planes: Sequence[Any], pages: PicturePages) -> npt.NDArray[np.uint8]:
+    """Copy the pixels of all planes, one after the other, without what a decoder has beyond the end of each line."""
+    pixels = pages.take(sum(plane.width * plane.height for plane in planes))
+    begin = 0
+    for plane in planes:
+        width, height, line = plane.width, plane.height, plane.line_size
+        end = begin + width * height
+        lines = np.frombuffer(plane, np.uint8, height * line).reshape(height, line)
+        pixels[begin:end].reshape(height, width)[...] = lines[:, :width]
+        begin = end
+    return pixels
+
+
 class PackedFrame:
     """A decoded frame to keep, not yet turned into RGB."""
 
@@ -172,10 +188,8 @@ class PackedFrame:
             self._frame = frame
             self.num_bytes = bytes_in_pages(sum(plane.buffer_size for plane in frame.planes))
             return
-        pixels = frame.to_ndarray()
-        self._frame = pages.take(pixels.nbytes).reshape(pixels.shape)
-        self._frame[...] = pixels
-        self.num_bytes = bytes_in_pages(pixels.nbytes)
+        self._frame = _copy_planes(frame.planes, pages).reshape(_PACKED[self._format](frame.height, frame.width))
+        self.num_bytes = bytes_in_pages(self._frame.nbytes)
 
     def unpack(self) -> Any:
         """Give the frame."""
