@@ -165,7 +165,9 @@ class IndexedClips:
         """Give the frames of episodes that are decoded without others; many episodes have the same ones."""
         columns = self.index.columns
         found: dict[tuple[int, bytes, bytes], int] = {}
-        examples, table_of, shifts = [], [], []
+        examples: list[int] = []
+        table_of: list[int] = []
+        shifts: list[int] = []
         for shard in self.shards[camera][episodes].tolist():
             details = columns.details_of(shard)
             if not details:

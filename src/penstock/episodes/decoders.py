@@ -39,6 +39,7 @@ COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "fram
 
 _GONE_ON = 64  # frames at most, to the next group
 _LEFT_OVER = 8  # frames at most, of a group that is decoded
+_ROOM_FOR_LEFT_OVERS = 64 * _LEFT_OVER  # of as many groups as a pool has
 _LOOKED_AT = 64  # wants, to find one that nobody is busy with
 _of_parents: list[Videos] = []  # in a forked child, and never closed there
 
@@ -76,6 +77,8 @@ class Videos:
         keeping: Keeping | None = None,
     ) -> None:
         self._keeping = keeping or Keeping()
+        is_in_order = not self._keeping.is_for_random_order
+        self._keeps_left_overs = is_in_order and self._keeping.samples_kept >= _ROOM_FOR_LEFT_OVERS
         self._locator, self._num_threads, self._row = locator, num_threads, row
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
@@ -267,7 +270,7 @@ class Videos:
                 first = at if all(self._is_worth(clip, held, each, until) for each in range(at, first)) else first
             end = self._end_of_group(index, keyframe)
             last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each, until))])
-            if not self._keeping.is_for_random_order and end - _LEFT_OVER <= last + 1 < end:
+            if self._keeps_left_overs and end - _LEFT_OVER <= last + 1 < end:
                 # The next frames may be of another group: going back to these few would cost all of this one.
                 is_worth = all(self._is_worth(clip, held, each, NEVER) for each in range(last + 1, end))
                 last = end - 1 if is_worth else last

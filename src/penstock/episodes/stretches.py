@@ -48,7 +48,8 @@ def find_stretches(clips: IndexedClips, chosen: ChosenFrames, lengths: Int64Arra
     starts = (np.cumsum(sizes) - sizes)[kind_of]
     ids = np.cumsum(chosen.counts) - chosen.counts
     places = np.arange(int(counts.sum())) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    return np.concatenate([np.zeros(0, np.int64), *cuts])[places] + np.repeat(ids, counts)
+    begins: Int64Array = np.concatenate([np.zeros(0, np.int64), *cuts])[places] + np.repeat(ids, counts)
+    return begins
 
 
 def _count_kinds(facts: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
