@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
+from penstock.formats.mp4.clip import Clip
 from penstock.formats.mp4.format import CUTS, Look, load_clip
 from penstock.index.paths import resolve_inside
 from penstock.wire.settings import FilesRequest
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.cache.cache import Cache
     from penstock.episodes.episode_table import VideoSpans
     from penstock.episodes.wanted import ClipKey
-    from penstock.formats.mp4.clip import Clip
     from penstock.index.model import Index
     from penstock.reading.source import Closable
     from penstock.types import Int64Array
@@ -161,15 +161,47 @@ class IndexedClips:
         begin = float(self.videos[clip.camera].begins[clip.episode])
         return begin if found is None else begin - found[0].shift / found[1]
 
-    def keyframes(self, clip: ClipKey, num_frames: int) -> Int64Array | None:
-        """Give the frames of an episode that are decoded without others; None: only whoever reads the packets knows."""
-        found = self._clip(int(self.shards[clip.camera][clip.episode]))
-        if found is None:
-            return None
-        index = found[0].index(found[1])
-        first = int(index.nearest(self.videos[clip.camera].begins[clip.episode : clip.episode + 1])[0][0])
-        keyframes = index.keyframes - first
-        return keyframes[(keyframes >= 0) & (keyframes < num_frames)]
+    def keyframes(self, camera: str, episodes: Int64Array) -> EpisodeKeyframes:
+        """Give the frames of episodes that are decoded without others; many episodes have the same ones."""
+        columns = self.index.columns
+        found: dict[tuple[int, bytes, bytes], int] = {}
+        examples: list[int] = []
+        table_of: list[int] = []
+        shifts: list[int] = []
+        for shard in self.shards[camera][episodes].tolist():
+            details = columns.details_of(shard)
+            if not details:
+                table_of.append(NOT_KNOWN)
+                shifts.append(0)
+                continue
+            table = found.setdefault((id(columns.layout_of(shard)), *Clip.same_tables(details)), len(found))
+            if table == len(examples):
+                examples.append(shard)
+            table_of.append(table)
+            shifts.append(Clip.shift_of(details))
+        tables, firsts = np.array(table_of, np.int64), np.zeros(len(episodes), np.int64)
+        keyframes, order = [], np.argsort(tables, kind="stable")
+        ends = np.searchsorted(tables[order], np.arange(len(examples)), side="right").tolist()
+        begins, all_shifts = self.videos[camera].begins[episodes], np.array(shifts, np.int64)
+        for shard, first, end in zip(examples, [int(np.sum(tables == NOT_KNOWN)), *ends], ends, strict=False):
+            clip, timescale = cast("tuple[Clip, int]", self._clip(shard))
+            index = replace(clip, shift=0).index(timescale)
+            mine = order[first:end]
+            firsts[mine] = index.nearest(begins[mine] - all_shifts[mine] / timescale)[0]
+            keyframes.append(index.keyframes)
+        return EpisodeKeyframes(keyframes, tables, firsts)
+
+
+NOT_KNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeKeyframes:
+    """The keyframes of episodes' clips, and where in its clip each episode begins."""
+
+    tables: list[Int64Array]
+    table_of: Int64Array  # by episode; NOT_KNOWN: only whoever reads the packets knows
+    firsts: Int64Array  # by episode: the frame of its clip
 
 
 _HALF_A_MILLIONTH = 5e-7

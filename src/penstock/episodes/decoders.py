@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "bytes_used", "decode_ns")
 
 _GONE_ON = 64  # frames at most, to the next group
+_LEFT_OVER = 8  # frames at most, of a group that is decoded
+_ROOM_FOR_LEFT_OVERS = 64 * _LEFT_OVER  # of as many groups as a pool has
 _LOOKED_AT = 64  # wants, to find one that nobody is busy with
 _of_parents: list[Videos] = []  # in a forked child, and never closed there
 
@@ -75,10 +77,13 @@ class Videos:
         keeping: Keeping | None = None,
     ) -> None:
         self._keeping = keeping or Keeping()
-        self._locator, self._backend, self._num_threads, self._row = locator, backend, num_threads, row
+        is_in_order = not self._keeping.is_for_random_order
+        self._keeps_left_overs = is_in_order and self._keeping.samples_kept >= _ROOM_FOR_LEFT_OVERS
+        self._locator, self._num_threads, self._row = locator, num_threads, row
         self._kept = FrameCache(frame_cache_bytes)
         self._wanted = WantedFrames()
         self._failed: set[ClipKey] = set()  # by threads: whoever reads them is told
+        self._packer = backend.make_packer(frame_cache_bytes)
         self._to_rgb = backend.make_converter()
         self._rgb_lock = threading.Lock()
         self._changed = threading.Condition()  # guards all of the above, and the open files
@@ -137,6 +142,7 @@ class Videos:
             self._changed.wait_for(lambda: not self._threads)
             self._open.close()
             self._kept.clear()
+            self._packer.clear()
             self._is_closing = False
 
     # --- Frames -------------------------------------------------------------------------------------------------
@@ -204,6 +210,8 @@ class Videos:
                     self._keep((clip, number - held.first), found[number], use)
                 else:
                     self._kept.drop((clip, number - held.first))
+            if self._wanted.is_done:  # a pass is over: others may need the memory
+                self._packer.clear()
 
     def _decode(
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
@@ -218,7 +226,7 @@ class Videos:
         for number, frame in held.file.decode(first, last, is_wanted):
             num_decoded += 1
             if number in found:  # a decoder that goes on would have memory for another one
-                found[number] = self._backend.pack(frame)[0] if number < last else frame
+                found[number] = self._packer.pack(frame)[0] if number < last else frame
             elif frame is not None:
                 place = clip, number - held.first
                 with self._changed:
@@ -234,7 +242,7 @@ class Videos:
             return place not in self._kept and self._kept.would_keep(use)
 
     def _keep(self, place: tuple[ClipKey, int], frame: Any, use: float) -> None:
-        self._kept.put(place, *self._backend.pack(frame), use)
+        self._kept.put(place, *self._packer.pack(frame), use)
 
     def _until(self, clip: ClipKey, held: OpenClip, group: Int64Array, least_until: float) -> float:
         """Say up to which sample frames of a group are kept that is decoded now."""
@@ -262,6 +270,10 @@ class Videos:
                 first = at if all(self._is_worth(clip, held, each, until) for each in range(at, first)) else first
             end = self._end_of_group(index, keyframe)
             last = max([last, *(each for each in range(last + 1, end) if self._is_worth(clip, held, each, until))])
+            if self._keeps_left_overs and end - _LEFT_OVER <= last + 1 < end:
+                # The next frames may be of another group: going back to these few would cost all of this one.
+                is_worth = all(self._is_worth(clip, held, each, NEVER) for each in range(last + 1, end))
+                last = end - 1 if is_worth else last
             if last < end - 1:
                 return first, last
             following = keyframe + 1

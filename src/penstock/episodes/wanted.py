@@ -44,6 +44,11 @@ class WantedFrames:
         self.num_samples = self.now = 0
         self.is_known = False
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was announced has come."""
+        return self.is_known and not self._uses
+
     def add_sample(self, wants: Iterable[tuple[ClipKey, Iterable[int]]]) -> None:
         """Note what one more sample needs."""
         turn, self.num_samples = self.num_samples, self.num_samples + 1

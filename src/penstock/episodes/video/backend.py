@@ -44,6 +44,18 @@ class VideoFile(Protocol):
         ...
 
 
+class FramePacker(Protocol):
+    """Turns frames into those that are kept. Safe for threads."""
+
+    def pack(self, frame: Any) -> tuple[Any, int]:
+        """Give a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
+        ...
+
+    def clear(self) -> None:
+        """Give back memory that lies ready for other frames."""
+        ...
+
+
 class VideoBackend(Protocol):
     """A library that decodes videos. It is sent to workers, and makes frames of a kind of its own."""
 
@@ -56,8 +68,8 @@ class VideoBackend(Protocol):
         """Open a file; `name` is what errors call it."""
         ...
 
-    def pack(self, frame: Any) -> tuple[Any, int]:
-        """Give a frame, packed or not, as it is kept, in memory of its own, and how many bytes that takes."""
+    def make_packer(self, limit_bytes: int) -> FramePacker:
+        """Give what turns frames into those that are kept, which take so much memory at most, for one process."""
         ...
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:

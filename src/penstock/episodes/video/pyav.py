@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.episodes.video.backend import PURPOSE
+from penstock.episodes.video.pages import PicturePages, bytes_in_pages
 from penstock.errors import CorruptShardError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -27,10 +27,9 @@ class PyavBackend:
         """Open a file."""
         return PyavFile(path, name)
 
-    def pack(self, frame: Any) -> tuple[Any, int]:
-        """Give a frame as it is kept, and how many bytes that takes."""
-        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame)
-        return packed, packed.num_bytes
+    def make_packer(self, limit_bytes: int) -> FramePacker:
+        """Give what turns frames into those that are kept."""
+        return FramePacker(limit_bytes)
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
         """Give a function that turns frames into RGB."""
@@ -137,42 +136,60 @@ def _index_packets(container: Any, name: str) -> FrameIndex:
     return FrameIndex.of(ticks.astype(np.int64), is_key.astype(np.bool_), float(stream.time_base), sizes)
 
 
-_PACKED = frozenset({"yuv420p", "yuvj420p", "yuv444p", "yuvj444p"})  # what arrays can be made of, and frames again
-_LARGE_PICTURE_BYTES = 256 << 10
+_PACKED: dict[str, Callable[[int, int], tuple[int, ...]]] = {  # what frames can be made of again, in arrays of a shape
+    **dict.fromkeys(["yuv420p", "yuvj420p"], lambda height, width: (height * 3 // 2, width)),
+    **dict.fromkeys(["yuv444p", "yuvj444p"], lambda height, width: (3, height, width)),
+}
 _COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
-def _in_own_pages(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Give a large picture in pages that go back to the system with it; others lie between smaller things, and stay."""
-    if pixels.nbytes < _LARGE_PICTURE_BYTES:
-        return pixels
-    try:
-        pages = mmap.mmap(-1, pixels.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:  # there are too many
-        return pixels
-    own = np.frombuffer(pages, np.uint8).reshape(pixels.shape)
-    own[...] = pixels
-    return own
-
-
-class PackedFrame:
-    """A decoded frame to keep, not yet turned into RGB, in memory of its own.
+class FramePacker:
+    """Copies decoded frames into memory of their own.
 
     A decoder never frees the memory of a frame that was let go of: it has it ready for others, as many as it once had
     out at a time.
     """
 
+    def __init__(self, limit_bytes: int) -> None:
+        self._pages = PicturePages(limit_bytes)
+
+    def pack(self, frame: Any) -> tuple[PackedFrame, int]:
+        """Give a frame as it is kept, and how many bytes that takes."""
+        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame, self._pages)
+        return packed, packed.num_bytes
+
+    def clear(self) -> None:
+        """Give back the memory that lies ready for other frames."""
+        self._pages.clear()
+
+
+def _copy_planes(planes: Sequence[Any], pages: PicturePages) -> npt.NDArray[np.uint8]:
+    """Copy the pixels of all planes, one after the other, without what a decoder has beyond the end of each line."""
+    pixels = pages.take(sum(plane.width * plane.height for plane in planes))
+    begin = 0
+    for plane in planes:
+        width, height, line = plane.width, plane.height, plane.line_size
+        end = begin + width * height
+        lines = np.frombuffer(plane, np.uint8, height * line).reshape(height, line)
+        pixels[begin:end].reshape(height, width)[...] = lines[:, :width]
+        begin = end
+    return pixels
+
+
+class PackedFrame:
+    """A decoded frame to keep, not yet turned into RGB."""
+
     __slots__ = ("_colors", "_format", "_frame", "num_bytes")
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, pages: PicturePages) -> None:
         self._format: str = frame.format.name
         self._colors = tuple(getattr(frame, name) for name in _COLORS)
-        self._frame = _in_own_pages(frame.to_ndarray()) if self._format in _PACKED else frame
-        planes = [] if self._format in _PACKED else frame.planes
-        num_bytes = int(sum(plane.buffer_size for plane in planes) or self._frame.nbytes)
-        self.num_bytes = (
-            -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE if num_bytes >= _LARGE_PICTURE_BYTES else num_bytes
-        )
+        if self._format not in _PACKED:
+            self._frame = frame
+            self.num_bytes = bytes_in_pages(sum(plane.buffer_size for plane in frame.planes))
+            return
+        self._frame = _copy_planes(frame.planes, pages).reshape(_PACKED[self._format](frame.height, frame.width))
+        self.num_bytes = bytes_in_pages(self._frame.nbytes)
 
     def unpack(self) -> Any:
         """Give the frame."""

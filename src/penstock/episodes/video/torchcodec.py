@@ -34,9 +34,9 @@ class TorchcodecBackend:
         """Open a file."""
         return TorchcodecFile(path, name)
 
-    def pack(self, frame: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], int]:
-        """Give a frame as it is: each has memory of its own."""
-        return frame, frame.nbytes
+    def make_packer(self, limit_bytes: int) -> _AsItIs:  # noqa: ARG002
+        """Give what keeps frames as they are: each has memory of its own."""
+        return _AsItIs()
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
         """Give frames as they are."""
@@ -49,6 +49,17 @@ def _decoder_class() -> Any:
 
 def _as_it_is(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return frame
+
+
+class _AsItIs:
+    """Keeps frames as they come."""
+
+    def pack(self, frame: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], int]:
+        """Give a frame, and how many bytes it takes."""
+        return frame, frame.nbytes
+
+    def clear(self) -> None:
+        """Do nothing: no memory lies ready."""
 
 
 class TorchcodecFile:

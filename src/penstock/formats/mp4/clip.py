@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 _HEAD = struct.Struct("<BqqIQI")
+_SHIFT_AT, _NUM_PACKETS_AT, _SIZES_AT = 9, 17, 21
 _VERSION = 1
 _MOST_PACKETS = 1 << 26
 _PLAYS_AS_STORED = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
@@ -83,6 +84,16 @@ class Clip:
         if durations[:, 0].sum() != num_packets or len(shifts) not in (0, num_packets) or keys[-1] >= num_packets:
             raise ValueError("the tables of a clip do not fit")
         return cls(begin=begin, shift=shift, sizes_at=sizes_at, durations=durations, shifts=shifts, keys=keys)
+
+    @staticmethod
+    def same_tables(data: bytes) -> tuple[bytes, bytes]:
+        """Give what is the same for clips, as they stand in an index, that differ only in where they are in a file."""
+        return data[:1] + data[_NUM_PACKETS_AT:_SIZES_AT], data[_SIZES_AT + 8 :]
+
+    @staticmethod
+    def shift_of(data: bytes) -> int:
+        """Read the shift of a clip that stands in an index, and no more of it."""
+        return int.from_bytes(data[_SHIFT_AT:_NUM_PACKETS_AT], "little", signed=True)
 
     @property
     def overhead_bytes(self) -> int:

@@ -151,37 +151,40 @@ def _cut(track: VideoTrack, cuts: Any, file: StoredObject) -> list[ScannedShard]
     order = np.argsort(shown, kind="stable")
     firsts = np.unique(track.index.nearest(micros / 1e6)[0])
     keys = np.flatnonzero(track.is_key)
+    lowest, stops = np.minimum.reduceat(order, firsts), np.maximum.reduceat(order, firsts) + 1
+    first_keys = np.maximum(0, np.searchsorted(keys, lowest, side="right") - 1)
+    begins = np.minimum(keys[first_keys], lowest)
+    if not track.is_key[begins].all():
+        return None
+    stop_keys, num_frames = np.searchsorted(keys, stops), np.diff(np.append(firsts, len(order)))
+    ends, durations = offsets + sizes, _durations(track)
     shards = []
-    for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(order)], strict=True):
-        packets = order[first:end]
-        key = keys[max(0, int(np.searchsorted(keys, packets.min(), side="right")) - 1)]
-        begin, stop = min(int(key), int(packets.min())), int(packets.max()) + 1
-        if not track.is_key[begin]:
-            return None
-        clip = _clip(track, begin, stop, int(shown[order[first]]))
-        span = Span(int(offsets[begin]), int(offsets[stop - 1] + sizes[stop - 1]))
-        shards.append(
-            ScannedShard(end - first, span, len(span) + clip.overhead_bytes, is_exact=False, details=clip.dump())
+    for begin, stop, first_key, stop_key, first_tick, count in zip(
+        *(each.tolist() for each in (begins, stops, first_keys, stop_keys, shown[order[firsts]], num_frames)),
+        strict=True,
+    ):
+        shifts = track.shifts[begin:stop]
+        clip = Clip(
+            begin=first_tick,
+            shift=int(track.decoded[begin]) - track.start,
+            sizes_at=track.sizes_at + 4 * begin,
+            durations=_runs(durations[begin:stop]),
+            shifts=shifts if shifts.any() else shifts[:0],
+            keys=keys[first_key:stop_key] - begin,
         )
+        span = Span(int(offsets[begin]), int(ends[stop - 1]))
+        shards.append(ScannedShard(count, span, len(span) + clip.overhead_bytes, is_exact=False, details=clip.dump()))
     return shards
 
 
-def _clip(track: VideoTrack, begin: int, stop: int, first_tick: int) -> Clip:
-    durations = np.diff(np.append(track.decoded, 2 * track.decoded[-1:] - track.decoded[-2:-1]))[begin:stop]
-    if len(durations) < stop - begin:  # a file of one packet
-        durations = np.append(durations, 1)
-    shifts = track.shifts[begin:stop]
-    return Clip(
-        begin=first_tick,
-        shift=int(track.decoded[begin]) - track.start,
-        sizes_at=track.sizes_at + 4 * begin,
-        durations=_runs(durations),
-        shifts=shifts if shifts.any() else shifts[:0],
-        keys=np.flatnonzero(track.is_key[begin:stop]),
-    )
+def _durations(track: VideoTrack) -> Int64Array:
+    """Give the ticks from each packet to the next; of the last, those before it."""
+    steps = np.diff(track.decoded)
+    return np.append(steps, steps[-1:] if len(steps) else 1)
 
 
 def _runs(values: Int64Array) -> Int64Array:
     """Join equal numbers in a row: how many, and which."""
-    starts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
-    return np.stack([np.diff(np.append(starts, len(values))), values[starts]], axis=1)
+    inner = np.flatnonzero(values[1:] != values[:-1]) + 1
+    bounds = np.concatenate([[0], inner, [len(values)]])
+    return np.stack([bounds[1:] - bounds[:-1], values[bounds[:-1]]], axis=1)
