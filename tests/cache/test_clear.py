@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import clear_cache, list_cache, prune_cache
 from penstock.cache.cleanup import Outcome, removal_order, remove_in_order, sum_up
-from penstock.cache.contents import Contents, Standing, mark_newest, standings
+from penstock.cache.contents import CachedCopy, Contents, Standing, mark_newest, standings
 from penstock.cachedir.layout import apart_name, default_directory
 from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, ConfigError
@@ -23,7 +23,7 @@ from tests.cache.kit import Dataset, check_shard, finish, start_client, write_da
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.cache.contents import CachedCopy
+    from penstock.cache.cleanup import Removable
 
 
 def fill(data: Dataset) -> None:
@@ -54,6 +54,11 @@ COPIES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5), st.integers(0
 OUTCOMES = st.lists(st.sampled_from(Outcome), min_size=40, max_size=40)
 
 
+def name_of(copy: Removable) -> str:
+    assert isinstance(copy, CachedCopy)
+    return copy.record.name
+
+
 @given(COPIES, st.booleans())
 def test_outdated_copies_go_first_then_those_used_longest_ago(copies: list[CachedCopy], is_open: bool) -> None:
     editions = [make_edition("e0", "s3://b/a", 2), make_edition("e1", "s3://b/a", 1, is_open=is_open)]
@@ -62,7 +67,7 @@ def test_outdated_copies_go_first_then_those_used_longest_ago(copies: list[Cache
     kept, going = removal_order([contents])
     assert {copy.record.name for copy in kept} == {name for name in standing if standing[name] is Standing.NEEDED}
     assert len(kept) + len(going) == len(copies)
-    ranks = [(standing[copy.record.name] is not Standing.OUTDATED, copy.last_used_s) for copy in going]
+    ranks = [(standing[name_of(copy)] is not Standing.OUTDATED, copy.last_used_s) for copy in going]
     assert ranks == sorted(ranks)
 
 
@@ -81,10 +86,10 @@ def test_no_more_goes_than_has_to(copies: list[CachedCopy], outcomes: list[Outco
     tried, left = remove_in_order(copies, remove, left_bytes=before, to_bytes=to_bytes)
     freed = [copy.num_bytes for copy, outcome in tried if outcome in (Outcome.REMOVED, Outcome.GONE)]
     assert left == before - sum(freed)
-    assert left <= to_bytes or {copy.record.name for copy, _ in tried} == {copy.record.name for copy in copies}
+    assert left <= to_bytes or {name_of(copy) for copy, _ in tried} == {copy.record.name for copy in copies}
     assert not freed or left + freed[-1] > to_bytes  # the last one was needed
     assert max(asked.values(), default=0) <= 2
-    assert all(count == 1 for count in Counter(copy.record.name for copy, _ in tried).values())
+    assert all(count == 1 for count in Counter(name_of(copy) for copy, _ in tried).values())
     totals = sum_up(tried)
     assert sum(dataset.num_removed for dataset in totals) == sum(outcome is Outcome.REMOVED for _, outcome in tried)
 
