@@ -83,7 +83,7 @@ class ParquetFormat(ColumnarFormat):
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""
-        head, groups = _read_entry(info)
+        head = _read_head(info)
         types = read_types(info, columns)
         raw_bytes = info.parts[0].raw.num_bytes  # of all columns; batches of few of them are joined
         batch_rows = max(1, min(info.num_samples, info.num_samples * CHUNK_BYTES // max(raw_bytes, 1)))
@@ -95,7 +95,7 @@ class ParquetFormat(ColumnarFormat):
             metadata = pq.read_metadata(pyarrow().BufferReader(footer))
             # It would hold on to the compressed bytes of the last group.
             with pq.ParquetFile(SpansInput(stored), metadata=metadata, pre_buffer=False) as file:
-                for group in range(len(groups)):  # one by one: dictionaries within lists cannot be joined
+                for group in range(metadata.num_row_groups):  # one by one: dictionaries within lists cannot be joined
                     yield from file.iter_batches(batch_rows, [group], names, use_threads=False)
 
         write_shard(batches(), types, info, out)
@@ -179,7 +179,13 @@ def _to_shard(groups: list[RowGroup]) -> ScannedShard:
 def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
     """Give what the index says of a shard."""
     with reading_entry(info):
-        return FileHead.from_json(info.layout.settings["head"]), read_row_groups(CompactReader(info.details), ())
+        return _read_head(info), read_row_groups(CompactReader(info.details), ())
+
+
+def _read_head(info: ShardInfo) -> FileHead:
+    """Give what the index says of all row groups of a file."""
+    with reading_entry(info):
+        return FileHead.from_json(info.layout.settings["head"])
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------
