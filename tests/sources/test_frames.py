@@ -24,6 +24,7 @@ from penstock.errors import CorruptShardError, ObjectChangedError, ResumeError, 
 from penstock.scan.objects import ScannedObject
 from penstock.sources.files import content, lines, row_places
 from penstock.sources.files.row_places import RowPlace, RowPlaces
+from tests.codecs.test_xz_blocks import join_blocks
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
 from tests.streaming import private_places
@@ -395,3 +396,37 @@ def test_a_file_that_is_another_by_now_is_noticed(tmp_path: Path) -> None:
     now.load_state_dict(place)
     with pytest.raises((CorruptShardError, ResumeError), match=r"a\.csv\.zst"):
         list(now)
+
+
+# --- Blocks of .xz files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("name", KINDS)
+def test_blocks_of_one_stream_are_gone_to(
+    name: str, tmp_path: Path, stored_from: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "_FAR_BYTES", 0)
+    make, data, rows = KINDS[name]
+    path = tmp_path / f"{name}.xz"
+    size = len(data) // 9
+    path.write_bytes(join_blocks([data[at : at + size] for at in range(0, len(data), size)]))
+    source: Any = make(str(path))  # type: ignore[call-arg]
+    samples = source.open_shard(str(path))
+    gone_to = set()
+    for row in range(len(rows)):
+        state = through_json(samples)
+        assert "frame" not in state
+        resumed: Any = make(str(path))  # type: ignore[call-arg]
+        resumed = resumed.open_shard(str(path))
+        stored_from.clear()
+        resumed.load_state_dict(state)
+        assert plain(resumed) == plain(rows[row:]), row
+        gone_to.add(stored_from[-1])
+        next(samples)
+        assert plain(source.open_shard_at_row(str(path), row=row)) == plain(rows[row:])
+    assert len(gone_to) >= (8 if name != "a.json" else 1)
+    beyond = source.open_shard(str(path))
+    with pytest.raises(ResumeError, match=r"\.xz ends before byte 1000000000 "):
+        beyond.load_state_dict({**state, "byte": 10**9})
+        next(beyond)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.codecs.stream import FrameStart
 from penstock.errors import CorruptShardError, ResumeError
+from penstock.sources.files.xz_content import read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ _HAVE_FRAMES = ("zstd", "gz", "bz2", "xz")
 # Frames that begin closer to one another need not be told apart: so much is unpacked in a moment.
 _APART_BYTES = 1 << 14
 BEGINNING = FrameStart(0, 0)
+# To unpack less than this is quicker than to ask for the end of a file, which tells where its blocks are.
+_FAR_BYTES = 8 << 20
 
 
 class Content(Protocol):
@@ -49,6 +52,10 @@ class FileContent:
             return opened.chunks(byte)
         if frame.content > byte or frame.stored > opened.num_bytes:
             raise self._no_frame(frame)
+        if self._file.compression == "xz" and byte - frame.content > _FAR_BYTES:
+            blocks = read_blocks(self._file, byte)
+            if blocks is not None:
+                return self._without_first(blocks.chunks, byte - blocks.content, byte)
 
         def note(start: FrameStart) -> None:
             self._note(FrameStart(frame.stored + start.stored, frame.content + start.content))
