@@ -10,6 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -307,6 +308,30 @@ def test_a_broken_index_is_not_used(index: bytes, tmp_path: Path, monkeypatch: p
     path.write_bytes(gzip.compress(data))
     (tmp_path / ".penstock-index").write_bytes(index)
     assert list(make(str(path)).open_shard_at_row(str(path), row=50)) == rows[50:]  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("details", [b"x", b"[-1,1]", b"[9999,1]", b"[0,0]", b"[0,1,99999]", b"[1.5,1]"])
+def test_wrong_details_of_an_index_are_not_used(
+    details: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from penstock.formats.lines import scan
+    from penstock.index import files_json
+    from penstock.scan import objects
+
+    monkeypatch.setattr(scan, "SPAN_BYTES", 200)
+    monkeypatch.setattr(scan, "_SMALLEST_SPAN_BYTES", 1)
+    monkeypatch.setattr(objects, "_FRAME_BYTES", 1)
+    monkeypatch.setattr(row_places, "_LARGE_BYTES", 1)
+    make, data, rows = KINDS["a.jsonl"]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(b"".join(in_frames(data, "gz", 15)))
+    leave_index(tmp_path, path.name)
+    index = tmp_path / files_json.STORED_NAME
+    [file] = files_json.load_files(json.loads(index.read_bytes()), "here")
+    shards = (file.shards[0], *(shard._replace(details=details) for shard in file.shards[1:]))
+    index.write_bytes(files_json.dump_files([replace(file, shards=shards)], {}))
+    assert list(make(str(path)).open_shard_at_row(str(path), row=50)) == rows[50:]  # type: ignore[call-arg]
+    assert "is not used" in caplog.text
 
 
 # --- A new process, hostile states, other versions -------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.versions import tag_of
 from penstock.codecs.stream import FrameStart
-from penstock.errors import DataError, StoreError
+from penstock.errors import DataError, IndexFieldError, StoreError
 from penstock.formats.lines.scan import load_details
 from penstock.index.catalog import MAX_INDEX_BYTES
 from penstock.index.files_json import STORED_NAME, load_files
@@ -78,6 +79,9 @@ def places_in(file: IndexedFile) -> list[RowPlace]:
             places.append(RowPlace(row, content + details.skip, details.line - 1, FrameStart(shard.begin, content)))
             begin = content + shard.raw_bytes - details.leave
         row += shard.num_samples
+    are_below = any(place.frame.content < 0 or place.line < 0 for place in places)
+    if are_below or any(later.byte < place.byte for place, later in pairwise(places)):
+        raise IndexFieldError(f"the index has wrong details for {file.name}: make it again with penstock index")
     return places
 
 
@@ -99,7 +103,11 @@ class StoredIndexes:
             return []
         if (found.layout.format, found.layout.compression) != (form, file.compression):
             return []
-        return places_in(found)
+        try:
+            return places_in(found)
+        except DataError as error:
+            _log.warning("%s is not used: %s", STORED_NAME, error)
+            return []
 
     def __reduce__(self) -> tuple[type[StoredIndexes], tuple[()]]:
         return StoredIndexes, ()  # whoever gets it reads them where it is
