@@ -141,6 +141,9 @@ def private_mb() -> float:
 
 
 # --- Unpacking ------------------------------------------------------------------------------------------------
+#
+# Each row group goes to a file that was not there, as in the fetcher. To open one that is there would wait for the disk
+# until what it held has been written, unless something else takes that time meanwhile.
 
 
 class _Object:
@@ -187,10 +190,13 @@ def unpack(directory: str, out: str) -> Result:
         part = Part(raw, FileInfo(f"{number}.packed", len(shard.span)), span)
         infos.append(ShardInfo(layout, shard.num_samples, (part,), shard.details))
 
+    Path(out).unlink(missing_ok=True)
+
     def work() -> int:
         for info in infos:
-            with Path(out).open("wb") as target:
+            with Path(out).open("xb") as target:
                 form.unpack(info, None, _Fetched(file), target)
+            Path(out).unlink()
         return sum(info.num_samples for info in infos)
 
     return timed_warm(work)
@@ -201,6 +207,7 @@ def bare_unpack(directory: str, out: str) -> Result:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    Path(out).unlink(missing_ok=True)
     data = pa.py_buffer(min(Path(directory, "parquet").iterdir()).read_bytes())
 
     def work() -> int:
@@ -209,6 +216,7 @@ def bare_unpack(directory: str, out: str) -> Result:
             table = file.read_row_group(group, use_threads=False)
             with pa.OSFile(out, "wb") as target, pa.ipc.new_file(target, table.schema) as writer:
                 writer.write_table(table)
+            Path(out).unlink()
         return int(file.metadata.num_rows)
 
     return timed_warm(work)

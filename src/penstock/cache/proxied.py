@@ -17,6 +17,7 @@ from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve_store, shown_url, url_scheme
+from penstock.storage.http_queries import with_queries
 from penstock.storage.hub_location import at_revision, is_commit
 from penstock.storage.retry import RetryPolicy
 from penstock.wire.messages import CallStore
@@ -34,22 +35,35 @@ _NEAR = (None, "file", "memory")
 _GROUP = 0  # the only one of its client: it has no directories
 
 
-def open_proxied(url: str, options: Mapping[str, Any] | None = None, *, retry: RetryPolicy | None = None) -> Store:
-    """Find the store of a URL, to be used from this process and from those that it forks."""
-    settings = resolve_store(url, options)
+def open_proxied(
+    url: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    retry: RetryPolicy | None = None,
+    queries: Mapping[str, str] | None = None,
+) -> Store:
+    """Find the store of a URL, to be used from this process and from those that it forks.
+
+    `queries` are those of single files on the web, by their URLs.
+    """
+    settings = with_queries(resolve_store(url, options), queries or {})
     if url_scheme(url) in _NEAR:
         return open_store(settings, retry=retry)
     return ProxiedStore(settings, retry or RetryPolicy())
 
 
 def open_pinned(
-    url: str, options: Mapping[str, Any] | None = None, *, retry: RetryPolicy | None = None
+    url: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    retry: RetryPolicy | None = None,
+    queries: Mapping[str, str] | None = None,
 ) -> tuple[Store, str, Mapping[str, Any] | None]:
     """Find the store of a URL; one of the Hub in the commit that it has now, whichever fetcher reads it later.
 
     Gives the store, the URL that names the commit, and the options that go with that.
     """
-    store = open_proxied(url, options, retry=retry)
+    store = open_proxied(url, options, retry=retry, queries=queries)
     if url_scheme(url) != "hf" or not isinstance(store, ProxiedStore):
         return store, url, options
     commit = store.revision()

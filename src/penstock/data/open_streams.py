@@ -30,6 +30,7 @@ from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
 from penstock.reading.source import Source, sources
 from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
+from penstock.storage.http_queries import with_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -254,7 +255,9 @@ def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory:
     """Say what a cache is told of a stream; its files are kept in a directory of its own, unless another is given."""
     in_place = stream.in_place if files is None else files.folder
     url = str(in_place.absolute() if in_place is not None else stream.url if files is None else files.root)
-    settings = resolve_store(url, stream.storage_options) if in_place is None else StoreSettings(url)
+    settings = StoreSettings(url)
+    if in_place is None:
+        settings = with_queries(resolve_store(url, stream.storage_options), stream.queries)
     if directory is None:
         directory = _own_directory(stream, in_place) or default_directory(url, None)
     check_path(directory)

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 from penstock.order.make_plan import count_epoch
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
-from penstock.scan.patterns import find_source, is_list
+from penstock.scan.patterns import find_source, is_list, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
@@ -94,6 +94,7 @@ class Stream:
         samples: int | float | str | None = None,
     ) -> None:
         self.patterns: tuple[str, ...] | None = None  # of a list, what to look for below the folder that holds all
+        self.queries: dict[str, str] = {}  # of files on the web, by their URLs; they may be secrets
         self.window: int | None = None  # how many shards are shuffled together, if whoever made the source knows
         self.remote = self._place(remote, is_data=True)
         self.local = self._place(local, is_data=remote is None)
@@ -131,6 +132,7 @@ class Stream:
         if files is None:
             return False
         self.remote = self._place(files.urls, is_data=True)
+        self.queries = dict(files.queries)
         self.format, self.types, self.columns = files.format, files.types, files.columns
         self.storage_options = self.storage_options or files.storage_options
         return True
@@ -150,6 +152,8 @@ class Stream:
         """Give the place of the data, or of their copies, as one path or URL."""
         if given is None:
             return None
+        if is_data:
+            given, self.queries = take_queries(given)
         if not is_list(given):
             return os.fspath(given)  # type: ignore[arg-type]
         if not is_data:

@@ -274,6 +274,8 @@ def _stored_index(origin: Origin) -> bytes | None:
     """Read the index that somebody left beside the files, if there is one."""
     from penstock.index.files_json import STORED_NAME
 
+    if origin.has_queries:
+        return None
     try:
         if origin.store.stat(STORED_NAME).num_bytes > MAX_INDEX_BYTES:
             return None

@@ -54,6 +54,11 @@ class Origin:
         """Whether an object is best read at once: its server sends no pieces, and what comes goes straight to disk."""
         return not self.has_ranges and hasattr(self.store, "copy_piece")
 
+    @property
+    def has_queries(self) -> bool:
+        """Whether files were named with queries of their own: a request for any other would be refused."""
+        return getattr(self.store, "has_queries", False)
+
     def revision(self) -> str | None:
         """Give the commit that is read, if the store keeps commits."""
         return self.revision_of(self.store)

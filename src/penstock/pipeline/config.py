@@ -33,7 +33,7 @@ def _check_choice(name: str, value: Any, known: Any) -> None:
 class DatasetConfig:
     """One dataset: which files, of which kind, and how their text is tokenized."""
 
-    data_files: str | Path | Sequence[str | Path]
+    data_files: str | Path | Sequence[str | Path] = field(repr=False)  # URLs may be signed
     name: str | None = None
     type: DatasetType | None = None
     split: str = "train"

@@ -58,6 +58,7 @@ class SourceFiles:
     columns: tuple[str, ...] | None = None  # None: all of them
     types: Mapping[str, str] | None = None  # of columns of CSV files
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    queries: Mapping[str, str] = field(default_factory=dict, repr=False)  # of files on the web, by their URLs
 
 
 class OpenShard(NamedTuple):

@@ -15,11 +15,11 @@ from functools import cache
 from penstock.codecs.stream import split_compression
 from penstock.errors import ConfigError
 from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.http_queries import WEB, split_query
 from penstock.storage.hub_location import parse_hub_url
 
 _MAGIC = re.compile(r"[*?\[{]")
 _WEB_MAGIC = re.compile(r"[*\[{]")  # `?` begins a query there
-_WEB = ("http", "https")
 # What lies beside data, and is none.
 _BESIDE = re.compile(
     r"(?i)(readme|license|licence|changelog|dataset_infos?|dataset_dict|state)(\.[a-z]+)?|.*\.(md|crc|lock)"
@@ -38,12 +38,37 @@ class NamedFiles:
 
 def has_magic(text: str) -> bool:
     """Tell whether a name may be a glob."""
-    return bool((_WEB_MAGIC if url_scheme(text) in _WEB else _MAGIC).search(text))
+    return bool((_WEB_MAGIC if url_scheme(text) in WEB else _MAGIC).search(text))
 
 
 def is_list(given: Given) -> bool:
     """Tell whether somebody named several things."""
     return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def take_queries(given: Given) -> tuple[Given, dict[str, str]]:
+    """Give what a user named without the queries of files on the web, and these by the URLs that they belong to.
+
+    Whatever has a query is a file, so it comes back as a list.
+    """
+    each = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    cut = [split_query(os.fspath(one)) for one in each]
+    if not any(query for _, query in cut):
+        return given, {}
+    queries: dict[str, str] = {}
+    for url, query in cut:
+        if query and has_magic(url):
+            raise ConfigError(f"{shown_url(url)}?… cannot be a glob and have a query: pass a list of files")
+        if "#" in query:
+            raise ConfigError(
+                f"{shown_url(url)}?… has a fragment, which no server gets to see: leave out # and the rest"
+            )
+        if queries.setdefault(url, query) != query:
+            raise ConfigError(
+                f"{shown_url(url)} is named twice, with different queries. Files are told apart by their paths: name"
+                " each once"
+            )
+    return [url for url, _ in cut], {url: query for url, query in queries.items() if query}
 
 
 def split_suffix(name: str) -> tuple[str, str | None]:
@@ -76,7 +101,7 @@ def _split(url: str) -> tuple[str, str]:
 
 def has_magic_part(part: str, url: str) -> bool:
     """Tell whether a part of a URL may be a glob."""
-    return bool((_WEB_MAGIC if url_scheme(url) in _WEB else _MAGIC).search(part))
+    return bool((_WEB_MAGIC if url_scheme(url) in WEB else _MAGIC).search(part))
 
 
 def _parts(url: str) -> tuple[str, list[str]]:

@@ -11,6 +11,7 @@ from penstock.errors import ConfigError
 from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
 from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, needs_open_eyes
 from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
+from penstock.storage.http_queries import QUERIES
 from penstock.storage.object import Cloud, ObjectStore
 from penstock.storage.options import take_options
 
@@ -33,8 +34,8 @@ def resolve_http(url: str, options: Mapping[str, Any], environ: Mapping[str, str
         raise ConfigError(f"{shown_url(url)!r} has no host")
     if parts.query or parts.fragment:
         raise ConfigError(
-            f"{shown_url(url)}: the URL of a dataset cannot have a query: to send a token, pass headers= in"
-            " storage_options"
+            f"{shown_url(url)}: the URL of a dataset cannot have a query, only those of single files can: to send a"
+            " token, pass headers= in storage_options"
         )
     taken = take_options("http", options, _NAMES)
     headers = {**(taken.get("client_kwargs") or {}).get("headers", {}), **(taken.get("headers") or {})}
@@ -85,7 +86,7 @@ cloud = Cloud(
 
 
 def _open(settings: StoreSettings, retry: RetryPolicy, hooks: RetryHooks) -> Store:
-    if needs_open_eyes(settings.options.get("headers", {})):
+    if settings.options.get(QUERIES) or needs_open_eyes(settings.options.get("headers", {})):
         return HttpHeaderStore(settings, retry, hooks)
     return ObjectStore(cloud, settings, retry, hooks)
 

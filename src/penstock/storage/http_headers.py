@@ -1,5 +1,7 @@
 """`http(s)://` with headers of the user's own: they go to the host that they were given for, and to no other.
 
+Also files with queries of their own (`http_queries.py`), which the other client would take for parts of names.
+
 The client of the other stores follows redirects by itself, takes off `Authorization` and `Cookie` on the way to another
 host, and leaves `X-Api-Key` and all others on. It cannot be told not to. So where there are such headers, this small
 client asks, and follows redirects with open eyes.
@@ -28,6 +30,7 @@ from penstock.errors import (
 )
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_url, whole_seconds
 from penstock.storage.http_options import read_certificates
+from penstock.storage.http_queries import QUERIES, path_of, signed_target
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
@@ -182,7 +185,7 @@ class HttpHeaderStore(ReadsBodies):
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
         check_key(key)
-        return retrying(lambda: self._head(key), self.retry, self.hooks, self._shown(key))
+        return retrying(lambda: self._look(key), self.retry, self.hooks, self._shown(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Refuse: web servers have no lists."""
@@ -203,7 +206,7 @@ class HttpHeaderStore(ReadsBodies):
     @contextmanager
     def _open(self, key: str, span: Span) -> Iterator[ResponseBody]:
         if len(span) == 0:
-            yield ResponseBody(self._head(key), iter(()))
+            yield ResponseBody(self._look(key), iter(()))
             return
         wanted = {"Range": f"bytes={span.begin}-{span.end - 1}"}
         with self._translated(key), self._ask("GET", key, wanted) as answer:
@@ -218,9 +221,18 @@ class HttpHeaderStore(ReadsBodies):
                 yield ResponseBody(info, _chunks(answer, span.begin - begin, len(span)))
                 return
             answer.read(_LONGEST_ANSWER)
-        yield ResponseBody(self._head(key), iter(()))  # the file ends before the range begins
+        yield ResponseBody(self._look(key), iter(()))  # the file ends before the range begins
 
-    def _head(self, key: str) -> ObjectInfo:
+    def _look(self, key: str) -> ObjectInfo:
+        """Say what a file is. A signed query is good for reading alone: then its first byte is asked for."""
+        if self._query(key) is not None:
+            with self._translated(key), self._ask("GET", key, {"Range": "bytes=0-0"}) as answer:
+                is_empty = answer.status == 416  # it has no first byte
+                if not is_empty:
+                    self._check(key, answer)
+                info = ObjectInfo(key, 0) if is_empty else _describe(key, answer)[0]
+                answer.read(_LONGEST_ANSWER)
+                return info
         with self._translated(key), self._ask("HEAD", key, {}) as answer:
             self._check(key, answer)
             answer.read()
@@ -229,11 +241,11 @@ class HttpHeaderStore(ReadsBodies):
     @contextmanager
     def _ask(self, method: str, key: str, wanted: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
         """Ask, and go where the server sends us; whoever else answers there does not see the user's headers."""
-        url, stall_s = self._root + quote(key), self.retry.stall_s
+        url, stall_s = self._url(key), self.retry.stall_s
         for _ in range(_MOST_REDIRECTS):
             origin = origin_of(url)
             target, for_proxy = self._network.target(url)
-            own = self.settings.options["headers"] if origin == origin_of(self._root) else {}
+            own = self.settings.options.get("headers", {}) if origin == origin_of(self._root) else {}
             headers = {"User-Agent": "penstock", **own, **for_proxy, **wanted, "Accept-Encoding": "identity"}
             connect = partial(HttpConnection, origin, self._network, stall_s)
             with connections.lease((origin, self._network, stall_s), connect, timeout_s=self.retry.patience_s) as line:
@@ -265,11 +277,33 @@ class HttpHeaderStore(ReadsBodies):
     def _shown(self, key: str) -> str:
         return f"{shown_url(self.settings.url).rstrip('/')}/{key}"
 
+    @property
+    def has_queries(self) -> bool:
+        """Whether files were named with queries of their own."""
+        return bool(self.settings.options.get(QUERIES))
+
+    def _query(self, key: str) -> str | None:
+        queries: Mapping[str, str] = self.settings.options.get(QUERIES) or {}
+        return queries.get(f"{self._path}{key}")
+
+    def _url(self, key: str) -> str:
+        query = self._query(key)
+        return self._root + quote(key) if query is None else self._host + signed_target(f"{self._path}{key}", query)
+
+    @cached_property
+    def _host(self) -> str:
+        parts = urlsplit(self.settings.url)
+        return f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}/"
+
+    @cached_property
+    def _path(self) -> str:
+        path = path_of(self.settings.url)
+        return f"{path}/" if path else ""
+
     @cached_property
     def _root(self) -> str:
-        parts = urlsplit(self.settings.url)
-        path = quote(unquote(parts.path).strip("/"))
-        return f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}/{path}{'/' if path else ''}"
+        path = quote(unquote(urlsplit(self.settings.url).path).strip("/"))
+        return f"{self._host}{path}{'/' if path else ''}"
 
     @cached_property
     def _network(self) -> Network:
@@ -284,7 +318,8 @@ def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
         return ObjectNotFoundError(f"there is no object {shown}")
     if status in (401, 403):
         return AccessDeniedError(
-            f"no access to {shown}: the server answered {status}. Check your headers and permissions"
+            f"no access to {shown}: the server answered {status}. Check your headers and permissions, and"
+            " whether the query of the URL has expired if it has one"
         )
     if status < 500 and status not in _PASSING:
         return RequestRefusedError(reason, status=status)

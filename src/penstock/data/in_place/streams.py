@@ -46,6 +46,8 @@ class FilesOfStream:
 def files_of(stream: Stream, columns: tuple[str, ...] | None) -> FilesOfStream | None:
     """Say what is asked for if a stream is, or may be, files of other programs; None: it has an index."""
     if stream.format == MDS:
+        if stream.queries:
+            raise ConfigError("format='mds' is a folder with an index.json, and only URLs of single files have queries")
         return None
     name = None if stream.format is None else format_of(stream.format)
     source = _source(stream, is_said=name is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _BYTES = {
 }
 
 
+@cache
 def pyarrow() -> Any:
     """Import pyarrow, or say what brings it."""
     return require("pyarrow", extra="parquet", purpose="reading Parquet and Arrow files")

@@ -185,7 +185,16 @@ def _read_entry(info: ShardInfo) -> tuple[FileHead, list[RowGroup]]:
 def _read_head(info: ShardInfo) -> FileHead:
     """Give what the index says of all row groups of a file."""
     with reading_entry(info):
-        return FileHead.from_json(info.layout.settings["head"])
+        head = info.layout.settings["head"]
+        return _parse_head(head["version"], head["schema"], head["created_by"], tuple(head["arrow_schema"]))
+
+
+@lru_cache(maxsize=64)
+def _parse_head(version: int, schema: str, created_by: str, arrow_schema: tuple[str, ...]) -> FileHead:
+    """Parse what every shard of a file needs, once for all of them."""
+    return FileHead.from_json(
+        {"version": version, "schema": schema, "created_by": created_by, "arrow_schema": arrow_schema}
+    )
 
 
 # --- Spans ----------------------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ class FileShardedSource(ShardedSource):
         options = self._given_options.values
         if options is not None and any(file.pinned_url for file in self._files):
             options = {name: value for name, value in options.items() if name != "revision"}  # the URLs name it
-        return SourceFiles(urls=urls, storage_options=options, **about)
+        queries = {file.url: file.query for file in self._files if file.query}
+        return SourceFiles(urls=urls, storage_options=options, queries=queries, **about)
 
     def _in_place(self) -> dict[str, Any] | None:
         """Say how a stream has to read the files to give the same samples; None if no stream does."""

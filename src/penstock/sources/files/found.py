@@ -16,7 +16,7 @@ from penstock.order.keys import fold
 from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
-from penstock.scan.patterns import find_source, is_list, split_suffix
+from penstock.scan.patterns import find_source, is_list, split_suffix, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 
@@ -40,6 +40,7 @@ class FoundFile:
     store: Store
     info: ObjectInfo
     pinned_url: str | None = None  # one that names the commit which is read, if the store has such
+    query: str = field(default="", repr=False)  # of its URL on the web; it may be a secret, and is no part of the name
 
     @property
     def address(self) -> str:
@@ -98,6 +99,7 @@ def find_files(
     retry: RetryPolicy | None = None,
 ) -> list[FoundFile]:
     """Find files in the order in which they are named, those of a glob or folder sorted, and each as often as named."""
+    data_files, queries = take_queries(data_files)
     each = [os.fspath(one) for one in data_files] if is_list(data_files) else [os.fspath(data_files)]  # type: ignore[arg-type,union-attr]
     if not each or not all(each):
         raise ConfigError("data_files= does not name any file: pass a path, a URL, a glob, or a list of these")
@@ -106,13 +108,20 @@ def find_files(
     for given in each:
         if url_scheme(given) in (None, "file"):
             resolve_store(given, storage_options)  # which refuses options, and names what was given
-        source = find_source(given, (*known_suffixes(), *_MORE_SUFFIXES))
+        query = queries.get(given, "")
+        source = find_source([given] if query else given, (*known_suffixes(), *_MORE_SUFFIXES))
         if source.root not in stores:
-            stores[source.root] = open_pinned(source.root, storage_options, retry=retry)[:2]
+            stores[source.root] = open_pinned(source.root, storage_options, retry=retry, queries=queries)[:2]
         store, root = stores[source.root]
         infos = sorted(Lister(store, source.root).find(source.patterns, wanted), key=lambda info: in_order(info.key))
         found += [
-            FoundFile(_join(source.root, info.key), store, info, None if root == source.root else _join(root, info.key))
+            FoundFile(
+                _join(source.root, info.key),
+                store,
+                info,
+                None if root == source.root else _join(root, info.key),
+                query,
+            )
             for info in infos
             if info.num_bytes
         ]
@@ -134,7 +143,8 @@ def expand_data_files(data_files: Given, storage_options: Mapping[str, Any] | No
         data_files: A path or URL, a glob (`*` stays within a folder, `**/` goes into folders), a folder, or a list.
         storage_options: Credentials and settings of the store.
     """
-    return [file.url for file in find_files(data_files, storage_options)]
+    found = find_files(data_files, storage_options)
+    return [f"{file.url}?{file.query}" if file.query else file.url for file in found]
 
 
 def unique_names(files: Sequence[FoundFile]) -> list[str]:

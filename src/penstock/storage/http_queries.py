@@ -1,0 +1,50 @@
+"""Queries of single files on the web, such as the signatures of presigned URLs.
+
+A file is named by its URL without the query: names go into caches, states and messages, and a query may be a secret, or
+be another one tomorrow. It travels with the options of its store, and every request for the file carries it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from penstock.storage.base import url_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.storage.base import StoreSettings
+
+WEB = ("http", "https")
+QUERIES = "queries"  # the option of a store: path on the host → query
+_KEPT_IN_PATH = "/%:@!$&'()*+,;=~"  # as they stand: others may have signed them so
+_KEPT_IN_QUERY = _KEPT_IN_PATH + "?[]"
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """Cut a URL into the name of a file and its query, which only web servers have."""
+    name, _, query = url.partition("?") if url_scheme(url) in WEB else (url, "", "")
+    return name, query
+
+
+def with_queries(settings: StoreSettings, queries: Mapping[str, str]) -> StoreSettings:
+    """Give a store the queries of its files, which are told by their URLs; those for other servers are not for it."""
+    own = {path_of(url): query for url, query in queries.items() if _server(url) == _server(settings.url)}
+    return replace(settings, options={**settings.options, QUERIES: own}) if own else settings
+
+
+def _server(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.rpartition("@")[2].lower()
+
+
+def path_of(url: str) -> str:
+    """Give the path of a URL as it is written, without the slash that it begins with."""
+    return "/".join(part for part in urlsplit(url).path.split("/") if part)
+
+
+def signed_target(path: str, query: str) -> str:
+    """Give the path and the query of a request, with nothing changed that may stand there."""
+    return f"{quote(path, safe=_KEPT_IN_PATH)}?{quote(query, safe=_KEPT_IN_QUERY)}"
