@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from av.video.reformatter import VideoReformatter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,8 +36,7 @@ from benchmarks.episode_quality import plot_quality, qualities
 from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
-from penstock.episodes.samples import PictureOptions, to_picture
-from penstock.episodes.video.pyav import PyavFile, RgbConverter
+from penstock.episodes.video.pyav import PyavFile
 from penstock.order.pool import EpisodePool
 from penstock.order.stretches import Stretches
 
@@ -71,12 +72,13 @@ class Clock:
 def loop(root: Path, numbers: Callable[[int], Iterator[tuple[int, int]]]) -> dict[str, float]:
     """Decode frames of open files one by one, as a map-style dataset does at best, into the same tensors."""
     files = [PyavFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
-    rgb, options = RgbConverter(), PictureOptions(return_uint8=True)
+    rgb = VideoReformatter()
     clock, count = Clock(), 0
     for file, number in numbers(len(files)):
         for _, frame in files[file].decode(number, number):
             last = frame
-        to_picture(rgb.convert(last), options)
+        pixels = rgb.reformat(last, format="rgb24", threads=1).to_ndarray()
+        torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 0)))
         count += 1
     return clock.rates(count)
 
