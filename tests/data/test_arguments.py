@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock import MDSWriter, MixSchedule, Stream, StreamingDataset
+from penstock.data.stream import apply_defaults
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"download_timeout": 0}, ValueError, "download_timeout=0 is not a valid timeout"),
     ({"download_timeout": "1m"}, ValueError, "download_timeout='1m' is not a valid timeout"),
+    ({"storage_options": {"key": "x"}}, ValueError, "takes no storage_options, but got key"),
     ({"batch_size": "32"}, ValueError, "batch_size='32' is not a whole number: use an int of 1 or more"),
     ({"batch_size": 0}, ValueError, "batch_size=0 is too small"),
     ({"batch_size": True}, ValueError, "batch_size=True is not a whole number"),
@@ -147,3 +149,17 @@ def test_a_schedule_may_be_plain_values(folder: Path, plain: Any) -> None:
         ]
 
     assert numbers(plain) == numbers(schedule)
+
+
+def test_options_of_stores_are_for_streams_of_stores() -> None:
+    options = {"key": "secret"}
+    streams = [Stream(remote="/data/here"), Stream(local="folder"), Stream(remote="s3://bucket/there")]
+    apply_defaults(streams, {"storage_options": options})
+    assert [stream.storage_options for stream in streams] == [None, None, options]
+    places: list[dict[str, Any]] = [{"remote": "file:///data/here"}, {"local": "here"}]
+    for place in places:
+        wrong = Stream(**place, storage_options=options)
+        with pytest.raises(ConfigError, match="here takes no storage_options, but got key") as caught:
+            apply_defaults([wrong, streams[2]], {})
+        assert "secret" not in str(caught.value)
+    apply_defaults([Stream(remote="/data/here")], {"storage_options": {"s3": options}})  # for s3:// alone

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Stream, StreamingDataset
+from penstock.cli.files import as_options
 from penstock.cli.main import main
 from penstock.errors import ConfigError, ResumeError
 from penstock.scan.hub import Subset, choose_files, find_splits, read_subsets
@@ -98,6 +99,13 @@ def test_a_repository_describes_its_subsets() -> None:
 def test_what_a_repository_does_not_have(subset: str, split: str | None, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         choose_files(["en/train/1.parquet", "en/test.parquet"], read_subsets(README, None), subset, split)
+
+
+def test_commands_name_options_as_one_types_them() -> None:
+    with pytest.raises(ConfigError, match="several subsets: pass subset=, one of de, en") as caught:
+        choose_files(["de/1.parquet", "en/1.parquet"], [Subset("en", {}), Subset("de", {})], None, None)
+    assert as_options(str(caught.value)) == "the repository has several subsets: pass --subset, one of de, en"
+    assert as_options("there is no split='x' and a_split= stays") == "there is no split='x' and a_split= stays"
 
 
 @pytest.mark.parametrize(

@@ -310,20 +310,20 @@ def test_conditions_are_applied_where_rows_are_read(tmp_path: Path) -> None:
 
 
 def test_large_arrays_of_json_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.sources.files import text_sources
+    from penstock.sources.files.content import FileContent
 
     rows = [{"n": n, "s": "ü" * 50} for n in range(2000)]
     content = json.dumps(rows, ensure_ascii=False).encode()
     read = 0
 
-    def slowly(file: Any, begin: int) -> Iterator[bytes]:
+    def slowly(*_: Any) -> Iterator[bytes]:
         nonlocal read
         for at in range(0, len(content), 97):
             read += 97
             yield content[at : at + 97]
 
     (tmp_path / "a.json").write_bytes(content)
-    monkeypatch.setattr(text_sources, "content_from", slowly)
+    monkeypatch.setattr(FileContent, "read", slowly)
     samples = iter(JsonShardedSource(str(tmp_path / "a.json")))
     assert samples.take(10) == rows[:10]
     assert read < len(content) / 10  # the first character was looked for before, in a few bytes

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from penstock import JsonShardedSource
 from penstock.errors import CorruptShardError, SampleIndexError
+from penstock.sources.files.content import BEGINNING
 from penstock.sources.files.json_values import ValueIterator
 from tests.sources.cutting import check_cut_anywhere
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from penstock.codecs.stream import FrameStart
 
 TEXT = st.text(alphabet='a"\\]},ü😀\n')
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXT)
@@ -29,8 +32,22 @@ def pieces(data: bytes, size: int, begin: int) -> Iterator[bytes]:
     return iter([data[at : at + size] for at in range(begin, len(data), size)])
 
 
+class Opened:
+    """Content without frames."""
+
+    def __init__(self, open_at: Callable[[int], Iterator[bytes]]) -> None:
+        self._open_at = open_at
+
+    def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
+        assert frame == BEGINNING
+        return self._open_at(byte)
+
+    def frames_from(self, byte: int) -> Sequence[FrameStart]:
+        return (BEGINNING,)
+
+
 def read(data: bytes, size: int = 1000, **settings: Any) -> ValueIterator:
-    return ValueIterator(partial(pieces, data, size), "a.json", **settings)
+    return ValueIterator(Opened(partial(pieces, data, size)), "a.json", **settings)
 
 
 @given(
@@ -88,7 +105,7 @@ def test_a_fault_does_not_have_the_rest_of_the_file_read() -> None:
             given += 1
             yield b', {"a": 1}' * 10
 
-    samples = ValueIterator(content, "a.json")
+    samples = ValueIterator(Opened(content), "a.json")
     assert next(samples) == {"a": 1}
     with pytest.raises(CorruptShardError, match="item 1"):
         next(samples)
@@ -105,6 +122,6 @@ def test_a_state_is_a_seek_and_small_values_take_no_longer_in_large_pieces(tmp_p
     assert state["byte"] > path.stat().st_size * 0.95
     # What lies before the place need not even be JSON any more.
     data = path.read_bytes()
-    resumed = ValueIterator(lambda begin: iter([data[begin:]]) if begin else iter([b"x"]), "a.json")
+    resumed = ValueIterator(Opened(lambda begin: iter([data[begin:]]) if begin else iter([b"x"])), "a.json")
     resumed.load_state_dict(state)
     assert list(resumed) == rows[39_000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def add_files_options(parser: Any) -> None:
 def files_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Give what was said, by the names of a `Stream`."""
     return {"format": options.format, "split": options.split, "subset": options.subset}
+
+
+def as_options(message: str) -> str:
+    """Name arguments in a message as whoever types commands has to: `subset=` is `--subset`."""
+    return re.sub(r"\b(format|split|subset)=(?=[,:.;)\s]|$)", r"--\1", message)
 
 
 def look_at(options: argparse.Namespace, *, is_fresh: bool = False) -> AbstractContextManager[FilesLook | None]:

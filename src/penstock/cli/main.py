@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock._version import __version__
 from penstock.cli import cache, head, index, inspect, merge, verify
+from penstock.cli.files import as_options
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except PenstockError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        print(f"penstock: {as_options(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(" ".join(["penstock: interrupted", *map(str, interrupt.args)]), file=sys.stderr)

@@ -23,7 +23,7 @@ from penstock.data.settings import DatasetSettings
 from penstock.data.sources.methods import SourceMethods
 from penstock.data.stats import open_counters
 from penstock.data.stock_loader import warn_of_other_batches
-from penstock.data.stream import fill_weights, gather_streams, name_streams
+from penstock.data.stream import apply_defaults, fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
@@ -166,8 +166,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
     ) -> None:
         settings = self._settings = DatasetSettings.of(locals())
         self.streams = gather_streams(streams, remote, local, split, stream_name, stream_config)
-        for stream in self.streams:
-            stream.apply_default(settings.stream_defaults)
+        apply_defaults(self.streams, settings.stream_defaults)
         self.columnar = columnar
         check_transform(batch_transform, "batch_transform")
         self.make_columns = None if batch_transform is None else partial(make_columns, batch_transform)

@@ -14,7 +14,7 @@ from penstock.order.make_plan import count_epoch
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.scan.patterns import find_source, is_list
-from penstock.storage.base import shown_url, url_scheme
+from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
 from penstock.units import check_bool, check_mapping, check_seconds, check_whole
@@ -205,6 +205,16 @@ class Stream:
         return Path(place).name if url_scheme(place) in (None, "file") else shown_url(place)
 
     @property
+    def place(self) -> str:
+        """Where its files are: the remote or, without one, the local folder."""
+        return self.remote or self.local or ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its files are on this machine, and in no store."""
+        return self.source is None and url_scheme(self.place) in (None, "file")
+
+    @property
     def in_place(self) -> Path | None:
         """Where the dataset can be read as it lies: without a remote, or with one of this machine and no local."""
         if self.remote is None:
@@ -225,6 +235,16 @@ def check_downloads(download_retry: int | None, download_timeout: float | None) 
 
 def _join(remote: str, split: str | None) -> str:
     return f"{remote.rstrip('/')}/{split.strip('/')}" if split else remote
+
+
+def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> None:
+    """Give each stream what it left out. Options of stores are not for files of this machine, and must be for some."""
+    options = defaults.get("storage_options")
+    for stream in streams:
+        if stream.is_here:
+            are_for_none = all(each.is_here for each in streams)
+            resolve_store(stream.place, stream.storage_options or (options if are_for_none else None))  # which refuses
+        stream.apply_default({**defaults, "storage_options": None} if stream.is_here else defaults)
 
 
 def name_streams(given: list[Stream]) -> list[str]:

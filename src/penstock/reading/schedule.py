@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
 # Rows of one shard are decoded together, so a block should have some of each: as many as make the steps per shard cheap
 # beside those per row. More would be slower: samples that are still in the processor's cache are collated, and freed,
-# in half the time. Where rows lie in too many shards for that, the blocks end here, before they fill the memory.
+# in half the time. Where rows lie in too many shards for that, the blocks end here, before they fill the memory; and
+# sooner where tables of very many shards fill it already.
 _ENOUGH_ROWS_PER_SHARD = 256
 _ENOUGH_ROWS_BY_COLUMN = 512  # which cost less each
 _ENOUGH_BYTES_PER_SHARD = 256 << 10
-_MAX_BLOCK_SAMPLES = 1 << 13
+_MAX_BLOCK_SAMPLES = 3 << 12
+_MAX_BLOCK_SAMPLES_OF_MANY_SHARDS = 1 << 13
+_MANY_SHARDS = 1 << 15
 _MAX_BLOCK_BYTES = 16 << 20
 # Large samples are often images, which grow tenfold when they are decoded: only few wait to be handed out at a time, or
 # a batch of them is far more than the processor's cache, and memory that the system has to find first.
@@ -67,7 +70,7 @@ class BatchSchedule:
     ) -> Iterator[list[Int64Array]]:
         """Cut the turns into blocks: one batch first, so that it comes soon, then more and more at a time."""
         num_turns = self.num_turns()
-        most = max(1, min(_MAX_BLOCK_SAMPLES, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes))) // self.batch_size)
+        most = max(1, _max_samples(len(spans), sample_bytes) // self.batch_size)
         turn, size, grows = first_turn, 1, True
         while turn < num_turns:
             block = self.ids(range(turn, min(turn + size, num_turns)))
@@ -76,6 +79,12 @@ class BatchSchedule:
             if grows:
                 size = min(2 * size, most)
             yield block
+
+
+def _max_samples(num_shards: int, sample_bytes: float) -> int:
+    """Say how many samples a block may have at most."""
+    by_memory = _MAX_BLOCK_SAMPLES if num_shards < _MANY_SHARDS else _MAX_BLOCK_SAMPLES_OF_MANY_SHARDS
+    return min(by_memory, int(_MAX_BLOCK_BYTES / max(1.0, sample_bytes)))
 
 
 def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, by_column: bool) -> bool:

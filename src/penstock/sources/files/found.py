@@ -69,9 +69,13 @@ class FoundFile:
         stored = ScannedObject(self.store, self.info).read(0, min(_HEAD_BYTES, self.info.num_bytes))
         if self.compression is None:
             return stored
+        head = b""
         with suppress(CorruptShardError):  # it is cut, after all
-            return next(decompress_stream(iter([stored]), self.compression, self.url), b"")
-        return b""
+            for piece in decompress_stream(iter([stored]), self.compression, self.url):
+                head += piece
+                if len(head) >= _HEAD_BYTES:
+                    break
+        return head
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import CorruptShardError, ResumeError
+from penstock.sources.files.content import BEGINNING, dump_frame, frame_before, load_frame
 from penstock.sources.iterators import SampleIterator, check_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.sources.files.content import Content
     from penstock.sources.iterators import State
     from penstock.types import Sample
 
@@ -173,7 +175,7 @@ class ValueIterator(SampleIterator):
     """Samples of a JSON document. The position is a value and the byte where it begins: going back is a seek.
 
     Args:
-        content_from: Opens the document at a byte.
+        content: Reads the document from a byte on.
         name: What it is called in errors.
         columns: Keep these keys only.
         skips_others: Leave out values that are no objects; else they are errors.
@@ -182,7 +184,7 @@ class ValueIterator(SampleIterator):
 
     def __init__(
         self,
-        content_from: Callable[[int], Iterator[bytes]],
+        content: Content,
         name: str,
         *,
         columns: Sequence[str] | None = None,
@@ -190,10 +192,11 @@ class ValueIterator(SampleIterator):
         row: int = 0,
     ) -> None:
         super().__init__()
-        self._content_from, self._name = content_from, name
+        self._content, self._name = content, name
         self._columns, self._skips_others = columns, skips_others
         self._values: JsonValues | None = None
         self._place, self._skip = Place(), row
+        self._frame = BEGINNING  # from which to unpack the place
 
     def close(self) -> None:
         """Close the document."""
@@ -201,7 +204,7 @@ class ValueIterator(SampleIterator):
 
     def _read_chunk(self) -> list[Sample]:
         if self._values is None:
-            self._values = JsonValues(self._content_from(self._place.byte), self._name, self._place)
+            self._values = JsonValues(self._content.read(self._place.byte, self._frame), self._name, self._place)
         while self._skip:
             passed = len(self._values.take(min(self._skip, _VALUES_AT_ONCE)))
             self._skip -= passed
@@ -236,10 +239,15 @@ class ValueIterator(SampleIterator):
     def _position(self) -> State:
         if self._skip:
             return {"row": self._place.row + self._skip}
-        return (self._place if self._values is None else self._values.place)._asdict()
+        if self._values is None:
+            return {**self._place._asdict(), **dump_frame(self._frame)}
+        place = self._values.place
+        return {**place._asdict(), **dump_frame(frame_before(self._content.frames_from(place.byte), place.byte))}
 
     def _seek(self, position: State) -> None:
         self._values = None
+        position = dict(position)
+        self._frame = load_frame(position.pop("frame", None), self._name)
         try:
             is_place = "byte" in position
             self._place = Place(**position) if is_place else Place()

@@ -1,4 +1,7 @@
-"""Rows of a file of lines, in order. The position is a row and the byte where it begins: going back is a seek."""
+"""Rows of a file of lines, in order. The position is a row and the byte where it begins: going back is a seek.
+
+In a compressed file it is a seek to the frame that the byte is in, which the position names too.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.errors import CorruptShardError
+from penstock.errors import CorruptShardError, ResumeError
 from penstock.formats.lines.reader import BadRow
+from penstock.sources.files.content import FileContent, dump_frame, frame_before, load_frame
+from penstock.sources.files.row_places import RowPlace, RowPlaces
 from penstock.sources.iterators import SampleIterator, State, check_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from penstock.codecs.stream import FrameStart
     from penstock.formats.lines.find import RowFinder
     from penstock.formats.lines.reader import RowParser
     from penstock.sources.files.found import FoundFile
@@ -28,23 +34,7 @@ OnError = Literal["raise", "skip"]
 
 _PIECE = 1 << 18  # bytes that are looked at together
 _ROWS_AT_ONCE = 4096
-
-
-def content_from(file: FoundFile, begin: int) -> Iterator[bytes]:
-    """Give the content of a file from a byte on; of a compressed one, what comes before is unpacked and left out."""
-    opened = file.open()
-    if not opened.is_compressed:
-        return opened.chunks(begin)
-    return _without_first(opened.chunks(), begin)
-
-
-def _without_first(chunks: Iterator[bytes], count: int) -> Iterator[bytes]:
-    for chunk in chunks:
-        if count >= len(chunk):
-            count -= len(chunk)
-            continue
-        yield chunk[count:] if count else chunk
-        count = 0
+_FIRST = RowPlace(0, 0, 0)
 
 
 class RowBlock(NamedTuple):
@@ -140,6 +130,7 @@ class LineIterator(SampleIterator):
         on_error: Whether a row that cannot be parsed is an error, or left out.
         row: Where to begin.
         parse_block: A quicker way than the parser, for rows without a fault.
+        places: Where some rows begin, if that is known; others are added on the way.
     """
 
     def __init__(
@@ -152,17 +143,22 @@ class LineIterator(SampleIterator):
         on_error: OnError = "raise",
         row: int = 0,
         parse_block: ParseBlock | None = None,
+        places: RowPlaces | None = None,
     ) -> None:
         super().__init__()
         self._parse_block = parse_block
         self._file, self._make_finder, self._make_parser = file, make_finder, parser
         self._has_header, self._on_error = has_header, on_error
         self._parser: RowParser[Any] | None = None
+        self._header_end: tuple[int, int] | None = None  # in bytes and lines, once it was read
+        self._content = FileContent(file)
         self._rows: _Rows | None = None
         self._block: RowBlock | None = None  # that the chunk was made of, if each of its rows is a sample
-        check_row(file.url, row, None)
-        self._row, self._skip = 0, row  # the next row, and how many to pass over first
-        self._place: tuple[int, int] | None = None if row else (0, 0)  # its byte and line, where they are known
+        self._frames: Sequence[FrameStart] = ()  # from which one may unpack the block, and what comes after it
+        self._places = RowPlaces() if places is None else places
+        self._row, self._skip = 0, 0  # the next row, and how many to pass over first
+        self._place = _FIRST  # where to begin
+        self._go_to(check_row(file.url, row, None))
 
     def close(self) -> None:
         """Close the file."""
@@ -171,14 +167,13 @@ class LineIterator(SampleIterator):
     def find_cuts(self, num_bytes: int) -> list[State]:
         """Find rows about so many bytes apart. That reads the file, but parses nothing."""
         if self._on_error == "skip" or self._file.compression is not None:
-            return []  # a row may be no sample, or lie where nobody can seek
-        self._begin()
-        assert self._rows is not None  # noqa: S101
+            return []  # a row may be no sample, or finding it may take as long as reading it
+        rows = self._begin()
         cuts: list[State] = []
         row, last = 0, self._file.info.num_bytes - num_bytes // 2  # after that, a piece would be small
         while True:
-            byte, line = self._rows.place
-            block = self._rows.take()
+            byte, line = rows.place
+            block = rows.take()
             if not block.num_rows:
                 return cuts
             if not cuts or cuts[-1]["byte"] + num_bytes <= byte <= last:
@@ -186,49 +181,53 @@ class LineIterator(SampleIterator):
             row += block.num_rows
 
     def _read_chunk(self) -> list[Sample]:
-        self._begin()
+        rows = self._begin()
         while True:
-            block = self._next_rows()
+            block = self._next_rows(rows)
             if not block.num_rows:
                 return []
-            self._row += block.num_rows
             samples = self._parse(block)
             if samples:
                 self._block = block if len(samples) == block.num_rows else None
                 return samples
 
-    def _next_rows(self) -> RowBlock:
-        assert self._rows is not None  # noqa: S101
+    def _next_rows(self, rows: _Rows) -> RowBlock:
         while True:
-            block = self._rows.take()
+            begin, _ = rows.place
+            block = rows.take()
+            self._frames = self._content.frames_from(begin)
+            self._row += block.num_rows
+            byte, line = rows.place
+            self._places.note(RowPlace(self._row, byte, line, frame_before(self._frames, byte)))
             if block.num_rows > self._skip or not block.num_rows:
                 if self._skip and not block.num_rows:
                     check_row(self._file.url, self._row + self._skip, self._row)
                 skip, self._skip = self._skip, 0
-                self._row += skip
                 return block.without(skip)
             self._skip -= block.num_rows
-            self._row += block.num_rows
 
-    def _begin(self) -> None:
+    def _begin(self) -> _Rows:
         """Open the file where the position says, and read its header if it has one."""
-        if self._rows is not None:
-            return
-        byte, line = self._place or (0, 0)
-        if self._has_header and self._parser is None:
-            head = _Rows(iter([self._file.head()]), self._make_finder(), 0, 0)
+        if self._rows is None:
+            if self._parser is None:
+                self._parser = self._make_parser(self._read_header() if self._has_header else None)
+            _, byte, line, frame = self._place
+            if not byte and self._header_end is not None:
+                byte, line = self._header_end
+            if self._has_header and not byte:
+                raise CorruptShardError(f"{self._file.url} has no header line", path=self._file.url)
+            self._rows = _Rows(self._content.read(byte, frame), self._make_finder(), byte, line)
+            self._frames = (frame,)
+        return self._rows
+
+    def _read_header(self) -> bytes | None:
+        head = _Rows(iter([self._file.head()]), self._make_finder(), 0, 0)
+        block = head.take()
+        if block.num_rows < 2:  # the only row may be cut
+            head = _Rows(FileContent(self._file).read(), self._make_finder(), 0, 0)
             block = head.take()
-            if block.num_rows < 2:  # the only row may be cut
-                head = _Rows(content_from(self._file, 0), self._make_finder(), 0, 0)
-                block = head.take()
-            self._parser = self._make_parser(block.rows()[0] if block.num_rows else None)
-            if not byte:
-                byte, line = block.place(1) if block.num_rows > 1 else head.place
-        if self._parser is None:
-            self._parser = self._make_parser(None)
-        if self._has_header and not byte:
-            raise CorruptShardError(f"{self._file.url} has no header line", path=self._file.url)
-        self._rows = _Rows(content_from(self._file, byte), self._make_finder(), byte, line)
+        self._header_end = block.place(1) if block.num_rows > 1 else head.place
+        return block.rows()[0] if block.num_rows else None
 
     def _parse(self, block: RowBlock) -> list[Sample]:
         assert self._parser is not None  # noqa: S101
@@ -257,26 +256,42 @@ class LineIterator(SampleIterator):
         return samples
 
     def _position(self) -> State:
+        if self._rows is None and self._skip:
+            return {"row": self._row + self._skip}
         if self._rows is None:
-            place = {} if self._place is None else {"byte": self._place[0], "line": self._place[1]}
-            return {"row": self._row + self._skip, **place}
+            return _dump(self._place)
         byte, line = self._rows.place
-        return {"row": self._row, "byte": byte, "line": line}
+        return _dump(RowPlace(self._row, byte, line, frame_before(self._frames, byte)))
 
     def _positions_in_chunk(self, start: State) -> PositionAfter:
         if self._block is None:
             return super()._positions_in_chunk(start)
         places = self._block._replace(data=b"")  # whoever keeps them need not keep the bytes
-        return partial(_row_of_block, places, self._row - self._block.num_rows)
+        return partial(_row_of_block, places, self._frames, self._row - self._block.num_rows)
 
     def _seek(self, position: State) -> None:
-        self._rows, self._skip = None, 0
-        if "byte" in position:
-            self._row, self._place = position["row"], (position["byte"], position["line"])
-        else:
-            self._row, self._place, self._skip = 0, None, position["row"]
+        self._rows = None
+        row, byte, line = (position.get(name, 0) for name in ("row", "byte", "line"))
+        if any(type(number) is not int or number < 0 for number in (row, byte, line)) or "row" not in position:
+            raise ResumeError(
+                f"the state does not fit {self._file.url}: load a state_dict exactly as saved", path=self._file.url
+            )
+        if "byte" not in position:
+            self._go_to(row)
+            return
+        self._place = RowPlace(row, byte, line, load_frame(position.get("frame"), self._file.url))
+        self._row, self._skip = row, 0
+
+    def _go_to(self, row: int) -> None:
+        """Begin at a row, or at the last one before it of which the place is known."""
+        self._place = self._places.before(row) or _FIRST
+        self._row, self._skip = self._place.row, row - self._place.row
 
 
-def _row_of_block(block: RowBlock, first: int, number: int) -> State:
+def _row_of_block(block: RowBlock, frames: Sequence[FrameStart], first: int, number: int) -> State:
     byte, line = block.place(number)
-    return {"row": first + number, "byte": byte, "line": line}
+    return _dump(RowPlace(first + number, byte, line, frame_before(frames, byte)))
+
+
+def _dump(place: RowPlace) -> State:
+    return {"row": place.row, "byte": place.byte, "line": place.line, **dump_frame(place.frame)}

@@ -16,8 +16,10 @@ from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import COLUMN, TextParser
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource, as_names
+from penstock.sources.files.content import FileContent
 from penstock.sources.files.json_values import ValueIterator, first_character
-from penstock.sources.files.lines import LineIterator, OnError, content_from
+from penstock.sources.files.lines import LineIterator, OnError
+from penstock.sources.files.row_places import RowPlaces, StoredIndexes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +34,28 @@ if TYPE_CHECKING:
 _OPENING, _CLOSING = b"{}"
 
 
-class JsonShardedSource(FileShardedSource):
+class _TextFiles(FileShardedSource):
+    """Files of which only reading tells where a row begins. What was read once is remembered."""
+
+    _rows_of: str | None = None  # the format whose index counts the same rows, if there is one
+
+    def __init__(self, data_files: Given | FoundFiles, storage_options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data_files, storage_options)
+        self._known_rows: dict[int, RowPlaces] = {}
+        self._indexes = StoredIndexes()
+        self._looked_up: set[int] = set()  # files whose places an index was asked for
+
+    def _places_for(self, number: int, row: int) -> RowPlaces:
+        """Give the places that are known in a file; those of an index, once somebody wants another than the first."""
+        places = self._known_rows.setdefault(number, RowPlaces())
+        if row and self._rows_of is not None and number not in self._looked_up:
+            self._looked_up.add(number)
+            for place in self._indexes.places_in(self._files[number], self._rows_of):
+                places.note(place)
+        return places
+
+
+class JsonShardedSource(_TextFiles):
     """JSON files, compressed or not: one object per line, or one array of objects, which is not read all at once.
 
     Args:
@@ -45,7 +68,7 @@ class JsonShardedSource(FileShardedSource):
             broken is always an error, because nobody can tell where its next item begins.
     """
 
-    format = "jsonl"
+    format = _rows_of = "jsonl"
 
     def __init__(
         self,
@@ -70,7 +93,7 @@ class JsonShardedSource(FileShardedSource):
 
     def _open(self, number: int, row: int) -> SampleIterator:
         file = self._files[number]
-        first = first_character([file.head()]) or first_character(content_from(file, 0))
+        first = first_character([file.head()]) or first_character(FileContent(file).read())
         if self._jsonl and first != "[":
             parser = JSONParser((), self._columns)
             return LineIterator(
@@ -80,9 +103,10 @@ class JsonShardedSource(FileShardedSource):
                 on_error=self._on_error,
                 row=row,
                 parse_block=_parse_objects if self._columns is None else None,
+                places=self._places_for(number, row),
             )
         return ValueIterator(
-            partial(content_from, file),
+            FileContent(file),
             file.url,
             columns=self._columns,
             skips_others=self._on_error == "skip",
@@ -90,7 +114,7 @@ class JsonShardedSource(FileShardedSource):
         )
 
 
-class CsvShardedSource(FileShardedSource):
+class CsvShardedSource(_TextFiles):
     """CSV files with a header line. Quoted fields may hold anything, including newlines.
 
     Args:
@@ -120,6 +144,7 @@ class CsvShardedSource(FileShardedSource):
             self.format = "tsv_file"
         self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), _check_policy(on_error)
         self._columns = as_names(columns)
+        self._rows_of = {",": "csv_file", "\t": "tsv_file"}.get(delimiter)
         self._first_header: tuple[str, list[str]] | None = None  # of the file that was opened first, and its name
         super().__init__(data_files, storage_options)
 
@@ -142,6 +167,7 @@ class CsvShardedSource(FileShardedSource):
             on_error=self._on_error,
             row=row,
             parse_block=_parse_together,
+            places=self._places_for(number, row),
         )
 
     def _parser(self, name: str, header: bytes | None) -> RowParser[Any]:
@@ -170,7 +196,7 @@ class CsvShardedSource(FileShardedSource):
         return CSVParser(self._delimiter, types, self._columns)
 
 
-class TextShardedSource(FileShardedSource):
+class TextShardedSource(_TextFiles):
     """Plain text files in UTF-8: each line is a sample, also an empty one, without its line ending.
 
     Args:
@@ -180,7 +206,7 @@ class TextShardedSource(FileShardedSource):
         on_error: `"raise"` or `"skip"` for lines that are not UTF-8.
     """
 
-    format = "text"
+    format = _rows_of = "text"
 
     def __init__(
         self,
@@ -208,6 +234,7 @@ class TextShardedSource(FileShardedSource):
             on_error=self._on_error,
             row=row,
             parse_block=_parse_together,
+            places=self._places_for(number, row),
         )
 
 

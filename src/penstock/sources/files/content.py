@@ -1,0 +1,135 @@
+"""The content of a file from a byte on; that of a compressed one is unpacked from a frame before it that is known."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.codecs.stream import FrameStart
+from penstock.errors import CorruptShardError, ResumeError
+from penstock.sources.files.xz_content import read_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.sources.files.found import FoundFile
+
+# A Brotli file has no frames: what comes first is needed for what comes later.
+_HAVE_FRAMES = ("zstd", "gz", "bz2", "xz")
+# Frames that begin closer to one another need not be told apart: so much is unpacked in a moment.
+_APART_BYTES = 1 << 14
+BEGINNING = FrameStart(0, 0)
+# To unpack less than this is quicker than to ask for the end of a file, which tells where its blocks are.
+_FAR_BYTES = 8 << 20
+
+
+class Content(Protocol):
+    """Something that is read from a byte on, and may consist of frames."""
+
+    def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
+        """Give the content from a byte on, where a frame at that byte or before it is known."""
+        ...
+
+    def frames_from(self, byte: int) -> Sequence[FrameStart]:
+        """Give the last frame that begins at a byte or before it, and those after it that were come to."""
+        ...
+
+
+class FileContent:
+    """Reads a file, and knows at which of its frames one may begin to come to the bytes that were given last."""
+
+    def __init__(self, file: FoundFile) -> None:
+        self._file = file
+        self._frames: list[FrameStart] = [BEGINNING]  # sorted; those that are far behind are forgotten
+
+    def read(self, byte: int = 0, frame: FrameStart = BEGINNING) -> Iterator[bytes]:
+        """Give the content from a byte on; of a compressed file, what lies between a frame and it is left out."""
+        opened = self._file.open()
+        self._frames = [frame]
+        if not opened.is_compressed:
+            if byte > opened.num_bytes:
+                raise self._ends_before(byte)
+            return opened.chunks(byte)
+        if frame.content > byte or frame.stored > opened.num_bytes:
+            raise self._no_frame(frame)
+        if self._file.compression == "xz" and byte - frame.content > _FAR_BYTES:
+            blocks = read_blocks(self._file, byte)
+            if blocks is not None:
+                return self._without_first(blocks.chunks, byte - blocks.content, byte)
+
+        def note(start: FrameStart) -> None:
+            self._note(FrameStart(frame.stored + start.stored, frame.content + start.content))
+
+        return self._without_first(self._begin_at(frame, opened.chunks(frame.stored, note)), byte - frame.content, byte)
+
+    def frames_from(self, byte: int) -> Sequence[FrameStart]:
+        """Give the last frame that begins at a byte or before it, and those after it; earlier ones are forgotten."""
+        del self._frames[: max(0, bisect_right(self._frames, byte, key=_content_of) - 1)]
+        return tuple(self._frames)
+
+    def _note(self, start: FrameStart) -> None:
+        is_apart = start.content - self._frames[-1].content >= _APART_BYTES
+        if is_apart and self._file.compression in _HAVE_FRAMES:
+            self._frames.append(start)
+
+    def _begin_at(self, frame: FrameStart, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Give chunks; if not even the first can be unpacked, there is no frame where somebody said."""
+        try:
+            first = next(chunks, b"")
+        except CorruptShardError as error:
+            if frame == BEGINNING:
+                raise
+            raise self._no_frame(frame) from error
+        yield first
+        yield from chunks
+
+    def _without_first(self, chunks: Iterator[bytes], count: int, byte: int) -> Iterator[bytes]:
+        for chunk in chunks:
+            if count >= len(chunk):
+                count -= len(chunk)
+                continue
+            yield chunk[count:] if count else chunk
+            count = 0
+        if count:
+            raise self._ends_before(byte)
+
+    def _no_frame(self, frame: FrameStart) -> ResumeError:
+        return ResumeError(
+            f"{self._file.url} has no frame of compressed data at byte {frame.stored}, where a state or an index says"
+            " that one begins: load a state_dict exactly as saved, for the same file, or make the index again with"
+            " penstock index",
+            path=self._file.url,
+        )
+
+    def _ends_before(self, byte: int) -> ResumeError:
+        return ResumeError(
+            f"{self._file.url} ends before byte {byte} of its content, where a state or an index says that a row"
+            " begins: load a state_dict exactly as saved, for the same file, or make the index again with penstock"
+            " index",
+            path=self._file.url,
+        )
+
+
+def frame_before(frames: Sequence[FrameStart], byte: int) -> FrameStart:
+    """Give the last of some frames that begins at a byte or before it."""
+    return frames[max(0, bisect_right(frames, byte, key=_content_of) - 1)]
+
+
+def dump_frame(frame: FrameStart) -> dict[str, list[int]]:
+    """Give a frame as part of a state; nothing, if it is the beginning of the file."""
+    return {} if frame == BEGINNING else {"frame": list(frame)}
+
+
+def load_frame(value: Any, name: str) -> FrameStart:
+    """Read a frame of a state; states of earlier versions have none."""
+    if value is None:
+        return BEGINNING
+    if isinstance(value, list | tuple) and len(value) == 2 and all(type(each) is int and each >= 0 for each in value):
+        return FrameStart(*value)
+    raise ResumeError(
+        f"the state has {value!r} instead of a place in {name}: load a state_dict exactly as saved", path=name
+    )
+
+
+def _content_of(start: FrameStart) -> int:
+    return start.content
