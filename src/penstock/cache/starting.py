@@ -34,10 +34,11 @@ _KEPT_PREFIXES = (
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
 # make stays, so the collector need not look through it while somebody waits.
 _PROGRAM = "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
-# obstore would start as many threads as there are processors, and each thread take memory for itself alone.
+# obstore would start as many threads as there are processors, and each thread take memory for itself alone. With every
+# packet they also wake each other: half of the processors carry as much, and leave the others to whoever reads.
 _MOST_NETWORK_THREADS = 4
 _FRUGAL = {
-    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, os.cpu_count() or 1)),
+    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, max(1, (os.cpu_count() or 1) // 2))),
     "MALLOC_ARENA_MAX": "2",
 }
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
