@@ -7,6 +7,7 @@ import selectors
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 
 from penstock.cache.connection import FetcherConnection, LostError
 from penstock.cachedir.lock import lock_within
@@ -49,7 +50,8 @@ _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 def connect(silence_s: float, ahead: bytes = NOTHING) -> FetcherConnection:
     """Connect to the fetcher of this user, starting it if there is none: then it reads `ahead` at once."""
-    with WaitingFor("the fetcher to start"):
+    # What is read ahead is what is waited for, as whoever asks for it says.
+    with WaitingFor("the fetcher to start") if ahead == NOTHING else nullcontext():
         return _connect(fetcher_address(), silence_s, ahead)
 
 
