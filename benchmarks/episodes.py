@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from av.video.reformatter import VideoReformatter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,13 +36,12 @@ from benchmarks.episode_quality import plot_quality, qualities
 from benchmarks.line_plot import Line, draw
 
 from penstock import StreamingDataLoader, StreamingLeRobotDataset
-from penstock.episodes.samples import PictureOptions, to_picture
-from penstock.episodes.video.pyav import PyavFile, RgbConverter
+from penstock.episodes.video.pyav import PyavFile
 from penstock.order.pool import EpisodePool
 from penstock.order.stretches import Stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 NUM_EPISODES, NUM_FRAMES = 64, 300
 NEEDED = {  # times random frames: the whole pool, a pool of 16 episodes, and the order that fits the video
@@ -50,83 +51,105 @@ NEEDED = {  # times random frames: the whole pool, a pool of 16 episodes, and th
 }
 OF_IN_ORDER = 0.8
 FRAME_BYTES = 640 * 480 * 3 // 2
-COLORS = {2: "#4c78a8", 30: "#f58518", 250: "#54a24b"}
+TURNS = 40
+COLORS: dict[str | None, dict[int, str]] = {
+    None: {2: "#4c78a8", 30: "#f58518", 250: "#54a24b"},
+    "gop": {2: "#9ecae9", 30: "#ffbf79", 250: "#88d27a"},
+}
 
 
 class Clock:
-    """Counts frames of a stretch of time, by the clock and by what the processors of this process did."""
+    """Adds up frames and stretches of time, by the clock and by what the processors of this process did."""
 
     def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._count, self._wall, self._cpu = 0, 0.0, 0.0
 
-    def rates(self, count: int) -> dict[str, float]:
+    def add(self, read: Callable[[], int]) -> None:
+        """Have some frames read, and count them and the time that this takes."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self._count += read()
+        self._wall, self._cpu = self._wall + time.perf_counter() - wall, self._cpu + time.process_time() - cpu
+
+    @property
+    def rates(self) -> dict[str, float]:
         """Give frames per second, and per second of a processor."""
-        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
-        return {"per_s": count / wall, "per_cpu_s": count / cpu}
+        return {"per_s": self._count / self._wall, "per_cpu_s": self._count / self._cpu}
 
 
 # --- Speed ----------------------------------------------------------------------------------------------------
 
 
-def loop(root: Path, numbers: Callable[[int], Iterator[tuple[int, int]]]) -> dict[str, float]:
-    """Decode frames of open files one by one, as a map-style dataset does at best, into the same tensors."""
-    files = [PyavFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
-    rgb, options = RgbConverter(), PictureOptions(return_uint8=True)
-    clock, count = Clock(), 0
-    for file, number in numbers(len(files)):
-        for _, frame in files[file].decode(number, number):
+class Loops:
+    """Loops over open files that decode frame by frame, as a map-style dataset does at best, into the same tensors."""
+
+    def __init__(self, root: Path) -> None:
+        self._files = [PyavFile(str(path)) for path in sorted(root.rglob("*.mp4"))]
+        self._rgb, self._rng, self._next = VideoReformatter(), np.random.default_rng(0), 0
+
+    def random(self, count: int) -> int:
+        """Decode frames as a shuffled sampler chooses them."""
+        for _ in range(count):
+            file = self._files[int(self._rng.integers(len(self._files)))]
+            self._decode(file, int(self._rng.integers(len(file.index))))
+        return count
+
+    def in_order(self, count: int) -> int:
+        """Decode frames of one file, one after the other."""
+        for _ in range(count):
+            self._decode(self._files[0], self._next)
+            self._next = (self._next + 1) % len(self._files[0].index)
+        return count
+
+    def _decode(self, file: PyavFile, number: int) -> None:
+        for _, frame in file.decode(number, number):
             last = frame
-        to_picture(rgb.convert(last), options)
-        count += 1
-    return clock.rates(count)
+        pixels = self._rgb.reformat(last, format="rgb24", threads=1).to_ndarray()
+        torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 0)))
 
 
-def random_frames(count: int, per_file: int) -> Callable[[int], Iterator[tuple[int, int]]]:
-    """Choose frames as a shuffled sampler does."""
-    rng = np.random.default_rng(0)
-    return lambda num_files: ((int(rng.integers(num_files)), int(rng.integers(per_file))) for _ in range(count))
-
-
-def in_order(count: int) -> Callable[[int], Iterator[tuple[int, int]]]:
-    """Choose the frames of one file, one after the other."""
-    return lambda _: ((0, number) for number in range(count))
-
-
-def stream(root: Path, count: int, **arguments: Any) -> dict[str, float]:
-    """Read samples from the beginning of an epoch."""
+def beside_loops(root: Path, gop: int, count: int, **arguments: Any) -> dict[str, dict[str, float]]:
+    """Read samples from the beginning of an epoch, taking turns with both loops: what slows one, slows all."""
+    clocks, loops = {name: Clock() for name in ("random", "in order", "stream")}, Loops(root)
+    num_random = {2: 40, 30: 12, 250: 3}.get(gop, 12)
     with StreamingLeRobotDataset(root=root, return_uint8=True, batch_size=32, **arguments) as dataset:
         next(iter(dataset))  # opens what is opened once
         dataset.set_epoch(1)
         before = dataset.video_decoder_cache_stats()
-        clock = Clock()
-        got = sum(1 for _ in islice(iter(dataset), count))
-        rates = clock.rates(got)
+        samples = iter(dataset)
+        for _ in range(TURNS):
+            clocks["random"].add(lambda: loops.random(num_random))
+            clocks["in order"].add(lambda: loops.in_order(60))
+            clocks["stream"].add(lambda: sum(1 for _ in islice(samples, count // TURNS)))
         after = dataset.video_decoder_cache_stats()
-    rates["decoded_per_frame"] = (after["frames_decoded"] - before["frames_decoded"]) / got
-    rates["hit_rate"] = after["hit_rate"]
-    return rates
+    found = {name: clock.rates for name, clock in clocks.items()}
+    stream = found["stream"]
+    stream["decoded_per_frame"] = (after["frames_decoded"] - before["frames_decoded"]) / (count // TURNS * TURNS)
+    stream["hit_rate"] = after["hit_rate"]
+    for each in found.values():
+        each["times_random"] = each["per_cpu_s"] / found["random"]["per_cpu_s"]
+        each["of_in_order"] = each["per_cpu_s"] / found["in order"]["per_cpu_s"]
+    return found
 
 
 def speed(folder: Path, gops: list[int], cache: str, share: float) -> dict[str, Any]:
     """Set the orders beside both loops, on the same files, with one thread that decodes."""
     results: dict[str, Any] = {}
+    total = NUM_EPISODES * NUM_FRAMES
     for gop in gops:
         root = make_dataset(folder, Size(num_episodes=NUM_EPISODES, num_frames=NUM_FRAMES, gop=gop))
-        per_file = 8 * NUM_FRAMES
-        total = NUM_EPISODES * NUM_FRAMES
         settings: dict[str, Any] = {"frame_cache_bytes": cache, "video_decode_threads": 0}
         found: dict[str, dict[str, float]] = {}
-        found["random"] = loop(root, random_frames({2: 600, 30: 200, 250: 50}.get(gop, 200), per_file))
-        found["in order"] = loop(root, in_order(1200))
-        for pool in (64, 16):
-            found[f"pool {pool}"] = stream(root, int(total * share), episode_pool_size=pool, **settings)
-        # To the end: what was decoded ahead at any place before it was not asked for yet.
-        found["gop"] = stream(root, total, video_locality="gop", **settings)
+        for name, count, arguments in (
+            ("pool 64", int(total * share), {"episode_pool_size": 64}),
+            ("pool 16", int(total * share), {"episode_pool_size": 16}),
+            # To the end: what was decoded ahead at any place before it was not asked for yet.
+            ("gop", total, {"video_locality": "gop"}),
+        ):
+            beside = beside_loops(root, gop, count, **settings, **arguments)
+            found[name] = beside.pop("stream")
+            found |= {f"{loop} beside {name}": rates for loop, rates in beside.items()}
         for name, needed in NEEDED.get(gop, {}).items():
             found[name]["needed"] = needed
-        for each in found.values():
-            each["times_random"] = each["per_cpu_s"] / found["random"]["per_cpu_s"]
-            each["of_in_order"] = each["per_cpu_s"] / found["in order"]["per_cpu_s"]
         results[f"gop {gop}"] = found
         print_speed(gop, found)
     return results
@@ -138,7 +161,7 @@ def print_speed(gop: int, found: dict[str, dict[str, float]]) -> None:
         needed = f"  needs {each['needed']}×" if each.get("needed") else ""
         needed += f", {OF_IN_ORDER} of in order" if name == "gop" else ""
         print(
-            f"GOP {gop:3}  {name:9} {each['per_cpu_s']:7.0f} frames per processor second, {each['per_s']:7.0f} per"
+            f"GOP {gop:3}  {name:23} {each['per_cpu_s']:7.0f} frames per processor second, {each['per_s']:7.0f} per"
             f" second, {each['times_random']:6.2f}× random, {each['of_in_order']:5.2f} of in order, decoded per frame"
             f" {each.get('decoded_per_frame', float('nan')):5.2f}{needed}",
             flush=True,
@@ -146,20 +169,22 @@ def print_speed(gop: int, found: dict[str, dict[str, float]]) -> None:
 
 
 def gain_by_bytes(folder: Path, gops: list[int]) -> list[Line]:
-    """Measure how the gain over random frames grows with the memory that frames may take."""
+    """Measure how the gain over random frames grows with the memory that frames may take, in both orders."""
     lines = []
     for gop in gops:
         root = make_dataset(folder, Size(num_episodes=NUM_EPISODES, num_frames=NUM_FRAMES, gop=gop))
-        base = loop(root, random_frames({2: 400, 30: 120, 250: 40}.get(gop, 100), 8 * NUM_FRAMES))["per_cpu_s"]
-        points = []
-        for megabytes in (16, 64, 256, 1024, 2048):
-            num_bytes = megabytes << 20
-            # As many samples as frames are kept for, so that the beginning weighs the same in all.
-            count = min(NUM_EPISODES * NUM_FRAMES // 4, max(150, 2 * num_bytes // FRAME_BYTES))
-            rates = stream(root, count, frame_cache_bytes=num_bytes, video_decode_threads=0)
-            print(f"GOP {gop}, {megabytes} MB: {rates}", file=sys.stderr, flush=True)
-            points.append((float(megabytes), rates["per_cpu_s"] / base))
-        lines.append(Line(f"a keyframe every {gop} frames", COLORS.get(gop, "#888"), points))
+        for locality in (None, "gop"):
+            points = []
+            for megabytes in (16, 64, 256, 1024, 2048):
+                num_bytes = megabytes << 20
+                # As many samples as frames are kept for, so that the beginning weighs the same in all.
+                count = min(NUM_EPISODES * NUM_FRAMES // 4, max(2 * TURNS, 2 * num_bytes // FRAME_BYTES))
+                settings = {"frame_cache_bytes": num_bytes, "video_locality": locality}
+                rates = beside_loops(root, gop, count, video_decode_threads=0, **settings)["stream"]
+                print(f"GOP {gop}, {locality}, {megabytes} MB: {rates}", file=sys.stderr, flush=True)
+                points.append((float(megabytes), rates["times_random"]))
+            title = f"a keyframe every {gop} frames" + (', video_locality="gop"' if locality else "")
+            lines.append(Line(title, COLORS[locality].get(gop, "#888"), points))
     return lines
 
 
@@ -328,10 +353,10 @@ def main() -> None:
     elif args.mode == "speed":
         result = speed(args.folder, args.gops, args.frame_cache_bytes, args.share)
         if args.plot:
-            names = [name for name in next(iter(result.values())) if name != "random"]
+            names = {"pool 64": "#4c78a8", "pool 16": "#f58518", "gop": "#54a24b", "in order beside gop": "#888"}
             lines = [
                 Line(name, color, [(gop, result[f"gop {gop}"][name]["times_random"]) for gop in args.gops])
-                for name, color in zip(names, ["#888", *COLORS.values()], strict=False)
+                for name, color in names.items()
             ]
             args.plot.write_text(draw(lines, "frames from one keyframe to the next", "times as fast as random frames"))
     else:

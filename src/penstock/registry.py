@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -56,9 +58,10 @@ class Registry(Generic[T]):
             self._loaded[name] = item
         return old
 
-    def names(self) -> list[str]:
-        """List every name that `get` knows, sorted."""
-        self._scan()
+    def names(self, *, of_packages: bool = True) -> list[str]:
+        """List every name that `get` knows, sorted; without those of packages that nobody has looked for yet."""
+        if of_packages:
+            self._scan()
         return sorted({*self._paths, *self._loaded})
 
     def get(self, name: str) -> T:
@@ -70,6 +73,23 @@ class Registry(Generic[T]):
                 raise self._unknown(name)
             self._loaded[name] = self._load(name)
         return self._loaded[name]
+
+    @contextmanager
+    def loading(self, name: str) -> Iterator[None]:
+        """Load what `name` stands for while the block waits for something else."""
+        if name in self._loaded:
+            yield
+            return
+        thread = threading.Thread(target=self._try_to_load, args=(name,), name="penstock-load")
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def _try_to_load(self, name: str) -> None:
+        with suppress(PenstockError):  # whoever needs it meets the same error
+            self.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._loaded or name in self._paths or name in self.names()

@@ -16,7 +16,7 @@ from penstock.fetcher.origin import Origin
 from penstock.fetcher.pieces import MOST_AT_ONCE, PiecePool
 from penstock.fetcher.reads import ObjectReader
 from penstock.storage.base import ObjectInfo, StoreSettings, check_version
-from penstock.storage.ranges import bundle
+from penstock.storage.ranges import RANGES_AT_ONCE, bundle
 from penstock.types import Span
 from penstock.wire.settings import CachedStream
 
@@ -83,6 +83,15 @@ def test_what_was_written_long_before_is_of_one_version(pool: PiecePool, tmp_pat
     assert store.num_bundles == 20
 
 
+def test_more_than_all_threads_ask_for_at_once_take_no_more_calls_but_longer_ones(
+    pool: PiecePool, tmp_path: Path
+) -> None:
+    store = VersionedStore("aa", HOUR_NS)
+    spans = [Span(begin, begin + 10) for begin in range(0, 400 * 2500, 2500)]
+    assert read(pool, tmp_path, store, spans) == {b"a"}
+    assert store.num_bundles == 20
+
+
 def test_few_are_read_one_by_one(pool: PiecePool, tmp_path: Path) -> None:
     store = VersionedStore("aa", HOUR_NS)
     assert read(pool, tmp_path, store, SPANS[:MOST_AT_ONCE]) == {b"a"}
@@ -101,9 +110,9 @@ def test_ranges_of_two_versions_are_never_given_together(pool: PiecePool, tmp_pa
         read(pool, tmp_path, VersionedStore("abcd", 0))
 
 
-@given(st.lists(st.integers(1, 1000), max_size=100), st.integers(1, 5000))
-def test_bundles_hold_all_ranges_in_order(sizes: list[int], most_bytes: int) -> None:
+@given(st.lists(st.integers(1, 1000), max_size=100), st.integers(1, 5000), st.integers(1, 4))
+def test_bundles_hold_all_ranges_in_order(sizes: list[int], most_bytes: int, num_rounds: int) -> None:
     spans = [Span(2000 * number, 2000 * number + size) for number, size in enumerate(sizes)]
-    bundles = bundle(spans, most_bytes=most_bytes)
+    bundles = bundle(spans, most_bytes=most_bytes, num_rounds=num_rounds)
     assert [span for each in bundles for span in each] == spans
-    assert all(1 <= len(each) <= 10 for each in bundles)
+    assert all(1 <= len(each) <= num_rounds * RANGES_AT_ONCE for each in bundles)

@@ -375,6 +375,15 @@ def test_a_fetcher_that_cannot_leave_holds_up_nobody(
         os.kill(stuck, signal.SIGKILL)
 
 
+def test_a_fetcher_whose_runtime_folder_is_gone_does_not_make_it_anew(tmp_path: Path, runtime: Path) -> None:
+    data = write_dataset(tmp_path)
+    with data.cache() as cache:
+        check_shard(cache, 0)
+        shutil.rmtree(runtime)
+    wait_until(lambda: not fetcher_pids(runtime))
+    assert not runtime.exists()
+
+
 # --- A full disk --------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from penstock.counters import private_row
 from penstock.episodes.clips import LocatedClip
 from penstock.episodes.decoders import COUNTED, Videos
 from penstock.episodes.kept.frame_cache import NEVER, FrameCache
-from penstock.episodes.kept.keeping import Keeping, best_to_keep
+from penstock.episodes.kept.keeping import COST_OF_KEEPING, Keeping, best_to_keep
 from penstock.episodes.stretches import cut
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.wanted import ClipKey, WantedFrames
@@ -304,7 +304,8 @@ def test_no_other_choice_of_frames_to_keep_costs_less(
             parts.append([want]) if is_new else parts[-1].append(want)
         decoded = sum(max(num for _, num in part) for part in parts)
         kept = sum(turn - part[0][0] for part in parts for turn, _ in part)
-        costs.setdefault(len(parts[0]) - 1, []).append(decoded + price * kept)
+        at_once = COST_OF_KEEPING * (len(rest) + 1 - len(parts))
+        costs.setdefault(len(parts[0]) - 1, []).append(decoded + at_once + price * kept)
     best = min(min(each) for each in costs.values())
     assert min(costs[best_to_keep(*first, rest, price)]) == pytest.approx(best)
 

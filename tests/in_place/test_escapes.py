@@ -14,6 +14,7 @@ from penstock.scan.patterns import find_source, take_queries
 from penstock.storage.url_names import join_url, real_name, unescaped
 from tests.in_place.kinds import KINDS
 from tests.servers.sshd import running_sshd
+from tests.streaming import write_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,6 +131,15 @@ def test_files(tmp_path: Path) -> None:
     for name in ("what?", "what%3F"):
         assert numbers_of(f"{root}/{name}.jsonl") == numbers_of(folder / "what?.jsonl")
     check_urls([str(folder / key) for key in KEYS], KEYS)
+
+
+def test_a_split_and_a_file_beside_the_shards(nginx: WebServer) -> None:
+    write_samples(nginx.files / "d d" / "s%20 t", 10)
+    (nginx.files / "d d" / "s%20 t" / "clip #1.mp4").write_bytes(b"frames")
+    with StreamingDataset(remote=f"{nginx.url}/d%20d", split="s%20 t", shuffle=False, batch_size=1) as dataset:
+        assert [sample["id"] for sample in dataset] == list(range(10))
+        for url in ("clip #1.mp4", f"{nginx.url}/d%20d/s%2520%20t/clip%20%231.mp4"):
+            assert dataset.fetch(url).read_bytes() == b"frames"
 
 
 def test_any_spelling_is_the_same_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from penstock.cache.client import Client, RegisteredCache, new_group
 from penstock.processes import PerProcess
 from penstock.storage.pieces import PIECE_BYTES
 from penstock.storage.ranges import join_neighbours
+from penstock.wire.ahead import NOTHING, pack_ahead
 from penstock.wire.messages import Expect, Fetch, Fetched, GetCaused, GetStats, Message, Read, Register, Released, Taken
 
 if TYPE_CHECKING:
@@ -64,7 +65,12 @@ class FetcherBackend:
 
     def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
         """Bring an item and wait until it is there."""
-        return self._client.request(Fetch(self._group, stream, item, is_urgent), on_progress=on_progress)[0]
+        ahead = NOTHING
+        if item.is_index and not self._client.is_connected:
+            # Those before it have been opened.
+            ahead = pack_ahead(item.parts[0].raw.key, self._register.streams[stream:])
+        message = Fetch(self._group, stream, item, is_urgent)
+        return self._client.request(message, on_progress=on_progress, ahead=ahead)[0]
 
     def read(
         self,

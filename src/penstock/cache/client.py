@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.cache.connection import FetcherConnection, LostError
 from penstock.cache.starting import connect, last_words
 from penstock.errors import FetcherError
+from penstock.wire.ahead import NOTHING
 from penstock.wire.encoding import load
 from penstock.wire.frames import load_error
 from penstock.wire.messages import AnswerT, Message, News, Progress, Registered, Unregister, Withdraw, load_answer
@@ -115,13 +116,15 @@ class Client:
         *,
         on_progress: Callable[[Progress], None] | None = None,
         on_asked: Callable[[], None] | None = None,
+        ahead: bytes = NOTHING,
     ) -> tuple[AnswerT, bytes]:
         """Ask and wait; a fetcher that dies meanwhile is replaced and asked again.
 
-        `on_asked` is called each time that the question has been sent.
+        `on_asked` is called each time that the question has been sent. A fetcher that has to be started for it is given
+        `ahead`.
         """
         while True:
-            connection = None if self._is_stopped else self.connect()
+            connection = None if self._is_stopped else self.connect(ahead)
             if connection is None or self._is_stopped:
                 raise FetcherError("the connection to the fetcher was closed before an answer came")
             try:
@@ -161,12 +164,12 @@ class Client:
                 with suppress(LostError):
                     connection.send(Withdraw(number))
 
-    def connect(self) -> FetcherConnection:
+    def connect(self, ahead: bytes = NOTHING) -> FetcherConnection:
         """Have a line, over which the fetcher can say what it wants of this process."""
         with self._connecting:
             connection = self._connection
             while connection is None or connection.is_lost:
-                connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S))
+                connection = connect(float(os.environ.get(SILENCE_VARIABLE) or _SILENCE_S), ahead)
                 with self._hearing:
                     self._heard = connection  # and no longer one before
                 connection.listen(partial(self._hear, connection))

@@ -7,12 +7,14 @@ import selectors
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 
 from penstock.cache.connection import FetcherConnection, LostError
 from penstock.cachedir.lock import lock_within
 from penstock.errors import FetcherError
 from penstock.interrupts import WaitingFor
 from penstock.wire.address import READY, FetcherAddress, check_peer, fetcher_address, package_root
+from penstock.wire.ahead import NOTHING, open_ahead
 from penstock.wire.frames import PROTOCOL, load_error
 from penstock.wire.messages import Hello
 
@@ -32,24 +34,29 @@ _KEPT_PREFIXES = (
     "GCE_METADATA_",  # where a machine of Google's asks for its own account
 )
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
-# make stays, so the collector need not look through it while somebody waits.
-_PROGRAM = "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.fetcher.main import main; main()"
-# obstore would start as many threads as there are processors, and each thread take memory for itself alone.
+# make stays, so the collector need not look through it while somebody waits. Most of them come after the first request.
+_PROGRAM = (
+    "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.wire.ahead import IndexesAhead;"
+    " ahead = IndexesAhead(os.read(0, 1 << 16)); from penstock.fetcher.main import main; main(ahead)"
+)
+# obstore would start as many threads as there are processors, and each thread take memory for itself alone. With every
+# packet they also wake each other: half of the processors carry as much, and leave the others to whoever reads.
 _MOST_NETWORK_THREADS = 4
 _FRUGAL = {
-    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, os.cpu_count() or 1)),
+    "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, max(1, (os.cpu_count() or 1) // 2))),
     "MALLOC_ARENA_MAX": "2",
 }
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 
-def connect(silence_s: float) -> FetcherConnection:
-    """Connect to the fetcher of this user, starting it if there is none."""
-    with WaitingFor("the fetcher to start"):
-        return _connect(fetcher_address(), silence_s)
+def connect(silence_s: float, ahead: bytes = NOTHING) -> FetcherConnection:
+    """Connect to the fetcher of this user, starting it if there is none: then it reads `ahead` at once."""
+    # What is read ahead is what is waited for, as whoever asks for it says.
+    with WaitingFor("the fetcher to start") if ahead == NOTHING else nullcontext():
+        return _connect(fetcher_address(), silence_s, ahead)
 
 
-def _connect(address: FetcherAddress, silence_s: float) -> FetcherConnection:
+def _connect(address: FetcherAddress, silence_s: float, ahead: bytes) -> FetcherConnection:
     found = _try_connect(address, silence_s)
     if found is not None:
         return found
@@ -59,7 +66,7 @@ def _connect(address: FetcherAddress, silence_s: float) -> FetcherConnection:
         for _ in range(_STARTS):
             if found is not None:
                 return found
-            if _start(address):
+            if _start(address, ahead):
                 found = _try_connect(address, silence_s)
     finally:
         lock.close()
@@ -103,15 +110,16 @@ def _try_connect(address: FetcherAddress, silence_s: float) -> FetcherConnection
     return connection
 
 
-def _start(address: FetcherAddress) -> bool:
+def _start(address: FetcherAddress, ahead: bytes) -> bool:
     """Start a fetcher of its own session and wait until it listens; tell whether it does, or has died before."""
     reading, writing = os.pipe()
+    given = open_ahead(ahead)
     try:
         log = os.open(address.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-c", _PROGRAM, str(writing)],
-                stdin=subprocess.DEVNULL,
+                stdin=given,
                 stdout=log,
                 stderr=log,
                 env=_environment(address),
@@ -124,6 +132,7 @@ def _start(address: FetcherAddress) -> bool:
         finally:
             os.close(log)
             os.close(writing)
+            os.close(given)
         with selectors.DefaultSelector() as selector:
             selector.register(reading, selectors.EVENT_READ)
             if not selector.select(_START_S):

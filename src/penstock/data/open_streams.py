@@ -22,6 +22,7 @@ from penstock.data.in_place.streams import fetched_share, files_of
 from penstock.data.stats import make_stats
 from penstock.errors import ConfigError, EmptyDatasetError, ObjectNotFoundError, PenstockError, StoreError
 from penstock.files import check_path
+from penstock.index.entry import formats
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
 from penstock.order.options import StreamShards
@@ -197,7 +198,8 @@ def _open_stored(
     for stream, folder, number in zip(stored.values(), folders, numbers, strict=True):
         if number is not None:
             try:
-                index = cache.open_index(number)
+                with formats.loading("mds"):  # most datasets are of this format
+                    index = cache.open_index(number)
             except StoreError as error:
                 complete = _complete_copy(stream, error)
                 cache.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -58,12 +58,20 @@ def to_tensor(values: npt.NDArray[Any]) -> Any:
 
 
 def to_picture(pixels: npt.NDArray[np.uint8], options: PictureOptions) -> Any:
-    """Give pictures, or windows of them, with their channels before height and width, as users of torch expect them."""
+    """Give pictures, or windows of them, with their channels before height and width, as users of torch expect them.
+
+    A picture that already lies in memory like that is not copied.
+    """
     torch = _torch()
     picture = torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, -3)))
     if not options.return_uint8:
         picture = picture.to(torch.float32).div_(255)
     return picture if options.image_transforms is None else options.image_transforms(picture)
+
+
+def stack_pictures(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """Give several pictures as one array, with memory in the order in which `to_picture` gives them."""
+    return np.moveaxis(np.stack([np.moveaxis(each, -1, 0) for each in pictures]), 1, -1)
 
 
 def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[np.uint8]:

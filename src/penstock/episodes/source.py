@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.counted import count_latency
-from penstock.episodes.samples import PictureOptions, as_array, decode_image, task_of, to_picture, to_tensor
+from penstock.episodes.samples import (
+    PictureOptions,
+    as_array,
+    decode_image,
+    stack_pictures,
+    task_of,
+    to_picture,
+    to_tensor,
+)
 from penstock.episodes.wanted import ClipKey
 from penstock.episodes.windows import Window, window_of
 from penstock.errors import CorruptShardError
@@ -307,10 +315,17 @@ class _EpisodeReader:
         times = columns["timestamp"][np.searchsorted(at_hand, wanted)]
         decoded = self._decode(key, wanted.ravel(), exact_times(times, wanted, self._meta.fps).ravel())
         places = decoded.places.reshape(wanted.shape)
-        for sample, each in zip(samples, places, strict=True):
+        given: set[int] = set()
+        for sample, wanted_places in zip(samples, places, strict=True):
+            each = wanted_places.tolist()
             # A window of one frame is that frame, as LeRobot gives it; of images in the rows it is a window.
-            pictures = [decoded.frames[place] for place in each.tolist()]
-            sample[key] = self._picture(pictures[0] if len(pictures) == 1 else np.stack(pictures))
+            pictures = [decoded.frames[place] for place in each]
+            if len(pictures) > 1:
+                sample[key] = self._picture(stack_pictures(pictures))
+                continue
+            # No two samples share memory.
+            sample[key] = self._picture(pictures[0].copy("K") if each[0] in given else pictures[0])
+            given.add(each[0])
 
     def _decode(self, key: str, frames: Int64Array, seconds: npt.NDArray[np.float64]) -> DecodedFrames:
         clip = ClipKey(key, self._episode)

@@ -32,6 +32,7 @@ from penstock.fetcher.unpacking import FormatUnpacker
 from penstock.files import copy_file, make_folders, translated
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.units import format_bytes
+from penstock.wire.ahead import FIRST_BYTES
 from penstock.wire.messages import Fetched
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
     from penstock.fetcher.queue import Transfer
     from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
+    from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item
     from penstock.wire.settings import FilesRequest
 
 _log = logging.getLogger("penstock.cache")
-_BEGINNING_BYTES = 1 << 20
 _PATIENCE = 10  # with another process that brings the same, as a multiple of that with the store
 _DELETED_TRIES = 5  # how often a directory may be deleted under one download
 
@@ -72,7 +73,14 @@ class Downloader:
     """Brings items with the means that all transfers share. Safe for threads."""
 
     def __init__(
-        self, *, stripes: Stripes, budget: DiskBudget, pool: PiecePool, counts: FetcherCounts, origins: Origins
+        self,
+        *,
+        stripes: Stripes,
+        budget: DiskBudget,
+        pool: PiecePool,
+        counts: FetcherCounts,
+        origins: Origins,
+        ahead: IndexesAhead | None = None,
     ) -> None:
         self.watch = EditionWatch()
         self._stripes = stripes
@@ -80,6 +88,7 @@ class Downloader:
         self._pool = pool
         self._counts = counts
         self._origins = origins
+        self._ahead = ahead
         self._unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self._copies = Copies(self._unpacking)
         self._opener = EditionOpener()
@@ -326,7 +335,8 @@ class Downloader:
             read_first = getattr(origin.store, "read_first", None)
             if read_first is None:
                 return origin.store.stat(key), None
-            data, info = read_first(key, _BEGINNING_BYTES)
+            ahead = None if self._ahead is None or not item.is_index else self._ahead.take(transfer.stream.store, key)
+            data, info = ahead or read_first(key, FIRST_BYTES)
             return info, Beginning(data, info)
 
         asked = self._pool.submit(transfer, 0, origin, key, ask)

@@ -1,6 +1,7 @@
 """The node's fetcher: a process of its own, started by the first client that needs it, ended by the last that leaves.
 
-Its one argument is the descriptor on which it says that it listens.
+Its one argument is the descriptor on which it says that it listens. What its client is about to ask for was requested
+before this file, and all that it imports, was read (`wire/ahead.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import os
 import socket
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.lock import Descriptor, try_hold
+from penstock.cachedir.lock import try_hold_file
 from penstock.failpoints import reach
 from penstock.fetcher.scheduler import Scheduler
 from penstock.fetcher.server import Server
@@ -24,11 +25,13 @@ from penstock.wire.address import READY, fetcher_address
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.wire.ahead import IndexesAhead
+
 _LAST_WORDS_S = 2.0  # to remove files on their way
 _ALONE_S = 1.0  # for which a successor waits: a disk that hangs may keep us from leaving for ever
 
 
-def main() -> None:
+def main(ahead: IndexesAhead | None = None) -> None:
     """Run until the last client has left."""
     ready = int(sys.argv[1])
     gc.freeze()
@@ -38,21 +41,21 @@ def main() -> None:
     address = fetcher_address()
     listener = _listen(address.socket)
     reach("start.listening")
-    leaving: list[Descriptor] = []
+    leaving = ExitStack()  # closes the lock that nobody else may take until the socket is gone
 
     def may_leave() -> bool:
         """Leave only if no client is about to connect, and hold the others off until the socket is gone."""
-        lock = try_hold(address.lock)
-        if lock is None:
-            return False
-        leaving.append(lock)
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # somebody has removed the folder, which we must not make anew: we are alone
+            lock = try_hold_file(address.lock, os.O_RDWR)
+            if lock is None:
+                return False
+            leaving.enter_context(lock)
             address.socket.unlink()
         return True
 
-    scheduler = Scheduler()
+    scheduler = Scheduler(ahead)
     asyncio.run(Server(scheduler, listener).run(lambda: _say_ready(ready), may_leave))
-    make_way = threading.Timer(_ALONE_S, leaving[0].close)
+    make_way = threading.Timer(_ALONE_S, leaving.close)
     make_way.daemon, make_way.name = True, "penstock-leaving"
     make_way.start()
     scheduler.close()

@@ -13,7 +13,7 @@ from penstock.errors import CacheError
 from penstock.fetcher.pieces import MOST_AT_ONCE, SMALL_BYTES, PieceOwner, split
 from penstock.storage.base import check_version
 from penstock.storage.pieces import PIECE_BYTES
-from penstock.storage.ranges import bundle, coalesce, cut_out, fitting_gap
+from penstock.storage.ranges import RANGES_AT_ONCE, bundle, coalesce, cut_out, fitting_gap
 from penstock.wire.item import Item, ItemPart, StoredFile
 
 if TYPE_CHECKING:
@@ -252,11 +252,13 @@ def _sort_out(
     origin: Origin, wanted: Mapping[str, list[Span]]
 ) -> tuple[Mapping[str, list[Span]], dict[str, list[list[Span]]]]:
     """Give the ranges that are read one by one, and those that are read together, but for the first of each object."""
-    is_many = sum(map(len, wanted.values())) > MOST_AT_ONCE
-    if not is_many or not origin.reads_together:
+    num_ranges = sum(map(len, wanted.values()))
+    if num_ranges <= MOST_AT_ONCE or not origin.reads_together:
         return wanted, {}
+    # All threads together ask for so many at once. If there are more, fewer calls with more rounds take as many trips.
+    num_rounds = -(-num_ranges // (MOST_AT_ONCE * RANGES_AT_ONCE))
     together = {
-        key: bundle(spans[1:], most_bytes=SMALL_BYTES)
+        key: bundle(spans[1:], most_bytes=SMALL_BYTES, num_rounds=num_rounds)
         for key, spans in wanted.items()
         if len(spans) >= _WORTH_A_BUNDLE and max(map(len, spans)) <= SMALL_BYTES // 2
     }

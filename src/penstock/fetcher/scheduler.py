@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.counts import GroupKey
     from penstock.fetcher.reads import Reading
     from penstock.types import Place
+    from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, Want
     from penstock.wire.messages import StreamCounts
     from penstock.wire.settings import CachedStream
@@ -45,7 +46,7 @@ _MANY = 1000  # entries of a plan that are looked at before others have their tu
 class Scheduler:
     """Safe for threads. Every wish ends: with the item, with an error, or with the client that made it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: IndexesAhead | None = None) -> None:
         self._lock = threading.RLock()
         self._queue = ItemQueue()
         self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
@@ -64,7 +65,7 @@ class Scheduler:
             )
         )
         self._downloader = Downloader(
-            stripes=stripes, budget=self._budget, pool=self._pool, counts=self._counts, origins=origins
+            stripes=stripes, budget=self._budget, pool=self._pool, counts=self._counts, origins=origins, ahead=ahead
         )
         self._reader = ObjectReader(self._pool, self._counts, origins, self._downloader.watch)
         self._dispatcher = Dispatcher(

@@ -117,10 +117,10 @@ class RowRanges(Protocol):
         ...
 
     def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:  # noqa: ARG002
-        """Say where the index lets one expect these rows, or None.
+        """Say where the index lets one expect these rows: a span for each, or one for all of them; or None.
 
-        They are read at the same time as what locates them, which saves a round trip where the guess was right. A
-        class that does not inherit from this one may leave it out.
+        That is read at the same time as what locates them, which saves a round trip where the guess was right. A class
+        that does not inherit from this one may leave it out.
         """
         return None
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 # Asking for one range costs about as much as so many bytes.
 _TABLE_BYTES_PER_ROW = 256 << 10
 _SHARDS_PART_OF_TABLE = 32  # of tiny samples it is much of the shard, which may come as a whole soon
+# Rows of various sizes begin about where rows of their mean size would. How far away grows with the square root of the
+# rows before them: by this factor, if the sizes vary as much as their mean is, and nearly all should be found.
+_SPREAD = 4
+_HEADER_BYTES = 4 << 10  # that seldom take more, and lie before the first row
+_MOST_LIKELY = 8  # times the bytes that are wanted
 
 
 class MDSRowRanges(RowRanges):
@@ -62,11 +67,13 @@ class MDSRowRanges(RowRanges):
         return [Span(begin, end) for begin, end in bounds.tolist()]
 
     def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:
-        """Samples that all have one size fill the end of their shard."""
+        """Samples of one size fill the end of their shard; of others, neighbours lie about where they would."""
         sizes = [column.num_bytes for column in info.layout.columns]
+        if None in sizes:
+            return _likely_span(info, rows)
         sample_bytes = sum(size or 0 for size in sizes)
         first = info.parts[0].raw.num_bytes - info.num_samples * sample_bytes
-        if None in sizes or first < table_bytes(info.num_samples):
+        if first < table_bytes(info.num_samples):
             return None
         return [Span(first + row * sample_bytes, first + (row + 1) * sample_bytes) for row in rows.tolist()]
 
@@ -75,6 +82,20 @@ class MDSRowRanges(RowRanges):
         ends = np.cumsum([len(piece) for piece in pieces])
         data = write_offsets(ends, table_bytes(len(pieces))) + b"".join(pieces)
         return get_format(info.layout.format).open([data], replace(info, num_samples=len(pieces)), options)
+
+
+def _likely_span(info: ShardInfo, rows: Int64Array) -> list[Span] | None:
+    """Say within which bytes neighbouring rows lie, if their sizes vary at random; None: that would be far too many."""
+    first, last = int(rows.min()), int(rows.max())
+    if len(rows) < 2 or last - first >= len(rows):
+        return None
+    begin, end = table_bytes(info.num_samples), info.parts[0].raw.num_bytes
+    mean = (end - begin) / info.num_samples
+    likely = Span(
+        begin + max(0, int(mean * (first - _SPREAD * first**0.5))),
+        min(end, begin + _HEADER_BYTES + int(mean * (last + 1 + _SPREAD * (last + 1) ** 0.5))),
+    )
+    return [likely] if len(likely) <= _MOST_LIKELY * mean * len(rows) else None
 
 
 def _takes_whole_table(info: ShardInfo, rows: Int64Array) -> bool:

@@ -86,7 +86,7 @@ class RangedRows:
         found = self._read(list(zip(asked, together, strict=True)), meanwhile if all(likely) else lambda: None)
         for ask, first, guess, pieces in zip(asked, to_locate, likely, found, strict=True):
             spans = ask.ranges.spans_of_rows(ask.info, ask.rows, pieces[: len(first)])
-            located.append(_Located(spans, pieces[len(first) :] if spans == guess else None))
+            located.append(_Located(spans, _pieces_within(spans, guess, pieces[len(first) :])))
         return located
 
     def _request(self, shard: int, rows: Int64Array) -> _Request:
@@ -139,6 +139,16 @@ class _Located(NamedTuple):
 
     spans: list[Span]
     pieces: list[bytes] | None
+
+
+def _pieces_within(spans: list[Span], guess: list[Span], pieces: list[bytes]) -> list[bytes] | None:
+    """Give the bytes of spans, if they are those, or lie within the one, that came along."""
+    if spans == guess:
+        return pieces
+    if len(guess) != 1 or any(span.begin < guess[0].begin or span.end > guess[0].end for span in spans):
+        return None
+    begin = guess[0].begin
+    return [pieces[0][span.begin - begin : span.end - begin] for span in spans]
 
 
 _MOST_THREADS = 32

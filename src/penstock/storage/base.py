@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -15,7 +16,7 @@ from penstock.storage.options import own_options
 from penstock.storage.retry import RetryHooks, RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -196,7 +197,9 @@ def resolve_store(
     `options` are those of fsspec (`key`, `secret`, `token` …), flat or keyed by scheme: `{"s3": {"key": …}}`.
     """
     scheme = url_scheme(url) or "file"
-    own = own_options(scheme, options or {}, {*stores.names(), scheme})
+    # To look at all installed packages takes longer than the rest: only if each name may be that of a scheme.
+    is_grouped = bool(options) and all(isinstance(each, Mapping) for each in (options or {}).values())
+    own = own_options(scheme, options or {}, {*stores.names(of_packages=is_grouped), scheme})
     return StoreSettings(url, _family(url).resolve(url, own, os.environ if environ is None else environ))
 
 

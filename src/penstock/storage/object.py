@@ -82,6 +82,11 @@ class ObjectStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(open_store, self.settings, retry=self.retry), ()
 
+    def connect(self) -> None:
+        """Make the client now, and not at the first request."""
+        tuning = ClientTuning(stall_s=self.retry.stall_s, is_anonymous=self._name in anonymous)
+        get_client(self._name, tuning, self._connect)
+
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give an object or a range of it."""
         return bytes(read_pieces(self, key, span))

@@ -22,7 +22,7 @@ DEFAULT_GAP_BYTES = 256 << 10
 _MOST_IN_VAIN = 1 / 32
 _MOST_BYTES_IN_VAIN = 512 << 10
 _SMALLEST_GAP_BYTES = 1 << 10
-_RANGES_AT_ONCE = 10  # obstore asks for no more of one object at the same time
+RANGES_AT_ONCE = 10  # of one call: obstore asks for the next as one of them comes
 
 
 @dataclass(slots=True)
@@ -80,10 +80,13 @@ def join_neighbours(places: Sequence[Place], *, most_bytes: int) -> list[tuple[P
     return joined
 
 
-def bundle(spans: Sequence[Span], *, most_bytes: int) -> list[list[Span]]:
-    """Lay spans together that are asked for by one call, in order: about as many in each."""
+def bundle(spans: Sequence[Span], *, most_bytes: int, num_rounds: int = 1) -> list[list[Span]]:
+    """Lay spans together that are asked for by one call, in order: about as many in each.
+
+    Each call asks `num_rounds` times for as many as it can at once: the later ones go over connections that are open.
+    """
     num_bytes = sum(map(len, spans))
-    num_bundles = max(-(-len(spans) // _RANGES_AT_ONCE), -(-num_bytes // max(1, most_bytes)))
+    num_bundles = max(-(-len(spans) // (num_rounds * RANGES_AT_ONCE)), -(-num_bytes // max(1, most_bytes)))
     size, more = divmod(len(spans), num_bundles) if spans else (0, 0)
     ends = accumulate(size + (number < more) for number in range(num_bundles))
     return [list(spans[begin:end]) for begin, end in pairwise([0, *ends]) if begin < end]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MOST_WANTS = 256  # that are looked at: more cost more time than they save
+# What keeping a frame costs at once, in frames that are decoded: to copy it, and to find it again. It is put a little
+# high, so that no pass begins with work that pays off at its end only, as it would where groups of pictures are short.
+COST_OF_KEEPING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def best_to_keep(now: float, num_first: int, wants: Sequence[tuple[float, int]],
     """Say how many of the next wants to keep frames for, so that these and all later ones cost least.
 
     Whatever is not kept is decoded again, with as many after it as are kept then: so the best is found from the end.
+    To keep a frame costs something at once, and the price for each sample until it is wanted.
     """
     costs = [0.0] * (len(wants) + 1)  # of the wants from here on, if the group is decoded for the first of them
     num_kept = 0
@@ -79,7 +83,7 @@ def best_to_keep(now: float, num_first: int, wants: Sequence[tuple[float, int]],
         for last in range(number, len(wants)):
             turn, to_decode = wants[last]
             num_decoded = max(num_decoded, to_decode)
-            keeping += price * (turn - begin)
+            keeping += COST_OF_KEEPING + price * (turn - begin)
             if keeping >= least:
                 break
             cost = num_decoded + keeping + costs[last + 1]

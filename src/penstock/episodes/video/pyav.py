@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.video.backend import PURPOSE
-from penstock.episodes.video.pages import PicturePages, bytes_in_pages
+from penstock.episodes.video.packed import FramePacker
+from penstock.episodes.video.rgb import RgbConverter
 from penstock.errors import CorruptShardError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -134,84 +135,3 @@ def _index_packets(container: Any, name: str) -> FrameIndex:
         raise CorruptShardError(f"{name} has no frames", file=name)
     ticks, is_key, sizes = (np.array(each) for each in zip(*packets, strict=True))
     return FrameIndex.of(ticks.astype(np.int64), is_key.astype(np.bool_), float(stream.time_base), sizes)
-
-
-_PACKED: dict[str, Callable[[int, int], tuple[int, ...]]] = {  # what frames can be made of again, in arrays of a shape
-    **dict.fromkeys(["yuv420p", "yuvj420p"], lambda height, width: (height * 3 // 2, width)),
-    **dict.fromkeys(["yuv444p", "yuvj444p"], lambda height, width: (3, height, width)),
-}
-_COLORS = ("colorspace", "color_range", "color_primaries", "color_trc")
-
-
-class FramePacker:
-    """Copies decoded frames into memory of their own.
-
-    A decoder never frees the memory of a frame that was let go of: it has it ready for others, as many as it once had
-    out at a time.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._pages = PicturePages(limit_bytes)
-
-    def pack(self, frame: Any) -> tuple[PackedFrame, int]:
-        """Give a frame as it is kept, and how many bytes that takes."""
-        packed = frame if isinstance(frame, PackedFrame) else PackedFrame(frame, self._pages)
-        return packed, packed.num_bytes
-
-    def clear(self) -> None:
-        """Give back the memory that lies ready for other frames."""
-        self._pages.clear()
-
-
-def _copy_planes(planes: Sequence[Any], pages: PicturePages) -> npt.NDArray[np.uint8]:
-    """Copy the pixels of all planes, one after the other, without what a decoder has beyond the end of each line."""
-    pixels = pages.take(sum(plane.width * plane.height for plane in planes))
-    begin = 0
-    for plane in planes:
-        width, height, line = plane.width, plane.height, plane.line_size
-        end = begin + width * height
-        lines = np.frombuffer(plane, np.uint8, height * line).reshape(height, line)
-        pixels[begin:end].reshape(height, width)[...] = lines[:, :width]
-        begin = end
-    return pixels
-
-
-class PackedFrame:
-    """A decoded frame to keep, not yet turned into RGB."""
-
-    __slots__ = ("_colors", "_format", "_frame", "num_bytes")
-
-    def __init__(self, frame: Any, pages: PicturePages) -> None:
-        self._format: str = frame.format.name
-        self._colors = tuple(getattr(frame, name) for name in _COLORS)
-        if self._format not in _PACKED:
-            self._frame = frame
-            self.num_bytes = bytes_in_pages(sum(plane.buffer_size for plane in frame.planes))
-            return
-        self._frame = _copy_planes(frame.planes, pages).reshape(_PACKED[self._format](frame.height, frame.width))
-        self.num_bytes = bytes_in_pages(self._frame.nbytes)
-
-    def unpack(self) -> Any:
-        """Give the frame."""
-        if self._format not in _PACKED:
-            return self._frame
-        av = require("av", extra="video", purpose=PURPOSE)
-        frame = av.VideoFrame.from_numpy_buffer(self._frame, format=self._format)
-        for name, value in zip(_COLORS, self._colors, strict=True):
-            setattr(frame, name, value)
-        return frame
-
-
-class RgbConverter:
-    """Turns decoded frames into RGB, one thread at a time. Frames that did it themselves would start threads each."""
-
-    def __init__(self) -> None:
-        reformatter = require("av.video.reformatter", extra="video", purpose=PURPOSE)
-        self._reformatter = reformatter.VideoReformatter()
-
-    def convert(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """Give a frame, packed or not, as height, width, 3."""
-        if isinstance(frame, PackedFrame):
-            frame = frame.unpack()
-        pixels: npt.NDArray[np.uint8] = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
-        return pixels
