@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import JsonShardedSource, ParquetShardedSource, Stream, StreamingDataset, warm_cache
+from penstock import JsonShardedSource, ParquetShardedSource, Stream, StreamingDataset, expand_data_files, warm_cache
 from penstock.errors import AccessDeniedError, ConfigError
 from tests.in_place.kinds import KINDS
 from tests.servers.script import Answer, Request, ScriptedServer, run_script
@@ -135,6 +135,25 @@ def test_names_that_only_a_query_makes_a_file(signed: SignedFiles) -> None:
         for remote in (download, [escaped], [escaped, empty]):
             with StreamingDataset(remote=remote, format="jsonl") as dataset:
                 assert sorted(KINDS["jsonl"].numbers(dataset)) == list(range(50))
+    assert signed.refused == 0
+
+
+def test_paths_are_sent_as_they_are_written(
+    signed: SignedFiles, places: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    signed.add("jsonl", 3)
+    paths = ["/data//x%20y.jsonl", "/data/a%2fb%2B+c.jsonl", "/data/%7e.jsonl"]
+    signed.files = dict(zip(paths, signed.files.values(), strict=True))
+    with run_script(signed.answer) as server, nothing_told(places, caplog) as told:
+        urls = signed.urls(server)
+        source = JsonShardedSource(urls)
+        for stream in (Stream(remote=urls), Stream(source=source), Stream(remote=expand_data_files(urls))):
+            with StreamingDataset(streams=[stream]) as dataset:
+                assert sorted(KINDS["jsonl"].numbers(dataset)) == list(range(150))
+        assert source.shard_names == [f"{server.url}{path}" for path in paths]
+        told += [source.shard_names, source.fingerprint]
+        with pytest.raises(ConfigError, match="is named twice, with different queries"):
+            JsonShardedSource([urls[0], f"{server.url}/data//x y.jsonl?sig=2"])
     assert signed.refused == 0
 
 

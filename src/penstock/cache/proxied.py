@@ -20,6 +20,7 @@ from penstock.storage.base import ObjectInfo, StoreSettings, open_store, resolve
 from penstock.storage.http_queries import with_queries
 from penstock.storage.hub_location import at_revision, is_commit
 from penstock.storage.retry import RetryPolicy
+from penstock.storage.url_names import join_url
 from penstock.wire.messages import CallStore
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class ProxiedStore:
 
     def _ask(self, action: str, key: str = "", **arguments: Any) -> tuple[StoreAnswer, bytes]:
         call = CallStore(store=self.settings, retry=asdict(self.retry), action=action, key=key, **arguments)
-        what = f"{shown_url(self.settings.url).rstrip('/')}/{key} ({action})"
+        what = f"{join_url(shown_url(self.settings.url), key)} ({action})"
         if action == "upload":  # in the background of a writer, which does not wait for it
             with WaitingFor(what):
                 return self._client.get().request(call)

@@ -32,6 +32,7 @@ from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
 from penstock.reading.source import Source, sources
 from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
 from penstock.storage.http_queries import with_queries
+from penstock.storage.url_names import real_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -285,7 +286,7 @@ def fetch_object(
         below = "" if remote is None else f"{remote.rstrip('/')}/"
         if files is None or (url_scheme(url) is not None and not (below and url.startswith(below))):
             continue
-        key = url.removeprefix(below)
+        key = real_name(url, url.removeprefix(below))
         if files.in_place is not None and files.cached is None:
             path = resolve_inside(files.in_place.path, key)
             if not path.is_file():

@@ -17,6 +17,7 @@ from penstock.scan.patterns import find_source, is_list, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.hub_location import at_revision, is_commit, parse_hub_url
 from penstock.storage.local import LocalStore
+from penstock.storage.url_names import join_url
 from penstock.units import check_bool, check_mapping, check_seconds, check_whole
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def check_downloads(download_retry: int | None, download_timeout: float | None) 
 
 
 def _join(remote: str, split: str | None) -> str:
-    return f"{remote.rstrip('/')}/{split.strip('/')}" if split else remote
+    return join_url(remote, split.strip("/")) if split else remote
 
 
 def apply_defaults(streams: Sequence[Stream], defaults: Mapping[str, Any]) -> None:

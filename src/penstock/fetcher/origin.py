@@ -13,6 +13,7 @@ from penstock.cachedir.layout import place_of
 from penstock.errors import FetcherError
 from penstock.storage.base import check_writable, open_store, shown_url, url_scheme
 from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.url_names import join_url
 from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Origin:
 
     def where(self, key: str) -> str:
         """Name an object in messages."""
-        return f"{_shown_root(self.url)}/{key}"
+        return join_url(_shown_root(self.url), key)
 
     @property
     def has_ranges(self) -> bool:
@@ -73,7 +74,7 @@ class Origin:
 @lru_cache(64)
 def _shown_root(url: str) -> str:
     """Give a URL as it may be shown; it is needed for each piece."""
-    return shown_url(url).rstrip("/")
+    return shown_url(url)
 
 
 def is_near(origin: Origin) -> bool:

@@ -21,6 +21,7 @@ from penstock.sources.pack.source import PackedShardedSource
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig, TokenizerManager
 from penstock.storage.retry import RetryPolicy
+from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from penstock.pipeline.config import DatasetConfig, PipelineConfig, SaveStageConfig
@@ -227,7 +228,7 @@ class SaveStage(BaseStage):
         for name, source in cast("Sources", data).items():
             dataset = own.get(name)
             path = None if dataset is None else dataset.save_path
-            places[name] = path or f"{os.fspath(stage.output_dir).rstrip('/')}/{name}"
+            places[name] = path or join_url(os.fspath(stage.output_dir), name)
             settings = self._settings(config, dataset, name)
             with context.observer.watch("save", name) as work:
                 settings = replace(settings, on_rows=work.add)

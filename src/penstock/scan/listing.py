@@ -11,9 +11,10 @@ from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
 from penstock.scan.hub import MAX_HEAD_BYTES, OWN_SETTINGS, README, choose_files, read_subsets
-from penstock.scan.patterns import fits, has_magic, is_beside, is_hidden, literal_prefix
+from penstock.scan.patterns import fits, has_magic, has_magic_part, is_beside, is_hidden, literal_prefix
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.many import stat_many
+from penstock.storage.url_names import join_url
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ class Lister:
         )
 
     def _where(self, name: str) -> str:
-        return f"{shown_url(self._url).rstrip('/')}/{name}"
+        root = shown_url(self._url)
+        return f"{root.rstrip('/')}/{name}" if has_magic_part(name, root) else join_url(root, name)
 
 
 def _common_prefix(names: Sequence[str]) -> str:

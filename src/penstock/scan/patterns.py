@@ -1,7 +1,7 @@
 """What a user may call his data: a folder, a glob, a list, one file. No IO here.
 
-A source is a root, below which all names are told, and what to look for below it. A copy of the data in another place
-has another root and the same names, so it is the same data.
+A source is a root, as it was written, and what to look for below it: real names, in which nothing is escaped. A copy of
+the data in another place has another root and the same names, so it is the same data.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.errors import ConfigError
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.http_queries import WEB, split_query
 from penstock.storage.hub_location import parse_hub_url
+from penstock.storage.url_names import real_name, unescaped
 
 _MAGIC = re.compile(r"[*?\[{]")
 _WEB_MAGIC = re.compile(r"[*\[{]")  # `?` begins a query there
@@ -55,7 +56,7 @@ def take_queries(given: Given) -> tuple[Given, dict[str, str]]:
     cut = [split_query(os.fspath(one)) for one in each]
     if not any(query for _, query in cut):
         return given, {}
-    queries: dict[str, str] = {}
+    queries: dict[str, str] = {}  # by real names
     for url, query in cut:
         if query and has_magic(url):
             raise ConfigError(f"{shown_url(url)}?… cannot be a glob and have a query: pass a list of files")
@@ -63,12 +64,12 @@ def take_queries(given: Given) -> tuple[Given, dict[str, str]]:
             raise ConfigError(
                 f"{shown_url(url)}?… has a fragment, which no server gets to see: leave out # and the rest"
             )
-        if queries.setdefault(url, query) != query:
+        if queries.setdefault(unescaped(url), query) != query:
             raise ConfigError(
                 f"{shown_url(url)} is named twice, with different queries. Files are told apart by their paths: name"
                 " each once"
             )
-    return [url for url, _ in cut], {url: query for url, query in queries.items() if query}
+    return [url for url, _ in cut], {url: query for url, query in cut if query}
 
 
 def split_suffix(name: str) -> tuple[str, str | None]:
@@ -96,7 +97,7 @@ def _split(url: str) -> tuple[str, str]:
     """Cut a URL before its first part that may be a glob, or before its last one."""
     head, parts = _parts(url)
     count = next((number for number, part in enumerate(parts) if has_magic_part(part, url)), len(parts) - 1)
-    return _join(head, parts[:count]), "/".join(parts[count:])
+    return _join(head, parts[:count]), real_name(url, "/".join(parts[count:]))
 
 
 def has_magic_part(part: str, url: str) -> bool:
@@ -147,7 +148,7 @@ def _of_list(urls: Sequence[str]) -> NamedFiles:
     first, last = min(folders), max(folders)
     common = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     (head,) = heads
-    patterns = tuple("/".join(parts[common:]) for _, parts in cut)
+    patterns = tuple(real_name(url, "/".join(parts[common:])) for url, (_, parts) in zip(urls, cut, strict=True))
     return NamedFiles(_join(head, first[:common]), tuple(dict.fromkeys(patterns)))
 
 

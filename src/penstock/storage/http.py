@@ -14,6 +14,7 @@ from penstock.storage.http_options import CONNECTION_NAMES, connection_config, r
 from penstock.storage.http_queries import QUERIES
 from penstock.storage.object import Cloud, ObjectStore
 from penstock.storage.options import take_options
+from penstock.storage.url_names import unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
 
 def _place(settings: StoreSettings) -> tuple[str, str]:
     parts = urlsplit(settings.url)
-    prefix = unquote(parts.path).strip("/")
+    prefix = unescaped(parts.path).strip("/")
     return parts.netloc.rpartition("@")[2], check_key(prefix) if prefix else ""
 
 

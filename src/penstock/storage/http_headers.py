@@ -30,12 +30,13 @@ from penstock.errors import (
 )
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_url, whole_seconds
 from penstock.storage.http_options import read_certificates
-from penstock.storage.http_queries import QUERIES, path_of, signed_target
+from penstock.storage.http_queries import QUERIES, real_path
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import ReadsBodies, ResponseBody
+from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -225,7 +226,7 @@ class HttpHeaderStore(ReadsBodies):
 
     def _look(self, key: str) -> ObjectInfo:
         """Say what a file is. A signed query is good for reading alone: then its first byte is asked for."""
-        if self._query(key) is not None:
+        if self._signed_target(key) is not None:
             with self._translated(key), self._ask("GET", key, {"Range": "bytes=0-0"}) as answer:
                 is_empty = answer.status == 416  # it has no first byte
                 if not is_empty:
@@ -245,7 +246,7 @@ class HttpHeaderStore(ReadsBodies):
         for _ in range(_MOST_REDIRECTS):
             origin = origin_of(url)
             target, for_proxy = self._network.target(url)
-            own = self.settings.options.get("headers", {}) if origin == origin_of(self._root) else {}
+            own = self.settings.options.get("headers", {}) if origin == origin_of(self._host) else {}
             headers = {"User-Agent": "penstock", **own, **for_proxy, **wanted, "Accept-Encoding": "identity"}
             connect = partial(HttpConnection, origin, self._network, stall_s)
             with connections.lease((origin, self._network, stall_s), connect, timeout_s=self.retry.patience_s) as line:
@@ -275,20 +276,20 @@ class HttpHeaderStore(ReadsBodies):
             raise StoreError(f"{self._shown(key)}: {str(error) or type(error).__name__}") from error
 
     def _shown(self, key: str) -> str:
-        return f"{shown_url(self.settings.url).rstrip('/')}/{key}"
+        return join_url(shown_url(self.settings.url), key)
 
     @property
     def has_queries(self) -> bool:
         """Whether files were named with queries of their own."""
         return bool(self.settings.options.get(QUERIES))
 
-    def _query(self, key: str) -> str | None:
-        queries: Mapping[str, str] = self.settings.options.get(QUERIES) or {}
-        return queries.get(f"{self._path}{key}")
+    def _signed_target(self, key: str) -> str | None:
+        targets: Mapping[str, str] = self.settings.options.get(QUERIES) or {}
+        return targets.get(f"{self._path}{key}")
 
     def _url(self, key: str) -> str:
-        query = self._query(key)
-        return self._root + quote(key) if query is None else self._host + signed_target(f"{self._path}{key}", query)
+        signed = self._signed_target(key)
+        return self._host + (quote(f"{self._path}{key}") if signed is None else signed)
 
     @cached_property
     def _host(self) -> str:
@@ -297,13 +298,8 @@ class HttpHeaderStore(ReadsBodies):
 
     @cached_property
     def _path(self) -> str:
-        path = path_of(self.settings.url)
+        path = real_path(self.settings.url)
         return f"{path}/" if path else ""
-
-    @cached_property
-    def _root(self) -> str:
-        path = quote(unquote(urlsplit(self.settings.url).path).strip("/"))
-        return f"{self._host}{path}{'/' if path else ''}"
 
     @cached_property
     def _network(self) -> Network:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from penstock.storage.base import url_scheme
+from penstock.storage.url_names import unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import StoreSettings
 
 WEB = ("http", "https")
-QUERIES = "queries"  # the option of a store: path on the host → query
+QUERIES = "queries"  # the option of a store: real path on the host → what is asked for, path and query as written
 _KEPT_IN_PATH = "/%:@!$&'()*+,;=~"  # as they stand: others may have signed them so
 _KEPT_IN_QUERY = _KEPT_IN_PATH + "?[]"
 
@@ -31,7 +32,8 @@ def split_query(url: str) -> tuple[str, str]:
 
 def with_queries(settings: StoreSettings, queries: Mapping[str, str]) -> StoreSettings:
     """Give a store the queries of its files, which are told by their URLs; those for other servers are not for it."""
-    own = {path_of(url): query for url, query in queries.items() if _server(url) == _server(settings.url)}
+    server = _server(settings.url)
+    own = {real_path(url): _target(url, query) for url, query in queries.items() if _server(url) == server}
     return replace(settings, options={**settings.options, QUERIES: own}) if own else settings
 
 
@@ -40,11 +42,15 @@ def _server(url: str) -> tuple[str, str]:
     return parts.scheme.lower(), parts.netloc.rpartition("@")[2].lower()
 
 
-def path_of(url: str) -> str:
-    """Give the path of a URL as it is written, without the slash that it begins with."""
-    return "/".join(part for part in urlsplit(url).path.split("/") if part)
+def real_path(url: str) -> str:
+    """Give the path of a URL by its real names, without the slash that it begins with."""
+    return "/".join(part for part in unescaped(_path(url)).split("/") if part)
 
 
-def signed_target(path: str, query: str) -> str:
+def _path(url: str) -> str:
+    return url.partition("://")[2].partition("/")[2]
+
+
+def _target(url: str, query: str) -> str:
     """Give the path and the query of a request, with nothing changed that may stand there."""
-    return f"{quote(path, safe=_KEPT_IN_PATH)}?{quote(query, safe=_KEPT_IN_QUERY)}"
+    return f"{quote(_path(url), safe=_KEPT_IN_PATH)}?{quote(query, safe=_KEPT_IN_QUERY)}"

@@ -7,11 +7,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
 from penstock.files import PART_SUFFIX, appearing, flush_folder, open_file, translated
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, shown_url, url_scheme
+from penstock.storage.url_names import unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,11 @@ class LocalStore:
         """Make the store of a plain path or of a `file://` URL."""
         if url_scheme(url) != "file":
             return cls(Path(url).expanduser())
-        parts = urlsplit(url)
-        if parts.netloc not in ("", "localhost"):
+        place = url.partition(":")[2]
+        host, slash, path = place[2:].partition("/") if place.startswith("//") else ("", "", place)
+        if host not in ("", "localhost"):
             raise ConfigError(f"{shown_url(url)!r} names another machine: write file:///path for a path on this one")
-        return cls(Path(unquote(parts.path)))
+        return cls(Path(unescaped(slash + path)))  # files have no queries: `?` and `#` are what they are
 
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give a file or a range of it."""

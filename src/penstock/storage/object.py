@@ -16,6 +16,7 @@ from penstock.storage.object_read import Receiver, describe, receive_once, recei
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
 from penstock.storage.ranges import RangeSupport
 from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy
+from penstock.storage.url_names import join_url
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ class ObjectStore:
 
     def shown(self, key: str) -> str:
         """Give the URL of an object as it may be shown."""
-        return f"{self._shown_root}/{key}"
+        return join_url(self._shown_root, key)
 
     # What every request needs, and no request changes.
 
@@ -314,7 +315,7 @@ class ObjectStore:
 
     @cached_property
     def _shown_root(self) -> str:
-        return shown_url(self.settings.url).rstrip("/")
+        return shown_url(self.settings.url)
 
     def _path(self, key: str) -> str:
         root = self._place[1]

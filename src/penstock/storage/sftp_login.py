@@ -14,6 +14,7 @@ from penstock.errors import AccessDeniedError, ConfigError
 from penstock.extras import require
 from penstock.storage.base import shown_url, split_url
 from penstock.storage.options import first_set, take_options, without_none
+from penstock.storage.url_names import unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,7 +101,7 @@ def login_of(options: Mapping[str, Any]) -> SftpLogin:
 
 def root_of(url: str) -> str:
     """Give the folder that a URL names: from the root of the server, or from the user's home after `/~/`."""
-    path = unquote(urlsplit(url).path)
+    path = unescaped(urlsplit(url).path)
     if path in ("/~", "/."):
         return "."
     if path.startswith(("/~/", "/./")):

@@ -16,6 +16,7 @@ from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import is_shard_name
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.storage.url_names import real_name
 from penstock.write.destination import Destination, parse_destination
 from penstock.write.publish import publish_index
 
@@ -133,7 +134,7 @@ def _as_path(url: str) -> str:
     if url_scheme(url) in (None, "file"):
         return str(LocalStore.from_url(url).root.absolute())
     scheme, _, rest = shown_url(url).partition("://")  # it may become part of names in the joint index
-    return f"/{scheme}:/{rest.strip('/')}"
+    return f"/{scheme}:/{real_name(url, rest).strip('/')}"
 
 
 def _is_below(folder: str, root: str) -> bool:

@@ -19,6 +19,7 @@ from penstock.data.stream import Stream
 from penstock.formats.parts import open_files
 from penstock.index.files_json import STORED_NAME
 from penstock.storage.base import shown_url
+from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,7 +85,7 @@ class FilesLook:
             shutil.copyfile(self.index_path, self.files.folder / STORED_NAME)
         else:
             open_proxied(self.files.root, self.storage_options).upload(self.index_path, STORED_NAME)
-        return f"{shown_url(self.files.root).rstrip('/')}/{STORED_NAME}"
+        return join_url(shown_url(self.files.root), STORED_NAME)
 
     @contextmanager
     def open_shard(self, number: int, options: ReadOptions) -> Iterator[ShardReader]:

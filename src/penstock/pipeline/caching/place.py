@@ -22,6 +22,7 @@ from penstock.pipeline.caching.parts import part_name
 from penstock.pipeline.saving.targets import MANIFEST_NAME
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.storage.url_names import join_url
 from penstock.write.publish import write_file
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class CachePlace:
 
     def part_url(self, number: int) -> str:
         """Give the folder or URL of a part."""
-        return f"{self.url}/{part_name(number)}"
+        return join_url(self.url, part_name(number))
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read one of its files of JSON, if it is there."""

@@ -18,6 +18,7 @@ from penstock.pipeline.saving.targets import MANIFEST_NAME
 from penstock.sources.base import ShardedSource
 from penstock.sources.iterators import RowIterator, check_row
 from penstock.sources.shard_info import ShardInfo
+from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,7 +169,7 @@ class CachedShardedSource(ShardedSource):
             return LocalDataset(folder / name)
         from penstock.data.dataset import StreamingDataset  # it loads torch, if that is installed
 
-        url = f"{self._place.url}/{name}".rstrip("/")
+        url = join_url(self._place.url, name).rstrip("/")
         return StreamingDataset(remote=url, shuffle=False, storage_options=self._place.storage_options)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from penstock.pipeline.saving.targets import MANIFEST_NAME
 from penstock.sources.memory import MemoryShardedSource
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
+from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,7 +118,7 @@ def _engine(config: CacheStageConfig, ray: RayConfig | None) -> Engine:
 def _place(root: str, name: str, storage_options: Mapping[str, Any] | None) -> CachePlace:
     if url_scheme(root) in (None, "file"):
         return CachePlace(str(LocalStore.from_url(root).root.expanduser().absolute() / name))
-    return CachePlace(f"{root.rstrip('/')}/{name}", storage_options)
+    return CachePlace(join_url(root, name), storage_options)
 
 
 def _fresh_manifest(place: CachePlace, expiry_s: float | None) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from penstock.index.catalog import INDEX_NAME
 from penstock.interrupts import WaitingFor
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.storage.url_names import join_url
 from penstock.write.publish import write_file
 from penstock.write.rotate import is_shard_file
 
@@ -239,7 +240,7 @@ class StoreTarget(Target):
     needs_notice = True
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
-        self._url, self.shown = url.rstrip("/"), shown_url(url)
+        self._url, self.shown = url, shown_url(url)
         self._store: Store = open_proxied(url, storage_options)
         check_writable(self._store)
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-"))
@@ -251,7 +252,7 @@ class StoreTarget(Target):
     def read(self, name: str) -> dict[str, Any] | None:
         """Read the manifest or the ledger."""
         try:
-            return _parse(self._store.read(name), f"{self.shown}/{name}")
+            return _parse(self._store.read(name), join_url(self.shown, name))
         except ObjectNotFoundError:
             return None
 
@@ -292,7 +293,7 @@ class StoreTarget(Target):
 
     def path_of(self, name: str) -> str:
         """Give the URL of a file."""
-        return f"{self._url}/{name}"
+        return join_url(self._url, name)
 
     def close(self) -> None:
         """Remove the temporary folder, and hang up."""

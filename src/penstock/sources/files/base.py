@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.reading.source import SourceFiles
-from penstock.scan.patterns import find_source, has_magic
+from penstock.scan.patterns import find_source, has_magic, has_magic_part
 from penstock.sources.base import ShardedSource
 from penstock.sources.files.found import (
     FoundFile,
@@ -121,7 +121,7 @@ class FileShardedSource(ShardedSource):
         """Name the files, if a stream can read them in place: each once, in one store, none with a name like a glob."""
         urls = tuple(file.address for file in self._files)
         about = self._in_place()
-        is_plain = len(set(urls)) == len(urls) and not any(map(has_magic, urls))
+        is_plain = len(set(urls)) == len(urls) and not any(map(_may_be_glob, self._files))
         if about is None or not is_plain or not _are_in_one_place(urls):
             return None
         options = self._given_options.values
@@ -145,6 +145,10 @@ class FileShardedSource(ShardedSource):
     @abstractmethod
     def _open(self, number: int, row: int) -> SampleIterator:
         """Open a file at a row."""
+
+
+def _may_be_glob(file: FoundFile) -> bool:
+    return has_magic(file.address) or has_magic_part(file.info.key, file.address)
 
 
 def _are_in_one_place(urls: Sequence[str]) -> bool:

@@ -19,6 +19,7 @@ from penstock.scan.objects import ScannedObject
 from penstock.scan.patterns import find_source, is_list, split_suffix, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
 from penstock.storage.local import LocalStore
+from penstock.storage.url_names import escaped, has_escapes, join_url, real_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +117,7 @@ def find_files(
         infos = sorted(Lister(store, source.root).find(source.patterns, wanted), key=lambda info: in_order(info.key))
         found += [
             FoundFile(
-                _join(source.root, info.key),
+                given if query else _join(source.root, info.key),  # it may be signed as it is written
                 store,
                 info,
                 None if root == source.root else _join(root, info.key),
@@ -159,12 +160,20 @@ def unique_names(files: Sequence[FoundFile]) -> list[str]:
 
 def fingerprint_of(files: Sequence[FoundFile], *settings: object) -> str:
     """Hash what files are, as far as their stores tell, and how they are read."""
-    told = [(file.url, file.info.num_bytes, file.info.etag, file.info.modified_ns) for file in files]
+    told = [(_real_url(file), file.info.num_bytes, file.info.etag, file.info.modified_ns) for file in files]
     return f"files-{fold(repr(told), repr(settings)):016x}"
+
+
+def _real_url(file: FoundFile) -> str:
+    """Give the root of a file and its real name: that does not depend on how names are escaped."""
+    name = escaped(file.info.key)
+    is_escaped = has_escapes(file.url) and file.url.endswith(name)
+    return file.url.removesuffix(name) + file.info.key if is_escaped else file.url
 
 
 def same_place(name: str) -> str:
     """Give a name in one form, for those who name a file in another way than they named it first."""
+    name = real_name(name, name)
     if url_scheme(name) == "file":
         name = name.partition(":")[2]
         name = f"/{name.lstrip('/')}"
@@ -175,4 +184,4 @@ def same_place(name: str) -> str:
 def _join(root: str, key: str) -> str:
     if root == ".":
         return key
-    return f"{root.rstrip('/')}/{key}"
+    return join_url(root, key)
