@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 # Rows of one shard are decoded together, so a block should have some of each: as many as make the steps per shard cheap
 # beside those per row. More would be slower: samples that are still in the processor's cache are collated, and freed,
 # in half the time. Where rows lie in too many shards for that, the blocks end here, before they fill the memory; and
-# sooner where tables of very many shards fill it already.
-_ENOUGH_ROWS_PER_SHARD = 256
-_ENOUGH_ROWS_BY_COLUMN = 512  # which cost less each
-_ENOUGH_BYTES_PER_SHARD = 256 << 10
+# sooner where tables of very many shards fill it already. Of few shards, so many rows make the steps per block cheap.
+_ENOUGH_ROWS, _ENOUGH_ROWS_PER_SHARD = 2048, 256
+_ENOUGH_ROWS_BY_COLUMN, _ENOUGH_ROWS_PER_SHARD_BY_COLUMN = 4096, 512  # which cost less each
+_ENOUGH_BYTES, _ENOUGH_BYTES_PER_SHARD = 1 << 20, 256 << 10
 _MAX_BLOCK_SAMPLES = 3 << 12
 _MAX_BLOCK_SAMPLES_OF_MANY_SHARDS = 1 << 13
 _MANY_SHARDS = 1 << 15
@@ -92,9 +92,14 @@ def _is_enough(block: list[Int64Array], spans: IdSpans, sample_bytes: float, *, 
     ids = np.concatenate(block)
     shards, _ = spans.locate(ids)
     rows_per_shard = len(ids) / max(1, len(set(shards.tolist())))
-    if by_column:
-        return rows_per_shard >= _ENOUGH_ROWS_BY_COLUMN
-    return rows_per_shard >= _ENOUGH_ROWS_PER_SHARD or rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD
+    if not by_column and rows_per_shard * sample_bytes >= _ENOUGH_BYTES_PER_SHARD:
+        return True
+    rows, per_shard = (
+        (_ENOUGH_ROWS_BY_COLUMN, _ENOUGH_ROWS_PER_SHARD_BY_COLUMN)
+        if by_column
+        else (_ENOUGH_ROWS, _ENOUGH_ROWS_PER_SHARD)
+    )
+    return rows_per_shard >= per_shard and (len(ids) >= rows or len(ids) * sample_bytes >= _ENOUGH_BYTES)
 
 
 # Samples that were read are decoded so many bytes at a time, and freed before the next ones: these then get memory that
