@@ -36,9 +36,10 @@ def write(
 ) -> Result:
     """Without `flush`, what flushing costs can be told apart: no user can ask for that."""
     from penstock import MDSWriter
-    from penstock.write.destination import Destination
 
     if not flush:
+        from penstock.write.destination import Destination
+
         Destination.flushes = property(lambda _: False)  # type: ignore[method-assign,assignment]
     return timed_writing(MDSWriter, directory, kind, count, compression, size_limit)
 
