@@ -59,22 +59,16 @@ class IndexedFile:
 
 def dump_files(files: Iterable[IndexedFile], settings: Mapping[str, Any]) -> bytes:
     """Write an index; `settings` is what users said of the format, which decides what a scan finds."""
+    encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
     layouts: dict[str, int] = {}
     entries = []
     for file in files:
-        number = layouts.setdefault(json.dumps(_dump_layout(file.layout), sort_keys=True), len(layouts))
+        number = layouts.setdefault(encode(_dump_layout(file.layout)), len(layouts))
         shards = [_dump_shard(shard) for shard in file.shards]
-        entries.append(
-            {"name": file.name, "bytes": file.num_bytes, "version": file.version, "layout": number} | {"shards": shards}
-        )
-    document = {
-        "catalog": CATALOG,
-        "version": VERSION,
-        "settings": dict(settings),
-        "layouts": [json.loads(layout) for layout in layouts],
-        "files": entries,
-    }
-    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+        entry = {"name": file.name, "bytes": file.num_bytes, "version": file.version, "layout": number}
+        entries.append(encode(entry | {"shards": shards}))  # as text at once: objects of all shards take gigabytes
+    listed, settled = ",".join(entries), encode({"settings": dict(settings), "version": VERSION})
+    return f'{{"catalog":"{CATALOG}","files":[{listed}],"layouts":[{",".join(layouts)}],{settled[1:]}'.encode()
 
 
 def _dump_layout(layout: ShardLayout) -> dict[str, Any]:
@@ -89,7 +83,7 @@ def _dump_layout(layout: ShardLayout) -> dict[str, Any]:
 def _dump_shard(shard: FileShard) -> list[Any]:
     values: list[Any] = [shard.num_samples, shard.begin, shard.end, shard.raw_bytes]
     if shard.details or not shard.is_exact:
-        values += [int(shard.is_exact), base64.b64encode(shard.details).decode()]
+        values += [int(shard.is_exact), binascii.b2a_base64(shard.details, newline=False).decode()]
     return values
 
 
@@ -101,23 +95,36 @@ class FilesCatalog:
 
     def parse(self, document: dict[str, Any], where: str) -> Index:
         """Give the shards of all files, in the order of the files."""
-        from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
+        # With NumPy, which the fetcher starts without.
+        from penstock.index.columns import ShardColumns
+        from penstock.index.files_columns import columns_of_files
 
-        return Index(ShardColumns.of(shard for file in load_files(document, where) for shard in shards_of(file)))
+        loader, layouts, entries = _open_document(document, where)
+        columns = columns_of_files(loader, layouts, entries)
+        if columns is None:
+            files = [loader.file(entry, layouts) for entry in entries]
+            columns = ShardColumns.of(shard for file in files for shard in shards_of(file))
+        return Index(columns)
 
 
 def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
     """Give the files of an index, checking all that later code relies on."""
+    loader, layouts, entries = _open_document(document, where)
+    return [loader.file(entry, layouts) for entry in entries]
+
+
+def _open_document(document: dict[str, Any], where: str) -> tuple[FilesLoader, list[ShardLayout], list[Any]]:
+    """Give who checks an index, its layouts, and what it says of each file, of which no two have the same name."""
     if document.get("catalog") != CATALOG or document.get("version") != VERSION:
         raise BadIndexError(
             f"Index file at {where} is not an index of files in version {VERSION}: make it again with penstock index"
         )
-    loader = _Loader(where)
+    loader = FilesLoader(where)
     layouts = [loader.layout(value) for value in loader.list_in(document, "layouts")]
-    files = [loader.file(value, layouts) for value in loader.list_in(document, "files")]
-    if len({file.name for file in files}) != len(files):
+    entries = loader.list_in(document, "files")
+    if len({loader.name(entry) for entry in entries}) != len(entries):
         loader.refuse("names a file twice")
-    return files
+    return loader, layouts, entries
 
 
 def settings_of(document: dict[str, Any]) -> Mapping[str, Any]:
@@ -126,22 +133,37 @@ def settings_of(document: dict[str, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-class _Loader:
+class FileHead(NamedTuple):
+    """What an index says of a file besides its shards."""
+
+    name: str
+    num_bytes: int
+    version: str | None
+    layout: ShardLayout
+
+
+class FilesLoader:
     """Turns plain values into files, or says what is wrong with them."""
+
+    most = _MOST
+    most_samples = _MOST_SAMPLES
 
     def __init__(self, where: str) -> None:
         self._where = where
 
     def refuse(self, problem: str) -> NoReturn:
+        """Say what is wrong."""
         raise IndexFieldError(f"Index file at {self._where} {problem}: make it again with penstock index")
 
     def list_in(self, value: Any, field: str) -> list[Any]:
+        """Give a field that must be a list."""
         found = value.get(field) if isinstance(value, dict) else None
         if not isinstance(found, list):
             self.refuse(f"has {field!r} that is not a list")
         return found
 
     def layout(self, value: Any) -> ShardLayout:
+        """Read one layout."""
         columns = self.list_in(value, "columns")
         name, compression, settings = value.get("format"), value.get("compression"), value.get("settings")
         if not isinstance(name, str) or name not in formats or not hasattr(formats.get(name), "scan"):
@@ -161,19 +183,30 @@ class _Loader:
         return Column(value[0], value[1], None if value[2] is None else self._count(value[2]))
 
     def file(self, value: Any, layouts: Sequence[ShardLayout]) -> IndexedFile:
-        shards = self.list_in(value, "shards")
-        name, version = value.get("name"), value.get("version")
+        """Read one file."""
+        head = self.head(value, layouts)
+        return IndexedFile(*head, self.shards(head, self.list_in(value, "shards")))
+
+    def name(self, value: Any) -> str:
+        """Read the name of a file."""
+        name = value.get("name") if isinstance(value, dict) else None
         if not isinstance(name, str) or not is_shard_name(name):
             self.refuse(f"names the file {name!r}, which is not a plain path inside the folder")
+        return name
+
+    def head(self, value: Any, layouts: Sequence[ShardLayout]) -> FileHead:
+        """Read all of a file but its shards."""
+        name, version = self.name(value), value.get("version")
         if not isinstance(version, str | None):
             self.refuse(f"has a version of {name} that is not text")
         layout = layouts[self._count(value.get("layout"), len(layouts) - 1)]
-        num_bytes = self._count(value.get("bytes"))
-        is_whole = layout.compression is not None and len(shards) == 1  # whatever else an older index says
-        loaded = tuple(self._shard(shard, name, _MOST if is_whole else num_bytes) for shard in shards)
-        if is_whole:
-            loaded = (loaded[0]._replace(begin=0, end=num_bytes),)
-        return IndexedFile(name, num_bytes, version, layout, loaded)
+        return FileHead(name, self._count(value.get("bytes")), version, layout)
+
+    def shards(self, head: FileHead, values: Sequence[Any]) -> tuple[FileShard, ...]:
+        """Read the shards of a file."""
+        is_whole = head.layout.compression is not None and len(values) == 1  # whatever else an older index says
+        loaded = tuple(self._shard(value, head.name, _MOST if is_whole else head.num_bytes) for value in values)
+        return (loaded[0]._replace(begin=0, end=head.num_bytes),) if is_whole else loaded
 
     def _shard(self, value: Any, name: str, num_bytes: int) -> FileShard:
         if not isinstance(value, list) or len(value) not in (4, 6):
