@@ -13,7 +13,8 @@ from penstock.errors import BadIndexError
 from penstock.index import files_columns
 from penstock.index.catalog import parse_index
 from penstock.index.columns import ShardColumns
-from penstock.index.files_json import FileShard, IndexedFile, dump_files, load_files, shards_of
+from penstock.index.files_json import dump_files, load_files, shards_of
+from penstock.index.files_loader import FileShard, IndexedFile
 from penstock.index.model import Column, ShardLayout
 
 LAYOUTS = [

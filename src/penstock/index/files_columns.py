@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.index.files_json import FileHead, FilesLoader
+    from penstock.index.files_loader import FileHead, FilesLoader
     from penstock.index.shards import ShardLayout
     from penstock.types import Int64Array
 
@@ -26,7 +26,7 @@ _SHARDS_AT_ONCE = 1 << 12
 def columns_of_files(loader: FilesLoader, layouts: Sequence[ShardLayout], entries: list[Any]) -> ShardColumns | None:
     """Give the shards of files as `shards_of` would; None: they are not stored alike, or compressed as a whole.
 
-    The shards of an entry are taken out of it, so that their memory can be used again.
+    Entries are taken out of their list, so that the memory of what was read can be used again.
     """
     suffixes = {formats.get(layout.format)().raw_version for layout in layouts}
     if len(suffixes) != 1 or any(layout.compression is not None for layout in layouts):
@@ -34,11 +34,11 @@ def columns_of_files(loader: FilesLoader, layouts: Sequence[ShardLayout], entrie
     columns = _FilesColumns(loader, suffixes.pop())
     waiting: list[tuple[FileHead, list[Any]]] = []
     num_waiting = 0
-    for entry in entries:
-        head, shards = loader.head(entry, layouts), loader.list_in(entry, "shards")
-        entry["shards"] = []
-        waiting.append((head, shards))
-        num_waiting += len(shards)
+    entries.reverse()
+    while entries:
+        entry = entries.pop()
+        waiting.append((loader.head(entry, layouts), loader.list_in(entry, "shards")))
+        num_waiting += len(waiting[-1][1])
         if num_waiting >= _SHARDS_AT_ONCE:
             columns.add(waiting)
             waiting, num_waiting = [], 0

@@ -108,13 +108,9 @@ class Clip:
 @lru_cache(maxsize=_SAME_TABLES)
 def _pack_tables(durations: bytes, shifts: bytes, keys: bytes) -> tuple[int, bytes]:
     """Give tables of 64-bit numbers as they stand in an index, and how long they are when unpacked."""
-    tables = [
-        np.frombuffer(durations, np.int64),
-        np.frombuffer(shifts, np.int64),
-        np.diff(np.frombuffer(keys, np.int64)),
-    ]
-    counts = np.array([len(each) for each in tables])
-    values = np.concatenate([counts, *tables]).astype("<i4").tobytes()
+    runs, later, packets = (np.frombuffer(each, np.int64) for each in (durations, shifts, keys))
+    counts = np.array([len(runs), len(later), len(packets) - 1])
+    values = np.concatenate([counts, runs, later, np.diff(packets)]).astype("<i4").tobytes()
     return len(values), zlib.compress(values)
 
 
