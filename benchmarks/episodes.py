@@ -52,6 +52,7 @@ NEEDED = {  # times random frames: the whole pool, a pool of 16 episodes, and th
 OF_IN_ORDER = 0.8
 FRAME_BYTES = 640 * 480 * 3 // 2
 TURNS = 40
+FEW_TURNS = 10  # where many points are measured
 COLORS: dict[str | None, dict[int, str]] = {
     None: {2: "#4c78a8", 30: "#f58518", 250: "#54a24b"},
     "gop": {2: "#9ecae9", 30: "#ffbf79", 250: "#88d27a"},
@@ -107,7 +108,7 @@ class Loops:
         torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 0)))
 
 
-def beside_loops(root: Path, gop: int, count: int, **arguments: Any) -> dict[str, dict[str, float]]:
+def beside_loops(root: Path, gop: int, count: int, turns: int = TURNS, **arguments: Any) -> dict[str, dict[str, float]]:
     """Read samples from the beginning of an epoch, taking turns with both loops: what slows one, slows all."""
     clocks, loops = {name: Clock() for name in ("random", "in order", "stream")}, Loops(root)
     num_random = {2: 40, 30: 12, 250: 3}.get(gop, 12)
@@ -116,14 +117,14 @@ def beside_loops(root: Path, gop: int, count: int, **arguments: Any) -> dict[str
         dataset.set_epoch(1)
         before = dataset.video_decoder_cache_stats()
         samples = iter(dataset)
-        for _ in range(TURNS):
+        for _ in range(turns):
             clocks["random"].add(lambda: loops.random(num_random))
             clocks["in order"].add(lambda: loops.in_order(60))
-            clocks["stream"].add(lambda: sum(1 for _ in islice(samples, count // TURNS)))
+            clocks["stream"].add(lambda: sum(1 for _ in islice(samples, count // turns)))
         after = dataset.video_decoder_cache_stats()
     found = {name: clock.rates for name, clock in clocks.items()}
     stream = found["stream"]
-    stream["decoded_per_frame"] = (after["frames_decoded"] - before["frames_decoded"]) / (count // TURNS * TURNS)
+    stream["decoded_per_frame"] = (after["frames_decoded"] - before["frames_decoded"]) / (count // turns * turns)
     stream["hit_rate"] = after["hit_rate"]
     for each in found.values():
         each["times_random"] = each["per_cpu_s"] / found["random"]["per_cpu_s"]
@@ -175,12 +176,12 @@ def gain_by_bytes(folder: Path, gops: list[int]) -> list[Line]:
         root = make_dataset(folder, Size(num_episodes=NUM_EPISODES, num_frames=NUM_FRAMES, gop=gop))
         for locality in (None, "gop"):
             points = []
-            for megabytes in (16, 64, 256, 1024, 2048):
+            for megabytes in (16, 64, 256, 1024):
                 num_bytes = megabytes << 20
                 # As many samples as frames are kept for, so that the beginning weighs the same in all.
-                count = min(NUM_EPISODES * NUM_FRAMES // 4, max(2 * TURNS, 2 * num_bytes // FRAME_BYTES))
-                settings = {"frame_cache_bytes": num_bytes, "video_locality": locality}
-                rates = beside_loops(root, gop, count, video_decode_threads=0, **settings)["stream"]
+                count = min(NUM_EPISODES * NUM_FRAMES // 4, max(80, num_bytes // FRAME_BYTES))
+                settings = {"frame_cache_bytes": num_bytes, "video_locality": locality, "video_decode_threads": 0}
+                rates = beside_loops(root, gop, count, turns=FEW_TURNS, **settings)["stream"]
                 print(f"GOP {gop}, {locality}, {megabytes} MB: {rates}", file=sys.stderr, flush=True)
                 points.append((float(megabytes), rates["times_random"]))
             title = f"a keyframe every {gop} frames" + (', video_locality="gop"' if locality else "")

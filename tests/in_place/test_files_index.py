@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadIndexError
+from penstock.index import files_columns
 from penstock.index.catalog import parse_index
 from penstock.index.columns import ShardColumns
-from penstock.index.files_json import FileShard, IndexedFile, dump_files, load_files, shards_of
+from penstock.index.files_json import dump_files, load_files, shards_of
+from penstock.index.files_loader import FileShard, IndexedFile
 from penstock.index.model import Column, ShardLayout
 
 LAYOUTS = [
@@ -53,6 +55,26 @@ def test_what_was_dumped_is_read_again(files: list[IndexedFile]) -> None:
     assert dump_files(files, {"types": {"a": "int"}}) == data
     names = [shard.name for shard in index.shards]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    "layout", [LAYOUTS[0], LAYOUTS[1], ShardLayout(format="mp4", columns=())], ids=lambda each: each.format
+)
+def test_many_files_become_the_columns_of_their_shards(layout: ShardLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_columns, "_SHARDS_AT_ONCE", 7)
+    files = []
+    for number in range(20):
+        shards = [FileShard(at % 3, 10 * at, 10 * at + 9, 30, at % 2 == 0, b"x" * at) for at in range(number % 5)]
+        whole = (FileShard(4, 0, 90, 95),)
+        version = None if number % 3 else f"v{number}"
+        files.append(IndexedFile(f"d/ü-{number}", 90, version, layout, whole if number == 7 else tuple(shards)))
+    found = parse_index(dump_files(files, {}), "here").columns
+    assert list(found) == [shard for file in files for shard in shards_of(file)]
+    built = ShardColumns.of(shard for file in files for shard in shards_of(file))
+    for name in ("lengths", "raw_sizes", "stored_sizes", "unpacked_sizes", "object_of"):
+        assert getattr(found, name).tolist() == getattr(built, name).tolist(), name
+    assert (found.objects, found.content, found.versions) == (built.objects, built.content, built.versions)
+    assert found == ShardColumns.load(found.dump())
 
 
 def test_names_and_sizes_tell_data_apart_and_versions_do_not() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.fetcher.open_editions import EditionOpener
     from penstock.fetcher.origin import Origin
     from penstock.fetcher.queue import Transfer
-    from penstock.index.files_json import IndexedFile
+    from penstock.index.files_loader import IndexedFile
     from penstock.scan.kept_bytes import KeptBytes, ScanKeeper
     from penstock.scan.make_index import Identity
     from penstock.storage.base import ObjectInfo

@@ -54,9 +54,15 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-@_collector_paused()
 def parse_index(data: bytes, where: str) -> Index:
     """Read the index of a dataset, checking all that later code relies on; `where` names it in errors."""
+    with _collector_paused():
+        document = _load_json(data, where)
+        del data  # of a million shards it takes as much memory as what is made of it
+        return _parse(document, where)
+
+
+def _load_json(data: bytes, where: str) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -65,6 +71,10 @@ def parse_index(data: bytes, where: str) -> Index:
         ) from error
     if not isinstance(document, dict):
         raise BadIndexError(f"Index file at {where} is empty or corrupted: it is not an object with a version")
+    return document
+
+
+def _parse(document: dict[str, Any], where: str) -> Index:
     name = document.get("catalog", "mosaic")
     if not isinstance(name, str) or name not in catalogs:
         raise BadIndexError(

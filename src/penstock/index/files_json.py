@@ -6,52 +6,23 @@ the files for everybody (`.penstock-index`); so what it says is checked like all
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadIndexError, IndexFieldError
+from penstock.errors import BadIndexError
 from penstock.index.entry import formats
-from penstock.index.model import Column, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
-from penstock.index.paths import is_shard_name
+from penstock.index.files_loader import FilesLoader
+from penstock.index.model import FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+
+    from penstock.index.files_loader import FileShard, IndexedFile
 
 STORED_NAME = ".penstock-index"
 CATALOG = "files"
 VERSION = 1
-_MOST = 2**62
-_MOST_SAMPLES = 2**48
-
-
-class FileShard(NamedTuple):
-    """One shard of a file, as `formats.files.ScannedShard` says it, in plain numbers."""
-
-    num_samples: int
-    begin: int  # of what is stored, also if that is compressed
-    end: int
-    raw_bytes: int
-    is_exact: bool = True
-    details: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedFile:
-    """One file, as it was when it was scanned."""
-
-    name: str
-    num_bytes: int
-    version: str | None
-    layout: ShardLayout
-    shards: tuple[FileShard, ...]
-
-    @property
-    def identity(self) -> tuple[str, int, str | None]:
-        """What must still be true of the file for this to be true of its content."""
-        return self.name, self.num_bytes, self.version
 
 
 # --- Writing ------------------------------------------------------------------------------------------------
@@ -59,22 +30,16 @@ class IndexedFile:
 
 def dump_files(files: Iterable[IndexedFile], settings: Mapping[str, Any]) -> bytes:
     """Write an index; `settings` is what users said of the format, which decides what a scan finds."""
+    encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
     layouts: dict[str, int] = {}
     entries = []
     for file in files:
-        number = layouts.setdefault(json.dumps(_dump_layout(file.layout), sort_keys=True), len(layouts))
+        number = layouts.setdefault(encode(_dump_layout(file.layout)), len(layouts))
         shards = [_dump_shard(shard) for shard in file.shards]
-        entries.append(
-            {"name": file.name, "bytes": file.num_bytes, "version": file.version, "layout": number} | {"shards": shards}
-        )
-    document = {
-        "catalog": CATALOG,
-        "version": VERSION,
-        "settings": dict(settings),
-        "layouts": [json.loads(layout) for layout in layouts],
-        "files": entries,
-    }
-    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+        entry = {"name": file.name, "bytes": file.num_bytes, "version": file.version, "layout": number}
+        entries.append(encode(entry | {"shards": shards}))  # as text at once: objects of all shards take gigabytes
+    listed, settled = ",".join(entries), encode({"settings": dict(settings), "version": VERSION})
+    return f'{{"catalog":"{CATALOG}","files":[{listed}],"layouts":[{",".join(layouts)}],{settled[1:]}'.encode()
 
 
 def _dump_layout(layout: ShardLayout) -> dict[str, Any]:
@@ -89,7 +54,7 @@ def _dump_layout(layout: ShardLayout) -> dict[str, Any]:
 def _dump_shard(shard: FileShard) -> list[Any]:
     values: list[Any] = [shard.num_samples, shard.begin, shard.end, shard.raw_bytes]
     if shard.details or not shard.is_exact:
-        values += [int(shard.is_exact), base64.b64encode(shard.details).decode()]
+        values += [int(shard.is_exact), binascii.b2a_base64(shard.details, newline=False).decode()]
     return values
 
 
@@ -101,99 +66,42 @@ class FilesCatalog:
 
     def parse(self, document: dict[str, Any], where: str) -> Index:
         """Give the shards of all files, in the order of the files."""
-        from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
+        # With NumPy, which the fetcher starts without.
+        from penstock.index.columns import ShardColumns
+        from penstock.index.files_columns import columns_of_files
 
-        return Index(ShardColumns.of(shard for file in load_files(document, where) for shard in shards_of(file)))
+        loader, layouts, entries = _open_document(document, where)
+        columns = columns_of_files(loader, layouts, entries)
+        if columns is None:
+            files = [loader.file(entry, layouts) for entry in entries]
+            columns = ShardColumns.of(shard for file in files for shard in shards_of(file))
+        return Index(columns)
 
 
 def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
     """Give the files of an index, checking all that later code relies on."""
+    loader, layouts, entries = _open_document(document, where)
+    return [loader.file(entry, layouts) for entry in entries]
+
+
+def _open_document(document: dict[str, Any], where: str) -> tuple[FilesLoader, list[ShardLayout], list[Any]]:
+    """Give who checks an index, its layouts, and what it says of each file, of which no two have the same name."""
     if document.get("catalog") != CATALOG or document.get("version") != VERSION:
         raise BadIndexError(
             f"Index file at {where} is not an index of files in version {VERSION}: make it again with penstock index"
         )
-    loader = _Loader(where)
+    loader = FilesLoader(where)
     layouts = [loader.layout(value) for value in loader.list_in(document, "layouts")]
-    files = [loader.file(value, layouts) for value in loader.list_in(document, "files")]
-    if len({file.name for file in files}) != len(files):
+    entries = loader.list_in(document, "files")
+    if len({loader.name(entry) for entry in entries}) != len(entries):
         loader.refuse("names a file twice")
-    return files
+    return loader, layouts, entries
 
 
 def settings_of(document: dict[str, Any]) -> Mapping[str, Any]:
     """Give what users had said of the format when an index was made."""
     settings = document.get("settings")
     return settings if isinstance(settings, dict) else {}
-
-
-class _Loader:
-    """Turns plain values into files, or says what is wrong with them."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def refuse(self, problem: str) -> NoReturn:
-        raise IndexFieldError(f"Index file at {self._where} {problem}: make it again with penstock index")
-
-    def list_in(self, value: Any, field: str) -> list[Any]:
-        found = value.get(field) if isinstance(value, dict) else None
-        if not isinstance(found, list):
-            self.refuse(f"has {field!r} that is not a list")
-        return found
-
-    def layout(self, value: Any) -> ShardLayout:
-        columns = self.list_in(value, "columns")
-        name, compression, settings = value.get("format"), value.get("compression"), value.get("settings")
-        if not isinstance(name, str) or name not in formats or not hasattr(formats.get(name), "scan"):
-            self.refuse(f"names the unknown format {name!r}")
-        if not isinstance(compression, str | None) or not isinstance(settings, dict):
-            self.refuse("has a layout whose compression or settings are not valid")
-        return ShardLayout(
-            format=name,
-            columns=tuple(self._column(column) for column in columns),
-            compression=compression,
-            settings=settings,
-        )
-
-    def _column(self, value: Any) -> Column:
-        if not isinstance(value, list) or list(map(type, value[:2])) != [str, str] or len(value) != 3:
-            self.refuse("has a column without a name and a type")
-        return Column(value[0], value[1], None if value[2] is None else self._count(value[2]))
-
-    def file(self, value: Any, layouts: Sequence[ShardLayout]) -> IndexedFile:
-        shards = self.list_in(value, "shards")
-        name, version = value.get("name"), value.get("version")
-        if not isinstance(name, str) or not is_shard_name(name):
-            self.refuse(f"names the file {name!r}, which is not a plain path inside the folder")
-        if not isinstance(version, str | None):
-            self.refuse(f"has a version of {name} that is not text")
-        layout = layouts[self._count(value.get("layout"), len(layouts) - 1)]
-        num_bytes = self._count(value.get("bytes"))
-        is_whole = layout.compression is not None and len(shards) == 1  # whatever else an older index says
-        loaded = tuple(self._shard(shard, name, _MOST if is_whole else num_bytes) for shard in shards)
-        if is_whole:
-            loaded = (loaded[0]._replace(begin=0, end=num_bytes),)
-        return IndexedFile(name, num_bytes, version, layout, loaded)
-
-    def _shard(self, value: Any, name: str, num_bytes: int) -> FileShard:
-        if not isinstance(value, list) or len(value) not in (4, 6):
-            self.refuse(f"has a shard of {name} that is not valid")
-        num_samples, begin, end, raw_bytes = (self._count(number) for number in value[:4])
-        if not begin <= end <= num_bytes or num_samples > _MOST_SAMPLES:
-            self.refuse(f"has a shard of {name} that lies outside of that file")
-        if len(value) == 4:
-            return FileShard(num_samples, begin, end, raw_bytes)
-        try:
-            return FileShard(
-                num_samples, begin, end, raw_bytes, bool(value[4]), base64.b64decode(value[5], validate=True)
-            )
-        except (TypeError, ValueError, binascii.Error):
-            self.refuse(f"has details of a shard of {name} that are not base64")
-
-    def _count(self, value: Any, most: int = _MOST) -> int:
-        if type(value) is not int or not 0 <= value <= most:
-            self.refuse(f"has {value!r} instead of a number from 0 to {most}")
-        return value
 
 
 def shards_of(file: IndexedFile) -> list[ShardInfo]:

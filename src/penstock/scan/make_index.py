@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.cachedir.versions import tag_of
 from penstock.errors import ConfigError, CorruptShardError, DataError
 from penstock.formats.files import get_file_format
-from penstock.index.files_json import FileShard, IndexedFile, dump_files, load_files, settings_of
+from penstock.index.files_json import dump_files, load_files, settings_of
+from penstock.index.files_loader import FileShard, IndexedFile
 from penstock.index.model import ShardLayout
 from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
 from penstock.scan.objects import ScannedObject

@@ -133,10 +133,16 @@ def test_entries_are_read_as_they_were_written(
         np.int64,
     )
     clip = Clip(
-        begin=begin, shift=-begin, sizes_at=7, durations=np.array(durations), shifts=shifts, keys=np.array(sorted(keys))
+        begin=begin,
+        shift=-begin,
+        num_packets=num_packets,
+        sizes_at=7,
+        durations=np.array(durations),
+        shifts=shifts,
+        keys=np.array(sorted(keys)),
     )
     read = Clip.load(clip.dump())
-    assert (read.begin, read.shift, read.sizes_at) == (begin, -begin, 7)
+    assert (read.begin, read.shift, read.num_packets, read.sizes_at) == (begin, -begin, num_packets, 7)
     for name in ("durations", "shifts", "keys"):
         assert getattr(read, name).tolist() == getattr(clip, name).tolist()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -22,6 +23,7 @@ _SHIFT_AT, _NUM_PACKETS_AT, _SIZES_AT = 9, 17, 21
 _VERSION = 1
 _MOST_PACKETS = 1 << 26
 _PLAYS_AS_STORED = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+_SAME_TABLES = 64  # the clips of a dataset have few different tables
 _BOXES_BYTES = 2048  # of a clip, besides its tables and packets
 
 
@@ -31,15 +33,11 @@ class Clip:
 
     begin: int  # the tick of the file at which its first frame is shown
     shift: int  # what to add to a tick of the clip to get that of the file
+    num_packets: int
     sizes_at: int  # where in the file the sizes of its packets begin
     durations: Int64Array  # how many packets, and for how many ticks each: runs in the order of decoding
     shifts: Int64Array  # how many ticks later than it is decoded each packet is shown; empty: none is
     keys: Int64Array  # packets that are decoded without others; the first is one
-
-    @property
-    def num_packets(self) -> int:
-        """How many packets it has."""
-        return int(self.durations[:, 0].sum())
 
     @property
     def sizes_end(self) -> int:
@@ -59,10 +57,8 @@ class Clip:
 
     def dump(self) -> bytes:
         """Give the clip as it stands in an index."""
-        tables = [self.durations.ravel(), self.shifts, np.diff(self.keys)]
-        values = np.concatenate([[len(each) for each in tables], *tables]).astype("<i4").tobytes()
-        head = _HEAD.pack(_VERSION, self.begin, self.shift, self.num_packets, self.sizes_at, len(values))
-        return head + zlib.compress(values)
+        num_bytes, tables = _pack_tables(self.durations.tobytes(), self.shifts.tobytes(), self.keys.tobytes())
+        return _HEAD.pack(_VERSION, self.begin, self.shift, self.num_packets, self.sizes_at, num_bytes) + tables
 
     @classmethod
     def load(cls, data: bytes) -> Clip:
@@ -83,7 +79,15 @@ class Clip:
         durations = runs.reshape(-1, 2)
         if durations[:, 0].sum() != num_packets or len(shifts) not in (0, num_packets) or keys[-1] >= num_packets:
             raise ValueError("the tables of a clip do not fit")
-        return cls(begin=begin, shift=shift, sizes_at=sizes_at, durations=durations, shifts=shifts, keys=keys)
+        return cls(
+            begin=begin,
+            shift=shift,
+            num_packets=num_packets,
+            sizes_at=sizes_at,
+            durations=durations,
+            shifts=shifts,
+            keys=keys,
+        )
 
     @staticmethod
     def same_tables(data: bytes) -> tuple[bytes, bytes]:
@@ -99,6 +103,15 @@ class Clip:
     def overhead_bytes(self) -> int:
         """About how much longer its file is than its packets."""
         return _BOXES_BYTES + 4 * (self.num_packets + 2 * len(self.shifts) + len(self.keys) + self.durations.size)
+
+
+@lru_cache(maxsize=_SAME_TABLES)
+def _pack_tables(durations: bytes, shifts: bytes, keys: bytes) -> tuple[int, bytes]:
+    """Give tables of 64-bit numbers as they stand in an index, and how long they are when unpacked."""
+    runs, later, packets = (np.frombuffer(each, np.int64) for each in (durations, shifts, keys))
+    counts = np.array([len(runs), len(later), len(packets) - 1])
+    values = np.concatenate([counts, runs, later, np.diff(packets)]).astype("<i4").tobytes()
+    return len(values), zlib.compress(values)
 
 
 def write_clip(

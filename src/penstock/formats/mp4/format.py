@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from penstock.errors import ConfigError, CorruptShardError
 from penstock.formats.files import FileFormat, ScannedFile, ScannedShard
 from penstock.formats.mp4.boxes import find_moov
 from penstock.formats.mp4.clip import Clip, plain_tkhd, write_clip
-from penstock.formats.mp4.track import VideoTrack, parse_track
+from penstock.formats.mp4.track import FrameIndex, VideoTrack, parse_track
 from penstock.types import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import BinaryIO
 
     from penstock.formats.base import ReadOptions, ShardReader
@@ -149,32 +150,51 @@ def _cut(track: VideoTrack, cuts: Any, file: StoredObject) -> list[ScannedShard]
         return None
     shown = track.shown
     order = np.argsort(shown, kind="stable")
-    firsts = np.unique(track.index.nearest(micros / 1e6)[0])
     keys = np.flatnonzero(track.is_key)
+    firsts = np.unique(FrameIndex(shown[order], 1 / track.timescale, keys).nearest(micros / 1e6)[0])
     lowest, stops = np.minimum.reduceat(order, firsts), np.maximum.reduceat(order, firsts) + 1
-    first_keys = np.maximum(0, np.searchsorted(keys, lowest, side="right") - 1)
-    begins = np.minimum(keys[first_keys], lowest)
+    begins = np.minimum(keys[np.maximum(0, np.searchsorted(keys, lowest, side="right") - 1)], lowest)
     if not track.is_key[begins].all():
         return None
-    stop_keys, num_frames = np.searchsorted(keys, stops), np.diff(np.append(firsts, len(order)))
-    ends, durations = offsets + sizes, _durations(track)
-    shards = []
-    for begin, stop, first_key, stop_key, first_tick, count in zip(
-        *(each.tolist() for each in (begins, stops, first_keys, stop_keys, shown[order[firsts]], num_frames)),
-        strict=True,
+    columns = (offsets[begins], (offsets + sizes)[stops - 1], np.diff(np.append(firsts, len(order))))
+    return [
+        ScannedShard(count, Span(at, end), end - at + clip.overhead_bytes, is_exact=False, details=clip.dump())
+        for clip, at, end, count in zip(
+            _clips(track, keys, begins, stops, shown[order[firsts]]), *(each.tolist() for each in columns), strict=True
+        )
+    ]
+
+
+def _clips(
+    track: VideoTrack, keys: Int64Array, begins: Int64Array, stops: Int64Array, ticks: Int64Array
+) -> Iterator[Clip]:
+    """Cut the tables of a track; there may be hundreds of clips in a file, so each takes only a few steps."""
+    durations = _durations(track)
+    changes = np.flatnonzero(durations[1:] != durations[:-1]) + 1
+    shifts = track.shifts if track.shifts.any() else track.shifts[:0]
+    columns = (
+        begins,
+        stops,
+        ticks,
+        track.decoded[begins] - track.start,
+        np.searchsorted(keys, begins),
+        np.searchsorted(keys, stops),
+        np.searchsorted(changes, begins, side="right"),
+        np.searchsorted(changes, stops),
+    )
+    for begin, stop, tick, shift, first_key, stop_key, first_change, stop_change in zip(
+        *(each.tolist() for each in columns), strict=True
     ):
-        shifts = track.shifts[begin:stop]
-        clip = Clip(
-            begin=first_tick,
-            shift=int(track.decoded[begin]) - track.start,
+        own_shifts = shifts[begin:stop]
+        yield Clip(
+            begin=tick,
+            shift=shift,
+            num_packets=stop - begin,
             sizes_at=track.sizes_at + 4 * begin,
-            durations=_runs(durations[begin:stop]),
-            shifts=shifts if shifts.any() else shifts[:0],
+            durations=_runs(durations, [begin, *changes[first_change:stop_change].tolist(), stop]),
+            shifts=own_shifts if len(own_shifts) and own_shifts.any() else shifts[:0],
             keys=keys[first_key:stop_key] - begin,
         )
-        span = Span(int(offsets[begin]), int(ends[stop - 1]))
-        shards.append(ScannedShard(count, span, len(span) + clip.overhead_bytes, is_exact=False, details=clip.dump()))
-    return shards
 
 
 def _durations(track: VideoTrack) -> Int64Array:
@@ -183,8 +203,6 @@ def _durations(track: VideoTrack) -> Int64Array:
     return np.append(steps, steps[-1:] if len(steps) else 1)
 
 
-def _runs(values: Int64Array) -> Int64Array:
-    """Join equal numbers in a row: how many, and which."""
-    inner = np.flatnonzero(values[1:] != values[:-1]) + 1
-    bounds = np.concatenate([[0], inner, [len(values)]])
-    return np.stack([bounds[1:] - bounds[:-1], values[bounds[:-1]]], axis=1)
+def _runs(values: Int64Array, bounds: Sequence[int]) -> Int64Array:
+    """Join equal numbers in a row, which begin and end at some places: how many, and which."""
+    return np.array([(end - begin, values[begin]) for begin, end in pairwise(bounds)], np.int64)

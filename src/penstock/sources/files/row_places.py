@@ -17,7 +17,7 @@ from penstock.index.files_json import STORED_NAME, load_files
 from penstock.sources.files.content import BEGINNING
 
 if TYPE_CHECKING:
-    from penstock.index.files_json import IndexedFile
+    from penstock.index.files_loader import IndexedFile
     from penstock.sources.files.found import FoundFile
     from penstock.storage.base import Store
 
