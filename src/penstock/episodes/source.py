@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _PORTION_BYTES = 4 << 20
 _MOST_AHEAD = 1 << 15
 _ROWS_AT_HAND_BYTES = 8 << 20
+_ROWS_BESIDE_VIDEOS_BYTES = 2 << 20  # of which each frame takes far longer than to read its row again
 _MOST_ROWS_BYTES = 1 << 20  # of one episode
 _TEXT_BYTES = 256
 _NOW = np.zeros(1, np.int64)
@@ -107,7 +108,8 @@ class EpisodeSource(Source):
         self.counters = counters
         self.meta, self.chosen, self.files, self.options = meta, chosen, files, options
         # Reading one row takes almost as long as reading an episode.
-        self.rows_at_hand: LRU[dict[str, Any]] = LRU(_ROWS_AT_HAND_BYTES)
+        most_bytes = _ROWS_BESIDE_VIDEOS_BYTES if meta.video_keys else _ROWS_AT_HAND_BYTES
+        self.rows_at_hand: LRU[dict[str, Any]] = LRU(most_bytes)
         features = [feature for feature in meta.row_features if not feature.is_image]
         self.row_bytes = sum(feature.frame_bytes if feature.dtype != "string" else _TEXT_BYTES for feature in features)
 
