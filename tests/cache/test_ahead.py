@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.cachedir.items import settled
+from penstock.errors import ObjectNotFoundError
 from penstock.storage.base import StoreSettings
 from penstock.wire.ahead import NOTHING, IndexesAhead, open_ahead, pack_ahead
 from penstock.wire.settings import CachedStream, FilesRequest
@@ -83,6 +84,13 @@ def test_nobody_gets_what_is_old_or_failed(nginx: WebServer, tmp_path: Path, mon
     time.sleep(0.5)  # then it is there, and was asked for before
     assert ahead.take(StoreSettings(f"{nginx.url}/old"), "index.json") is None
     monkeypatch.undo()
-    assert read_ahead(f"{nginx.url}/none", tmp_path).take(StoreSettings(f"{nginx.url}/none"), "index.json") is None
     nowhere = json.dumps(["index.json", [["nowhere://x", {}, 2, 60.0]]]).encode()
     assert IndexesAhead(nowhere).take(StoreSettings("nowhere://x"), "index.json") is None
+
+
+def test_what_is_missing_is_asked_for_once(nginx: WebServer, tmp_path: Path) -> None:
+    with FaultProxy(nginx.url) as proxy:
+        ahead = read_ahead(f"{proxy.url}/none", tmp_path)
+        with pytest.raises(ObjectNotFoundError):
+            ahead.take(StoreSettings(f"{proxy.url}/none"), "index.json")
+        assert proxy.counts["requests"] == 1

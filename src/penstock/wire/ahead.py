@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.errors import AccessDeniedError, ObjectNotFoundError
 from penstock.storage.base import StoreSettings, open_store, url_scheme
 from penstock.storage.retry import RetryPolicy
 
@@ -79,21 +80,27 @@ class ReadAhead:
         self.settings, self.key = store.settings, key
         self._store = store
         self._found: First | None = None
+        self._refusal: ObjectNotFoundError | AccessDeniedError | None = None
         self._begun_at = time.monotonic()
         store.connect()  # not in the thread, which would have to wait for the imports of this one again and again
         self._thread = threading.Thread(target=self._read, name="penstock-first", daemon=True)
         self._thread.start()
 
     def wait(self) -> First | None:
-        """Give what has come; None: too long ago, or it is better asked for again."""
+        """Give what has come, or raise what the store has said; None: too long ago, or it is better asked for again."""
         is_fresh = self._thread.is_alive() or time.monotonic() < self._begun_at + _FRESH_S
         self._thread.join()
+        if is_fresh and self._refusal is not None:
+            raise self._refusal
         # A server that sends no ranges: whoever reads on has to find that out, too.
         return self._found if is_fresh and self._store.ranges.are_sent else None
 
     def _read(self) -> None:
         with _errors_met_again():
-            self._found = self._store.read_first(self.key, FIRST_BYTES)
+            try:
+                self._found = self._store.read_first(self.key, FIRST_BYTES)
+            except (ObjectNotFoundError, AccessDeniedError) as error:
+                self._refusal = error
 
 
 @contextmanager
