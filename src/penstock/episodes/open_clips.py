@@ -26,12 +26,14 @@ class OpenClip:
     def __init__(self, file: VideoFile, located: LocatedClip) -> None:
         self.file, self._located = file, located
         self.begin_s, self.first = 0.0, 0
+        self._firsts: dict[float, int] = {}  # the frames of the file that episodes begin with
         self.is_busy = True
 
     def turn_to(self, begin_s: float) -> OpenClip:
         """Get ready for an episode that begins at this second of the file."""
-        if begin_s != self.begin_s:
-            self.begin_s, self.first = begin_s, int(self.file.index.nearest(np.array([begin_s]))[0][0])
+        if begin_s not in self._firsts:
+            self._firsts[begin_s] = int(self.file.index.nearest(np.array([begin_s]))[0][0])
+        self.begin_s, self.first = begin_s, self._firsts[begin_s]
         return self
 
     def close(self) -> None:

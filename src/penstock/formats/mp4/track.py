@@ -52,11 +52,11 @@ class FrameIndex:
     def nearest(self, seconds: npt.NDArray[np.float64]) -> tuple[Int64Array, npt.NDArray[np.float64]]:
         """Give for each time the frame shown nearest to it, and how far off that is in seconds."""
         times = self.times
-        after = np.clip(np.searchsorted(times, seconds), 1, max(1, len(times) - 1))
-        after = np.minimum(after, len(times) - 1)
+        after = np.minimum(np.maximum(times.searchsorted(seconds), 1), len(times) - 1)
         before = np.maximum(after - 1, 0)
-        frames = np.where(np.abs(times[before] - seconds) <= np.abs(times[after] - seconds), before, after)
-        return frames.astype(np.int64), np.abs(times[frames] - seconds)
+        until, since = np.abs(times[after] - seconds), np.abs(times[before] - seconds)
+        is_before = since <= until
+        return np.where(is_before, before, after).astype(np.int64), np.where(is_before, since, until)
 
     def num_bytes(self, frames: Int64Array) -> int:
         """Give how many bytes some frames have in the file; 0 if that is not known."""
