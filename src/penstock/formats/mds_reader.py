@@ -112,7 +112,7 @@ class MDSReader:
         if not self._num_samples:
             return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings]
         found = self.find(rows)
-        return [(name, encoding, _stored(found, name, encoding)) for name, encoding in self.layout.encodings]
+        return [(name, encoding, self._stored(found, name, encoding)) for name, encoding in self.layout.encodings]
 
     def _is_worth_all(self, rows: Int64Array) -> bool:
         """Tell whether to find all values now: if rows are read in order, or many were read already."""
@@ -123,13 +123,19 @@ class MDSReader:
         self._num_found += len(rows)
         return is_in_order or self._num_found >= _PART_WORTH_ALL * self._num_samples
 
-    def _values(self, name: str, encoding: Encoding, stored: Any, rows: Int64Array) -> list[Any]:
-        if isinstance(encoding, FixedEncoding):
-            return encoding.to_values(stored)
+    def _stored(self, found: FoundRows, name: str, encoding: Any) -> Any:
+        if name in self.layout.fixed:  # to ask its class would take longer
+            return encoding.to_array(found.fixed(name, encoding.num_bytes))
+        return found.pieces(name)
+
+    def _values(self, name: str, encoding: Any, stored: Any, rows: Int64Array) -> list[Any]:
+        if name in self.layout.fixed:
+            values: list[Any] = encoding.to_values(stored)
+            return values
         return self._decode(name, stored, rows, encoding.decode_many)
 
     def _column(self, name: str, encoding: Encoding, stored: Any, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
-        if isinstance(encoding, FixedEncoding):
+        if name in self.layout.fixed:
             return cast("npt.NDArray[Any]", stored)
         return self._decode(name, stored, rows, encoding.to_column)
 
@@ -139,12 +145,6 @@ class MDSReader:
             return decode(pieces)
         except Exception as error:
             raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
-
-
-def _stored(found: FoundRows, name: str, encoding: Encoding) -> Any:
-    if isinstance(encoding, FixedEncoding):
-        return encoding.to_array(found.fixed(name, encoding.num_bytes))
-    return found.pieces(name)
 
 
 def _no_values(encoding: Encoding) -> Any:

@@ -44,11 +44,13 @@ class RowFields:
     wanted: tuple[str, ...]
     num_sizes: int = field(init=False, compare=False)  # that each sample begins with
     encodings: tuple[tuple[str, Encoding], ...] = field(init=False, compare=False)  # of the columns that are wanted
+    fixed: frozenset[str] = field(init=False, compare=False)  # those that NumPy can hold as they are stored
 
     def __post_init__(self) -> None:
         encodings = tuple((each.name, each.encoding) for each in self.fields if each.name in self.wanted)
         object.__setattr__(self, "num_sizes", sum(each.num_bytes is None for each in self.fields))
         object.__setattr__(self, "encodings", encodings)
+        object.__setattr__(self, "fixed", frozenset(each.name for each in self.fields if each.is_fixed))
 
     def find_rows(
         self, shards: Sequence[ShardMemory], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None

@@ -211,7 +211,7 @@ def within_one_shard(ids: range | Int64Array, spans: IdSpans) -> tuple[int, Rows
     if not len(ids):
         return None
     if isinstance(ids, range):
-        low, high = sorted((ids[0], ids[-1]))
+        low, high = (ids[0], ids[-1]) if ids.step > 0 else (ids[-1], ids[0])
     else:
         low, high = int(ids.min()), int(ids.max())
     shard = spans.shard_of(low)
