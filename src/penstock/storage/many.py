@@ -28,8 +28,8 @@ _THREADS = 16  # for stores that have no asynchronous calls, and for what these 
 # obstore hands each answer over in a thread of its own pool. Usually a few are enough for all, because that takes no
 # time; while they wait for a busy interpreter there are as many as answers, and more. They stay for some seconds: if
 # there are many already, fewer answers need no others.
-_AT_ONCE, _FEWER_AT_ONCE = 24, 12
-_MANY_THREADS = 30
+_AT_ONCE, _FEWER_AT_ONCE = 24, 18
+_MANY_THREADS = 34
 _THREADS_OF_THIS_PROCESS = "/proc/self/task"
 
 Question: TypeAlias = "tuple[str, Span]"  # with an empty span: what the object is, and nothing of it
