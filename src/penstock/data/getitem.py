@@ -46,11 +46,13 @@ def _resolve_many(key: Any, num_samples: int) -> Int64Array:
         return np.zeros(0, dtype=np.int64)
     if numbers.dtype.kind not in "iu":
         raise SampleKeyError(f"sample numbers must be whole numbers, got {numbers.dtype}")
-    outside = (numbers < -num_samples) | (numbers >= num_samples)
-    if outside.any():
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest < -num_samples or highest >= num_samples:
+        outside = (numbers < -num_samples) | (numbers >= num_samples)
         number = int(numbers[outside][0])
         raise SampleIndexError(f"sample {number} is out of range: the dataset has {num_samples} samples", sample=number)
-    return numbers.astype(np.int64) % num_samples
+    ids = numbers.astype(np.int64)
+    return ids if lowest >= 0 else ids % num_samples
 
 
 def nest(items: list[Any], key: Any) -> list[Any]:

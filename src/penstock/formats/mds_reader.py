@@ -57,7 +57,7 @@ class MDSReader:
 
     def read(self, rows: Rows) -> list[Sample]:
         """Give the samples at these rows, in this order."""
-        numbers = self._check(rows)
+        numbers = check_rows(rows, self._num_samples, self.name)
         stored = self._gather(numbers)
         with decoding:
             values = [self._values(name, encoding, each, numbers) for name, encoding, each in stored]
@@ -65,7 +65,7 @@ class MDSReader:
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: an array where all values allow it, else a list."""
-        numbers = self._check(rows)
+        numbers = check_rows(rows, self._num_samples, self.name)
         stored = self._gather(numbers)
         with decoding:
             return {name: self._column(name, encoding, each, numbers) for name, encoding, each in stored}
@@ -104,15 +104,15 @@ class MDSReader:
         self._num_samples = 0
         release(self._data)
 
-    def _check(self, rows: Rows) -> Int64Array:
-        return check_rows(rows, self._num_samples, self.name)
-
     def _gather(self, rows: Int64Array) -> list[tuple[str, Encoding, Any]]:
         """Give the stored values of each column that is wanted: an array if they are of fixed size, else pieces."""
         if not self._num_samples:
             return [(name, encoding, _no_values(encoding)) for name, encoding in self.layout.encodings]
-        found = self.find(rows)
-        return [(name, encoding, self._stored(found, name, encoding)) for name, encoding in self.layout.encodings]
+        found, fixed = self.find(rows), self.layout.fixed  # to ask an encoding for its class would take longer
+        return [
+            (name, encoding, _array(found, name, encoding) if name in fixed else found.pieces(name))
+            for name, encoding in self.layout.encodings
+        ]
 
     def _is_worth_all(self, rows: Int64Array) -> bool:
         """Tell whether to find all values now: if rows are read in order, or many were read already."""
@@ -122,11 +122,6 @@ class MDSReader:
         self._next_row = int(rows[-1]) + 1
         self._num_found += len(rows)
         return is_in_order or self._num_found >= _PART_WORTH_ALL * self._num_samples
-
-    def _stored(self, found: FoundRows, name: str, encoding: Any) -> Any:
-        if name in self.layout.fixed:  # to ask its class would take longer
-            return encoding.to_array(found.fixed(name, encoding.num_bytes))
-        return found.pieces(name)
 
     def _values(self, name: str, encoding: Any, stored: Any, rows: Int64Array) -> list[Any]:
         if name in self.layout.fixed:
@@ -145,6 +140,10 @@ class MDSReader:
             return decode(pieces)
         except Exception as error:
             raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
+
+
+def _array(found: FoundRows, name: str, encoding: Any) -> Any:
+    return encoding.to_array(found.fixed(name, encoding.num_bytes))
 
 
 def _no_values(encoding: Encoding) -> Any:

@@ -78,22 +78,26 @@ def check_rows(rows: Rows, num_samples: int, shard: str) -> Int64Array:
     """Turn row numbers into an array, all of them within the shard."""
     if len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < num_samples:
         return np.array(rows, np.int64)  # samples that are read one by one need not be compared as arrays
+    if isinstance(rows, range):
+        if len(rows) and not (0 <= rows[0] < num_samples and 0 <= rows[-1] < num_samples):
+            raise _outside(shard, num_samples, min(rows[0], rows[-1]), max(rows[0], rows[-1]))
+        return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
     try:
-        if isinstance(rows, range):
-            numbers = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
-        else:
-            numbers = np.asarray(rows, dtype=np.int64)
+        numbers = np.asarray(rows, dtype=np.int64)
     except OverflowError as error:
         raise SampleIndexError(
             f"{shard} has rows 0 to {num_samples - 1}, and you asked for others", shard=shard
         ) from error
     # As unsigned numbers, negative ones are too large as well: one comparison does.
     if len(numbers) and numbers.view(np.uint64).max() >= num_samples:
-        raise SampleIndexError(
-            f"{shard} has rows 0 to {num_samples - 1}, and you asked for {numbers.min()} to {numbers.max()}",
-            shard=shard,
-        )
+        raise _outside(shard, num_samples, int(numbers.min()), int(numbers.max()))
     return numbers
+
+
+def _outside(shard: str, num_samples: int, lowest: int, highest: int) -> SampleIndexError:
+    return SampleIndexError(
+        f"{shard} has rows 0 to {num_samples - 1}, and you asked for {lowest} to {highest}", shard=shard
+    )
 
 
 def check_projection(layout: ShardLayout, options: ReadOptions) -> None:

@@ -117,17 +117,28 @@ class BatchReader:
 
     def read(self, ids: range | Int64Array) -> list[Sample]:
         """Give many samples."""
-        collected = self.collect_samples(ids)
+        samples = self._read_of_one_shard(ids)
+        if samples is not None:
+            return samples
+        collected = self._collect_of_shards(ids)
         with decoding:
             return collected.samples()
 
     def collect_samples(self, ids: range | Int64Array) -> CollectedSamples:
         """Give many samples, to be taken some at a time; those of one shard are decoded already."""
+        samples = self._read_of_one_shard(ids)
+        return self._collect_of_shards(ids) if samples is None else ReadSamples(samples)
+
+    def _read_of_one_shard(self, ids: range | Int64Array) -> list[Sample] | None:
+        """Give many samples, if they all lie in one shard."""
         alone = within_one_shard(ids, self._spans)
+        if alone is None:
+            return None
+        shard, rows = alone
         with self._shards:
-            if alone is not None:
-                shard, rows = alone
-                return ReadSamples(self._shards.get(shard, len(rows)).read(rows))
+            return self._shards.get(shard, len(rows)).read(rows)
+
+    def _collect_of_shards(self, ids: range | Int64Array) -> SampleCollector:
         grouped = group_by_shard(np.asarray(ids, np.int64), self._spans)
         collector = SampleCollector(grouped.rows, grouped.places)
         return self._fill(collector, self._readers(grouped, collector))
@@ -156,9 +167,9 @@ class BatchReader:
     def read_columns(self, ids: range | Int64Array) -> Columns:
         """Give many samples by column: an array where the values allow it, else a list."""
         alone = within_one_shard(ids, self._spans)
-        with self._shards:
-            if alone is not None:
-                shard, rows = alone
+        if alone is not None:
+            shard, rows = alone
+            with self._shards:
                 return self._shards.get(shard, len(rows)).read_columns(rows)
         return self.collect(np.asarray(ids, np.int64)).columns()
 
