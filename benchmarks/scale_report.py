@@ -32,11 +32,6 @@ def rate_of(result: Result) -> float:
     return result["samples"] / result["seconds"]
 
 
-def processor_rate_of(result: Result) -> float:
-    """The same by processor time, which is nearly the same on a quiet machine, and hardly another on a busy one."""
-    return result["samples"] / result["cpu_seconds"]
-
-
 def early_rate_of(result: Result) -> float:
     return result["early_samples"] / result["early_seconds"]
 
@@ -186,7 +181,7 @@ def megabytes(question: str, figure: float, against: str, mark: float, needed: f
 # --- Plots ----------------------------------------------------------------------------------------------------------
 
 PLOTS: list[tuple[str, str, Callable[[Result], float], str]] = [
-    ("scale_rate.svg", "rate", processor_rate_of, "samples per second of processor time, shuffled"),
+    ("scale_rate.svg", "rate", rate_of, "samples per second, shuffled"),
     ("scale_first_sample.svg", "first", milliseconds_of, "milliseconds to the first shuffled sample"),
     ("scale_memory.svg", "rate", memory_of, "private memory of the process, MB"),
 ]
