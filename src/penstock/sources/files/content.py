@@ -94,18 +94,15 @@ class FileContent:
             raise self._ends_before(byte)
 
     def _no_frame(self, frame: FrameStart) -> ResumeError:
-        return ResumeError(
-            f"{self._file.url} has no frame of compressed data at byte {frame.stored}, where a state or an index says"
-            " that one begins: load a state_dict exactly as saved, for the same file, or make the index again with"
-            " penstock index",
-            path=self._file.url,
-        )
+        return self._misplaced(f"has no frame of compressed data at byte {frame.stored}", "one begins")
 
     def _ends_before(self, byte: int) -> ResumeError:
+        return self._misplaced(f"ends before byte {byte} of its content", "a row begins")
+
+    def _misplaced(self, what: str, expected: str) -> ResumeError:
         return ResumeError(
-            f"{self._file.url} ends before byte {byte} of its content, where a state or an index says that a row"
-            " begins: load a state_dict exactly as saved, for the same file, or make the index again with penstock"
-            " index",
+            f"{self._file.url} {what}, where a state or an index says that {expected}: load a state_dict exactly as"
+            " saved, for the same file, or make the index again with penstock index",
             path=self._file.url,
         )
 
