@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock import clear_cache, list_cache, prune_cache
 from penstock.cache.cleanup import Outcome, removal_order, remove_in_order, sum_up
 from penstock.cache.contents import CachedCopy, Contents, Standing, mark_newest, standings
-from penstock.cachedir.layout import apart_name, default_directory
+from penstock.cachedir.folder import Folder
+from penstock.cachedir.layout import apart_name, default_directory, new_part_path, stripe_of
 from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, ConfigError
 from tests.cache.found import FOLDER, make_copy, make_edition
@@ -303,6 +304,22 @@ def test_what_a_fetcher_holds_stays_and_so_do_its_locks(tmp_path: Path, monkeypa
     assert held.stripe.exists()
     stripes.leave(held)
     assert clear_cache(folders=[data.local]).removed_bytes == 100_000
+    assert list(data.local.iterdir()) == []
+
+
+def test_an_index_on_its_way_stays_though_its_name_is_free(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path)
+    stripes = Stripes()
+    held = stripes.try_take_any(data.local, "index.json")
+    assert held is not None
+    assert stripe_of(held.name) != stripe_of("index.json")
+    part = new_part_path(data.local, stripe_of(held.name))
+    part.touch()
+    clear_cache(folders=[data.local])
+    Folder(data.local, Stripes()).sweep()  # as another fetcher does that opens the directory
+    assert part.exists()
+    stripes.leave(held)
+    clear_cache(folders=[data.local])
     assert list(data.local.iterdir()) == []
 
 

@@ -20,6 +20,7 @@ from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, settled
 from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
+from penstock.cachedir.presence import tries
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
 from penstock.files import appearing, translated
 from penstock.index.catalog import parse_index_file
@@ -51,7 +52,6 @@ __all__ = ["Cache", "CachedStream"]
 _log = logging.getLogger("penstock.cache")
 _LONG_WAIT_S = 2.0
 _ALONE_S = 10.0
-_MOST_TRIES = 50  # a shard that vanishes each time it was brought: somebody else deletes it
 
 
 class _ProcessState:
@@ -96,7 +96,7 @@ class Cache:
         """
         settings, item = self.streams[stream], item_of_index(self.streams[stream].files)
         where = f"{shown_url(settings.store.url).rstrip('/')}/{item.name}"
-        for _ in range(_MOST_TRIES):
+        for _ in tries():
             answer = self._fetch(stream, item, is_urgent=True)
             edition = Edition(settings.directory, answer.edition)
             opened = OpenEdition(edition)
@@ -116,7 +116,7 @@ class Cache:
             self.has_ranges[stream] = answer.has_ranges
             self._process.get().opened[stream] = opened, index
             return index
-        raise CacheError(f"{where} was replaced {_MOST_TRIES} times while it was being opened: try again later")
+        raise CacheError(f"{where} was replaced again and again while it was being opened: try again later")
 
     def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
         """Give the edition that is read and its index, opening it if nobody has."""
@@ -332,7 +332,7 @@ class Cache:
         return try_lease(paths, [num_bytes for _, num_bytes in raw], entry, self._released)
 
     def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
-        for _ in range(_MOST_TRIES):
+        for _ in tries():
             self._fetch(stream, item, is_urgent=True, what=what)
             opened, _ = self._opened(stream)
             if opened.is_lost():
@@ -343,7 +343,7 @@ class Cache:
                 return lease
         raise CacheError(
             f"{item.name} was deleted from {self.streams[stream].directory} as soon as it was fetched,"
-            f" {_MOST_TRIES} times: find out what else deletes files there",
+            " again and again: find out what else deletes files there",
             name=item.name,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import threading
 import time
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from penstock.cachedir.layout import control_folder, stripe_name, stripe_of
 from penstock.cachedir.presence import is_still_at
 from penstock.errors import CacheError, LockTimeoutError
+from penstock.files import make_folders
 from penstock.processes import abandon_in_children
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ T = TypeVar("T")
 
 _NOT_ON_THIS_DISK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _LONGEST_PAUSE_S = 0.2
+_ANY_TRIES = 16
 _TRY_SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 _TRY_ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
 # No link is followed, and nothing that is not a file is waited for.
@@ -98,7 +101,8 @@ def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descrip
 
 def try_hold(path: Path) -> Descriptor | None:
     """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(path.parent.parent)
+    make_folders(path.parent, 0o700)
     return try_hold_file(path, os.O_RDWR | os.O_CREAT)
 
 
@@ -181,6 +185,15 @@ class Stripes:
             return self.take(directory, name, 0.0)
         except LockTimeoutError:
             return None
+
+    def try_take_any(self, directory: Path, other_than: str) -> Held | None:
+        """Hold a new name of a stripe that nobody holds: as long as one is held, nobody removes the folder of locks.
+
+        It is not in the stripe of `other_than`, for which others may wait.
+        """
+        names = [f"{other_than}.{secrets.token_hex(4)}" for _ in range(_ANY_TRIES)]
+        different = [name for name in names if stripe_of(name) != stripe_of(other_than)]
+        return next((held for name in different if (held := self.try_take(directory, name)) is not None), None)
 
     def leave(self, held: Held) -> None:
         """Give back what was taken; the last of this process unlocks the stripe."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,11 +17,12 @@ from penstock.files import translated
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 _NOWHERE, _PLAIN, APART = range(3)
 _MIX = 0x9E3779B97F4A7C15
+_LEAST_TRIES, _TRYING_S = 50, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,14 @@ def is_still_at(path: Path | str, status: os.stat_result) -> bool:
     except OSError:
         return False
     return now.st_ino == status.st_ino and now.st_dev == status.st_dev
+
+
+def tries() -> Iterator[None]:
+    """Try to get hold of something that others delete as soon as it is there: many times, and for long enough."""
+    deadline, num_tries = time.monotonic() + _TRYING_S, 0
+    while num_tries < _LEAST_TRIES or time.monotonic() < deadline:
+        yield
+        num_tries += 1
 
 
 def _status(directory: Path, name: str) -> os.stat_result | None:

@@ -78,7 +78,7 @@ class FetchedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """How one item comes to one directory. Whoever calls holds the item's name."""
+    """How one item comes to one directory. Whoever calls holds the item's name, but for an index."""
 
     item: Item
     directory: Path
@@ -102,7 +102,7 @@ class Download:
 
     def run(self) -> Record:
         """Fetch what is missing, unpack it, write it down and publish it; give what was written down."""
-        with self._temporary_files() as new_file, self._disk_errors():
+        with self._temporary_files(stripe_of(self.item.name)) as new_file, self._disk_errors():
             parts = [self._prepare(part, new_file) for part in self.item.parts]
             infos = [part.info for part in parts if part.info is not None]
             if len(infos) == len(parts):
@@ -114,10 +114,10 @@ class Download:
             return record
 
     @contextmanager
-    def fetched_index(self) -> Iterator[tuple[Path, ObjectInfo]]:
-        """Fetch the index to a temporary name, which is gone afterwards."""
+    def fetched_index(self, stripe: int) -> Iterator[tuple[Path, ObjectInfo]]:
+        """Fetch the index to a temporary name of a stripe that is held; it is gone afterwards."""
         (part,) = self.item.parts
-        with self._temporary_files() as new_file:
+        with self._temporary_files(stripe) as new_file:
             with self._disk_errors():
                 found = self._fetch_vouched(part.raw, new_file)
             yield found
@@ -355,12 +355,12 @@ class Download:
         reach("publish.after")
 
     @contextmanager
-    def _temporary_files(self) -> Iterator[Callable[[], Path]]:
+    def _temporary_files(self, stripe: int) -> Iterator[Callable[[], Path]]:
         """Give names for files on their way; those that have got no other name are removed at the end."""
         made: list[Path] = []
 
         def new_file() -> Path:
-            path = new_part_path(self.directory, stripe_of(self.item.name))
+            path = new_part_path(self.directory, stripe)
             make_folders(path.parent, 0o700)
             made.append(path)
             return path

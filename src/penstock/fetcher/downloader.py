@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -289,7 +289,10 @@ class Downloader:
                 )
             transfer.begin(num_bytes)
             download = self._download(transfer, item, beginning, Copy(item.name, is_right=False))
-            with download.fetched_index() as (path, info):
+            # Others open the same index meanwhile, so its name is free; but nobody may clear what is on its way.
+            held = self._stripes.try_take_any(transfer.directory, item.name)
+            stripe = stripe_of(item.name if held is None else held.name)
+            with held or nullcontext(), download.fetched_index(stripe) as (path, info):
                 self._counts.add_download(transfer.demand().cause, info.num_bytes, (transfer.directory, item.identity))
                 with self._holding(transfer, item.name):
                     evict = partial(self._budget.evict, transfer.directory)
