@@ -60,9 +60,14 @@ def sliceable(data: mmap.mmap | bytes | memoryview) -> tuple[mmap.mmap | bytes, 
     return bytes(data), 0
 
 
+def _mapping(data: mmap.mmap | bytes | memoryview) -> object:
+    """Give what bytes are a part of."""
+    return data.obj if isinstance(data, memoryview) else data
+
+
 def check_whole(data: mmap.mmap | bytes | memoryview, name: str) -> None:
     """Raise if a mapped file was cut: to read what is no longer there would end the process by a signal."""
-    mapped = data.obj if isinstance(data, memoryview) else data
+    mapped = _mapping(data)
     if isinstance(mapped, MappedFile) and mapped.size() < mapped.begin + len(mapped):
         raise CorruptShardError(
             f"{name} was cut from {mapped.begin + len(mapped)} to {mapped.size()} bytes while it was being read:"
@@ -73,14 +78,14 @@ def check_whole(data: mmap.mmap | bytes | memoryview, name: str) -> None:
 
 def rest(data: mmap.mmap | bytes | memoryview) -> None:
     """Take the pages of a mapped file out of this process's memory; what was unpacked into memory stays."""
-    mapped = data.obj if isinstance(data, memoryview) else data
+    mapped = _mapping(data)
     if isinstance(mapped, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def release(data: mmap.mmap | bytes | memoryview) -> None:
     """Unmap bytes that are done with; what a traceback still looks at goes when the traceback does."""
-    mapped = data.obj if isinstance(data, memoryview) else data
+    mapped = _mapping(data)
     with suppress(BufferError):
         if isinstance(data, memoryview):
             data.release()
