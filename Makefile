@@ -30,8 +30,8 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # Reads what mosaicml-streaming writes, and the other way round, with the real library in .peers/mosaic; and runs the
-# tests of its release 0.5.0, Composer and LLM-foundry on penstock. Has lerobot read the robot datasets that penstock writes.
-interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/composer/.ready .peers/lerobot/.ready
+# tests of its releases 0.5.0 and 0.13.0, Composer and LLM-foundry on penstock. Has lerobot read the robot datasets that penstock writes.
+interop: $(READY) .peers/mosaic/.ready .peers/mosaic-0.5.0/.ready .peers/mosaic-0.13.0/.ready .peers/composer/.ready .peers/lerobot/.ready
 	$(BIN)/python -m pytest -m interop
 
 # Trains with Accelerate, Lightning, the Hugging Face Trainer and torchdata, all in .peers/integrations. Decodes videos with
@@ -63,8 +63,8 @@ bench: $(READY) peers
 
 peers: .peers/mosaic/.ready .peers/litdata/.ready .peers/hf/.ready .peers/webdataset/.ready .peers/easydel/.ready
 
-.peers/mosaic-0.5.0/.ready: scripts/get_mosaic_tests
-	PYTHON=$(PYTHON) scripts/get_mosaic_tests
+.peers/mosaic-%/.ready: scripts/get_mosaic_tests
+	PYTHON=$(PYTHON) scripts/get_mosaic_tests $*
 
 .peers/%/.ready: scripts/make_peer_env
 	PYTHON=$(PYTHON) scripts/make_peer_env $*

@@ -72,6 +72,10 @@ class NoProcessGroupError(ConfigError, RuntimeError):
     """Ranks need a process group to talk to each other, and there is none yet."""
 
 
+class UserCodeError(ConfigError, RuntimeError):
+    """A file of your code failed while it was run; the error that it raised is the `__cause__`."""
+
+
 class StageOrderError(ConfigError, RuntimeError):
     """A stage of a pipeline is in the wrong place; the message says the right one."""
 
@@ -84,7 +88,7 @@ class OutputBusyError(OutputExistsError):
     """Another process is writing there just now."""
 
 
-class SampleIndexError(PenstockError, IndexError):
+class SampleIndexError(PenstockError, IndexError, ValueError):
     """A sample number outside the dataset."""
 
 
@@ -180,6 +184,10 @@ class StoreError(PenstockError):
 
 class ObjectNotFoundError(StoreError, FileNotFoundError):
     """There is nothing under that name."""
+
+
+class LostIndexError(ObjectNotFoundError, RuntimeError):
+    """There are shards of a dataset, but no index of them."""
 
 
 class BucketNotFoundError(ObjectNotFoundError):

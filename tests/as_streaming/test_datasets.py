@@ -140,7 +140,7 @@ def test_a_predownload_below_the_batch_size_is_warned_of(tmp_path: Path) -> None
 def test_fewer_samples_than_ranks_are_warned_of(tmp_path: Path, order: str) -> None:
     write_samples(tmp_path, 3)
     dataset = StreamingDataset(local=str(tmp_path), batch_size=1, order=order, rank=0, world_size=8, num_nodes=8)
-    with pytest.warns(UserWarning, match=r"3 samples for 8"):
+    with pytest.warns(UserWarning, match=r"3 samples (for|over) 8"):
         ids_of(dataset)
 
 
@@ -166,7 +166,7 @@ def test_settings_and_counts_have_the_names_of_the_original(tmp_path: Path) -> N
     assert dataset.sample_offset_per_stream.tolist() == [0, 25]
     assert dataset.shard_offset_per_stream.tolist() == [0, 3]
     assert dataset.spanner[26] == (3, 1)
-    with pytest.raises(ValueError, match="Invalid sample index 35"):
+    with pytest.raises(IndexError, match="Invalid sample index 35"):
         dataset.spanner[35]
 
 

@@ -21,8 +21,39 @@ def test_sizes_counts_and_lists() -> None:
 
     assert bytes_to_int("1.5kb") == 1536
     assert number_abbrev_to_int("2.5m") == 2_500_000
+    assert bytes_to_int(bytes_str="1.39gb") == 1_492_501_135
+    assert bytes_to_int("1.11eb") == 1_279_742_870_113_600_256  # as a float is rounded
+    assert number_abbrev_to_int(abbrev_str="1k") == 1000
     assert get_list_arg("a,b") == ["a", "b"]
     assert get_list_arg("") == []
+
+
+@pytest.mark.parametrize("expected", [KeyError, (KeyError, TypeError)])
+def test_a_function_is_called_again(expected: Any) -> None:
+    from streaming.base.util import retry
+
+    called: list[int] = []
+    cleaned: list[int] = []
+
+    @retry(expected, clean_up_fn=lambda: cleaned.append(1), num_attempts=3, initial_backoff=0, max_jitter=0)
+    def fail(error: Exception, times: int) -> str:
+        """Fail so many times."""
+        called.append(1)
+        if len(called) <= times:
+            raise error
+        return "done"
+
+    assert fail.__doc__ == "Fail so many times."
+    assert (fail(KeyError(), 2), len(called), len(cleaned)) == ("done", 3, 2)
+    called.clear()
+    with pytest.raises(KeyError):
+        fail(KeyError(), 9)
+    assert len(called) == 3
+    called.clear()
+    with pytest.raises(ZeroDivisionError):
+        fail(ZeroDivisionError(), 9)
+    assert len(called) == 1
+    assert retry(len)([1, 2]) == 2
 
 
 def test_a_spanner_finds_shard_and_row() -> None:
@@ -30,8 +61,9 @@ def test_a_spanner_finds_shard_and_row() -> None:
 
     spanner = Spanner([3, 0, 2])
     assert [spanner[number] for number in range(5)] == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]
-    with pytest.raises(ValueError, match="Invalid sample index 5"):
-        spanner[5]
+    for outside in (5, -1):
+        with pytest.raises(IndexError, match=f"Invalid sample index {outside}: there are 5 samples"):
+            spanner[outside]
 
 
 def test_an_array_takes_any_key() -> None:
@@ -62,7 +94,7 @@ def test_a_world_says_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert (get_rank(), get_world_size(), get_local_rank(), get_local_world_size()) == (5, 8, 1, 4)
     given = World(2, 4, 3, 17)
     assert (given.rank, given.worker_of_rank, given.num_workers, given.is_multinode) == (5, 2, 24, True)
-    with pytest.raises(AttributeError, match="World has no attribute 'rang'"):
+    with pytest.raises(AttributeError, match="'World' object has no attribute 'rang'"):
         _ = given.rang
 
 

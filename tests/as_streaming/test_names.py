@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from fnmatch import fnmatchcase as fnmatch
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import penstock.as_streaming
 from penstock.as_streaming.names import INSTEAD, NAMES
 from penstock.errors import NotProvidedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden/mosaic_names.json").read_text())
 
@@ -39,6 +45,85 @@ def test_every_public_name_is_ours_or_says_what_to_use_instead(release: str) -> 
                 assert import_module(full) is getattr(import_module(module), name)
             else:
                 assert getattr(import_module(module), name) is not None, full
+
+
+# What a class or function of the original has and ours has not, by patterns of names; docs/migrating.md says so.
+INTERNALS = (
+    "compression.*.each",  # of release 0.5.0: all of a class's levels, as texts
+    "dataset.StreamingDataset.cache_usage",  # our number, where release 0.13 has a number and 0.5 a method
+    "dataset.StreamingDataset.evict_coldest_shard",
+    "dataset.StreamingDataset.next_epoch",  # as `cache_usage`
+    "dataset.StreamingDataset.on_exception",
+    "dataset.StreamingDataset.resample_streams",
+    "format.*Writer.cancel_future_jobs",
+    "format.*Writer.encode_*",
+    "format.*Writer.exception_callback",
+    "format.*Writer.flush_shard",
+    "format.base.reader.Reader.__init__",  # ours is made by `reader_from_json`
+    "format.base.reader.Reader.decode_sample",
+    "format.base.reader.Reader.evict",
+    "format.base.reader.Reader.get_full_size",
+    "format.base.reader.Reader.get_persistent_size",
+    "format.base.reader.Reader.get_sample_data",
+    "format.base.reader.Reader.init_local_dir",
+    "format.base.reader.Reader.set_up_local",
+    "format.mds.encodings.*List.underlying_encoder",
+    "registry_utils.TypedRegistry.get_entry_point*",
+    "stream.Stream.apply_default",  # takes other defaults
+    "stream.Stream.apply_weights",
+    "stream.Stream.download_shard",
+    "stream.Stream.get_index_size",
+    "stream.Stream.get_shards",
+    "stream.Stream.init_local_dir",
+    "stream.Stream.prepare_shard",
+    "stream.Stream.set_up_local",
+    "stream.Stream.validate_weights",
+)
+
+
+def described(release: str) -> Iterator[tuple[str, object, list[str] | None]]:
+    """Give each function and method of the original that is ours: its name, ours or None, and its arguments."""
+    for module, names in RECORDED[release].items():
+        for name, what in names.items():
+            full = f"{module}.{name}"
+            if what is None or is_refused(full):
+                continue
+            ours = getattr(import_module(module), name)
+            if isinstance(what, list):
+                yield full, ours, what
+            else:
+                for member, arguments in what.items():
+                    yield f"{full}.{member}", ours if member == "__init__" else getattr(ours, member, None), arguments
+
+
+def takes(ours: object, arguments: list[str]) -> bool:
+    """Tell whether something can be called with these arguments, each by its name."""
+    if not callable(ours):
+        return False
+    given = inspect.signature(ours).parameters
+    return any(each.kind is each.VAR_KEYWORD for each in given.values()) or set(arguments) <= given.keys()
+
+
+def missing(release: str) -> set[str]:
+    return {
+        name
+        for name, ours, arguments in described(release)
+        if ours is None or (arguments is not None and not takes(ours, arguments))
+    }
+
+
+@pytest.mark.parametrize("release", RECORDED)
+def test_methods_are_there_and_arguments_have_the_same_names(release: str) -> None:
+    patterns = [f"streaming.base.{pattern}" for pattern in INTERNALS]
+    assert sorted(name for name in missing(release) if not any(fnmatch(name, pattern) for pattern in patterns)) == []
+    assert len(list(described(release))) > 200
+
+
+def test_no_method_that_is_there_is_called_missing() -> None:
+    names = {name for release in RECORDED for name in missing(release)}
+    assert [
+        pattern for pattern in INTERNALS if not any(fnmatch(name, f"streaming.base.{pattern}") for name in names)
+    ] == []
 
 
 def test_the_table_names_nothing_that_neither_release_has() -> None:

@@ -18,6 +18,14 @@ sys.path.insert(0, str(ROOT))
 Report = dict[str, dict[str, Any]]
 
 
+def release_folder(release: str) -> Path:
+    """The source distribution of a release of mosaicml-streaming, with its tests."""
+    folder = Path(os.environ.get("PENSTOCK_PEER_MOSAIC_TESTS", ROOT / ".peers")) / f"mosaic-{release}"
+    if not (folder / "tests").is_dir():
+        pytest.fail(f"there is no source distribution at {folder}: run these tests by `make interop`")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def peer_python() -> Path:
     """The interpreter of the environment that holds mosaicml-streaming."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.as_streaming.test_programs import OUR_LINE, PROGRAMS, RECORDED, run_program
+from tests.interop.conftest import release_folder
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,7 +42,7 @@ def test_the_real_library_prints_what_was_recorded(program: Path, peer_python: P
 
 def test_the_recorded_names_are_those_of_the_real_library(peer_python: Path) -> None:
     installed = next((peer_python.parents[1] / "lib").glob("python*/site-packages"))
-    source = Path(os.environ.get("PENSTOCK_PEER_MOSAIC_TESTS", ROOT / ".peers/mosaic-0.5.0"))
+    source = release_folder("0.5.0")
     names_of_release = load_script("record_mosaic_names").names_of_release
     found = {"0.5.0": names_of_release(source), "0.13.0": names_of_release(installed)}
     assert found == json.loads((ROOT / "tests/golden/mosaic_names.json").read_text())

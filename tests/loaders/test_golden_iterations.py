@@ -21,7 +21,7 @@ Case = dict[str, Any]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*longer than a shuffle block"),
-    pytest.mark.filterwarnings("ignore:the epoch has only"),
+    pytest.mark.filterwarnings("ignore:(Trying|Attempting) to partition"),
 ]
 
 

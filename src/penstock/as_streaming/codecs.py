@@ -41,34 +41,15 @@ class LevelledCompression(Compression):
         return f"{self.extension}:{self.level}"
 
 
-class Brotli(LevelledCompression):
-    """Brotli, levels 0 to 11."""
-
-    extension = "br"
+def _class_of(name: str, extension: str, base: type[Compression] = LevelledCompression) -> type[Compression]:
+    return type(name, (base,), {"extension": extension, "__module__": __name__})
 
 
-class Bzip2(LevelledCompression):
-    """Bzip2, levels 1 to 9."""
-
-    extension = "bz2"
-
-
-class Gzip(LevelledCompression):
-    """Gzip, levels 0 to 9."""
-
-    extension = "gz"
-
-
-class Snappy(Compression):
-    """Snappy, which has no levels."""
-
-    extension = "snappy"
-
-
-class Zstandard(LevelledCompression):
-    """Zstandard, levels 1 to 22."""
-
-    extension = "zstd"
+Brotli = _class_of("Brotli", "br")
+Bzip2 = _class_of("Bzip2", "bz2")
+Gzip = _class_of("Gzip", "gz")
+Snappy = _class_of("Snappy", "snappy", Compression)  # which has no levels
+Zstandard = _class_of("Zstandard", "zstd")
 
 
 def get_compressions() -> set[str]:

@@ -11,7 +11,9 @@ from penstock.formats.encodings.base import Encoding as OurEncoding
 from penstock.formats.encodings.table import encodings, get_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from typing_extensions import Self
 
 
 # --- MDS columns ------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class EncodingTable(MutableMapping[str, Any]):
             return self._theirs[name]
         if name not in encodings:
             raise UnknownEncodingError(f"unknown column encoding {name!r}: use one of {', '.join(encodings.names())}")
-        return _class_of(name, name)
+        return NDArray if name == "ndarray" else _class_of(name, name)
 
     def __setitem__(self, name: str, kind: Callable[[], Any]) -> None:
         old = encodings.replace(name, partial(_UsersOwn, name, kind))
@@ -133,7 +135,24 @@ Float64 = _class_of("float64", "Float64")
 StrInt = _class_of("str_int", "StrInt")
 StrFloat = _class_of("str_float", "StrFloat")
 StrDecimal = _class_of("str_decimal", "StrDecimal")
-NDArray = _class_of("ndarray", "NDArray")
+
+
+class NDArray(_Registered):
+    """Arrays: of any type and shape or, where these are given, of one."""
+
+    column_encoding = "ndarray"
+
+    def __init__(self, dtype: str | None = None, shape: Sequence[int] | None = None) -> None:
+        self.dtype, self.shape = dtype, shape
+        super().__init__(*filter(None, [dtype, ",".join(map(str, shape or ()))]))
+
+    @classmethod
+    def from_str(cls, text: str) -> Self:
+        """Read what stands after the name in a column's encoding: `"int32"` or `"int32:3,4"`, or nothing."""
+        dtype, _, shape = text.partition(":")
+        return cls(dtype or None, [*map(int, shape.split(","))] if shape else None)
+
+
 PIL = _class_of("pil", "PIL")
 JPEG = _class_of("jpeg", "JPEG")
 PNG = _class_of("png", "PNG")
@@ -218,35 +237,20 @@ class _TextColumn:
 
     column_encoding: ClassVar[str]
 
-    def is_encoded(self, value: Any) -> bool:
+    def is_encoded(self, obj: Any) -> bool:
         """Tell whether a value fits; one of another type is an error."""
-        return is_json_encoded(self.column_encoding, value)
+        return is_json_encoded(self.column_encoding, obj)
 
-    def encode(self, value: Any) -> str:
+    def encode(self, obj: Any) -> str:
         """Give the text of a value."""
-        return xsv_encode(self.column_encoding, value)
+        return xsv_encode(self.column_encoding, obj)
 
-    def decode(self, text: str) -> Any:
+    def decode(self, obj: str) -> Any:
         """Turn text into a value."""
-        return xsv_decode(self.column_encoding, text)
+        return xsv_decode(self.column_encoding, obj)
 
 
-class JsonStr(_TextColumn):
-    """Text."""
-
-    column_encoding = "str"
-
-
-class JsonInt(_TextColumn):
-    """Whole numbers."""
-
-    column_encoding = "int"
-
-
-class JsonFloat(_TextColumn):
-    """Numbers with a point."""
-
-    column_encoding = "float"
-
-
+JsonStr, JsonInt, JsonFloat = (
+    type(f"Json{name.title()}", (_TextColumn,), {"column_encoding": name, "__module__": __name__}) for name in _KINDS
+)
 XsvStr, XsvInt, XsvFloat = JsonStr, JsonInt, JsonFloat

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import time
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from contextlib import suppress
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from penstock.data.getitem import items_at
 from penstock.data.mosaic_names import Spanner as _Spanner
-from penstock.data.seat import find_seat, worker_of
-from penstock.data.stream import stream_classes
 from penstock.index.catalog import INDEX_NAME
 from penstock.order.id_spans import IdSpans
-from penstock.order.world import Seat
-from penstock.order.world import World as Nodes
+from penstock.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 VERSION = "0.13.0"  # the release whose names and behaviour these are
 
@@ -35,27 +35,43 @@ def get_index_basename() -> str:
     return INDEX_NAME
 
 
-class StreamsRegistry:
-    """The classes that `stream_name=` of a dataset names, with the methods of the original's registry."""
-
-    def register(self, name: str, *, func: Any = None) -> Any:
-        """Let a name stand for a class, or decorate that class."""
-        add = stream_classes.register(name)
-        return add if func is None else add(func)
-
-    def get(self, name: str) -> Any:
-        """Give the class of a name."""
-        return stream_classes.get(name)
-
-    def get_all(self) -> dict[str, Any]:
-        """Give all classes by name."""
-        return {name: stream_classes.get(name) for name in stream_classes.names()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in stream_classes
+def bytes_to_int(bytes_str: int | float | str) -> int:
+    """Turn a size such as `"64kb"` into a number of bytes; one of an exabyte or more is rounded as a float is."""
+    exact = parse_bytes(bytes_str)
+    return exact if exact < 1 << 53 else int(float(exact))
 
 
-streams_registry = StreamsRegistry()
+def number_abbrev_to_int(abbrev_str: int | float | str) -> int:
+    """Turn a count such as `"64k"` into a number."""
+    return parse_count(abbrev_str)
+
+
+def retry(
+    exc_class: Any = Exception,
+    clean_up_fn: Callable[[], None] | None = None,
+    num_attempts: int = 3,
+    initial_backoff: float = 1.0,
+    max_jitter: float = 0.5,
+) -> Any:
+    """Decorate a function to call it again when it raises one of these errors, waiting twice as long each time."""
+    if callable(exc_class) and not isinstance(exc_class, type):
+        return retry()(exc_class)
+    errors = (exc_class,) if isinstance(exc_class, type) else tuple(exc_class)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for attempt in range(num_attempts - 1):
+                with suppress(*errors):
+                    return function(*args, **kwargs)
+                if clean_up_fn is not None:
+                    clean_up_fn()
+                time.sleep(initial_backoff * 2**attempt + random.random() * max_jitter)  # noqa: S311
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 class Spanner(_Spanner):
@@ -82,65 +98,3 @@ class Array(ABC):
 
     def __getitem__(self, at: Any) -> Any:
         return items_at(at, self.size, lambda ids: [self.get_item(int(number)) for number in ids])
-
-
-class World:
-    """Who this process is: its node, rank and worker, of how many. Without arguments, as it is now."""
-
-    def __init__(
-        self,
-        num_nodes: int | None = None,
-        ranks_per_node: int = 1,
-        workers_per_rank: int = 1,
-        worker: int = 0,
-    ) -> None:
-        if num_nodes is None:
-            self._seat = _here()
-            return
-        world = Nodes(num_nodes=num_nodes, ranks_per_node=ranks_per_node, workers_per_rank=workers_per_rank)
-        rank, worker_of_rank = divmod(worker, workers_per_rank)
-        node, local_rank = divmod(rank, ranks_per_node)
-        self._seat = Seat(world=world, node=node, local_rank=local_rank, worker=worker_of_rank)
-
-    @classmethod
-    def detect(cls) -> World:
-        """Find out who this process is."""
-        return cls()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            return _describe(self._seat)[name]
-        except KeyError:
-            raise AttributeError(
-                f"World has no attribute {name!r}: it has {', '.join(_describe(self._seat))}"
-            ) from None
-
-
-def _here() -> Seat:
-    seat, (worker, num_workers) = find_seat(), worker_of()
-    return replace(seat, world=replace(seat.world, workers_per_rank=num_workers), worker=worker)
-
-
-def _describe(seat: Seat) -> dict[str, Any]:
-    world = seat.world
-    workers_per_node = world.ranks_per_node * world.workers_per_rank
-    worker = seat.rank * world.workers_per_rank + seat.worker
-    return {
-        "node": seat.node,
-        "num_nodes": world.num_nodes,
-        "is_multinode": world.num_nodes > 1,
-        "rank": seat.rank,
-        "num_ranks": world.num_ranks,
-        "rank_of_node": seat.local_rank,
-        "ranks_per_node": world.ranks_per_node,
-        "worker": worker,
-        "num_workers": world.num_ranks * world.workers_per_rank,
-        "worker_of_node": worker % workers_per_node,
-        "workers_per_node": workers_per_node,
-        "worker_of_rank": seat.worker,
-        "workers_per_rank": world.workers_per_rank,
-        "is_leader": worker == 0,
-        "is_local_leader": worker % workers_per_node == 0,
-    }

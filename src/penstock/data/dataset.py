@@ -369,18 +369,18 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             return self.readers.worker_state()
         return self.run.state(num_samples, self.readers.num_yielded(), from_beginning=from_beginning)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Continue from a state with the next pass: of this class, of a `StreamingDataLoader`, or of MosaicML's."""
-        if isinstance(state, dict) and is_worker_state(state):
-            state = self.readers.load_worker_state(state)
-            if self.run.passes.read().state == state:
+        if isinstance(obj, dict) and is_worker_state(obj):
+            obj = self.readers.load_worker_state(obj)
+            if self.run.passes.read().state == obj:
                 return  # another worker of this loader was here first
-        if not isinstance(state, dict) or "epoch" not in state:
-            raise ResumeError(f"a state must be a dict with an epoch, got {type(state).__name__}: load it as saved")
-        if adopt_revisions(self.streams, self.run.identity, state):
+        if not isinstance(obj, dict) or "epoch" not in obj:
+            raise ResumeError(f"a state must be a dict with an epoch, got {type(obj).__name__}: load it as saved")
+        if adopt_revisions(self.streams, self.run.identity, obj):
             self._opened.source.close()
             self._open(self._settings, self.batch_size)
-        self.run.load(dict(state))
+        self.run.load(dict(obj))
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------
 

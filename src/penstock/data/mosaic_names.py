@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from penstock.data.open_streams import OpenedDataset
-from penstock.errors import ConfigError, SampleIndexError
+from penstock.errors import SampleIndexError
 from penstock.index.mosaic_json import dump_layout
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Spanner:
 
     def __getitem__(self, sample_id: int) -> tuple[int, int]:
         if not 0 <= sample_id < self._spans.num_samples:
-            raise ConfigError(f"Invalid sample index {sample_id}: there are {self._spans.num_samples} samples")
+            raise SampleIndexError(f"Invalid sample index {sample_id}: there are {self._spans.num_samples} samples")
         shard = self._spans.shard_of(sample_id)
         return shard, int(sample_id - self._spans.starts[shard])
 

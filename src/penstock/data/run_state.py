@@ -130,6 +130,11 @@ class RunState:
         self._agreement = Agreement(identity.places, json.dumps([found, identity.state()], sort_keys=True))
         self.compare_with_ranks(waits=False)
 
+    @property
+    def planner(self) -> Planner:
+        """What makes the plans of this run: its streams and settings."""
+        return self._planner
+
     def compare_with_ranks(self, *, waits: bool) -> None:
         """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
         if not is_worker():  # what it reads, its parent has opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,6 +66,7 @@ class DatasetSettings:
         given["columns"] = None if columns is None else tuple(columns)
         given["cache_limit"] = None if cache_limit is None else parse_bytes(cache_limit)
         given["validate_hash"] = None if hash_name is None else check_hashes(hash_name)[0]
+        given["order"] = given["order"] or os.environ.get("PENSTOCK_ORDER")  # for code that cannot be changed
         return cls(
             order=_take(RunSettings, given),
             reading=_take(PassOptions, given),

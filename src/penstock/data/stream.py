@@ -98,10 +98,10 @@ class Stream:
         self.queries: dict[str, str] = {}  # of files on the web, by their URLs; they may be secrets
         self.window: int | None = None  # how many shards are shuffled together, if whoever made the source knows
         self.remote = self._place(remote, is_data=True)
-        self.local = self._place(local, is_data=remote is None)
-        if not self.remote and not self.local and source is None:
+        self._local = self._place(local, is_data=remote is None)
+        if not self.remote and not self._local and source is None:
             raise ConfigError("a stream needs a remote, a local folder, or both")
-        self.split = split
+        self.split = split or ""
         self.format, self.types, self.subset = format, types, subset
         self.weight = StreamWeight.of(proportion=proportion, repeat=repeat, choose=choose, samples=samples)
         self.proportion = self.weight.proportion
@@ -121,7 +121,7 @@ class Stream:
         self.source = None if self._adopt_files(source) else source
 
     def __repr__(self) -> str:
-        shown = ("remote", "local", "split", "proportion", "repeat", "choose", "name")
+        shown = ("remote", "local" if self._local else "split", "split", "proportion", "repeat", "choose", "name")
         values = {name: getattr(self, name) for name in shown if getattr(self, name) not in (None, "")}
         values |= {name: shown_url(values[name]) for name in ("remote", "local") if name in values}
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -166,7 +166,7 @@ class Stream:
     def apply_default(self, defaults: Mapping[str, Any]) -> None:
         """Take from the dataset what was left out here."""
         for name, value in defaults.items():
-            if getattr(self, name) is None:
+            if getattr(self, name) in (None, ""):
                 setattr(self, name, value)
         self.split = self.split or ""
 
@@ -194,14 +194,22 @@ class Stream:
     @property
     def folder(self) -> Path | None:
         """The local folder, with the split."""
-        return None if self.local is None else Path(self.local).expanduser() / (self.split or "")
+        return None if self._local is None else Path(self._local).expanduser() / (self.split or "")
+
+    @property
+    def local(self) -> str | None:
+        """The folder in which its files are, or will be; None: a source of its own has none."""
+        return self._local if self._local is not None or self.remote is None else _default_folder(self.remote)
+
+    @local.setter
+    def local(self, folder: str | None) -> None:
+        self._local = folder
 
     def choose_folder(self, root: str | None = None) -> None:
         """Say in `local` where the files of the stream are, below a root, if the user left that open."""
         place = root or self.remote
-        if self.local is None and place is not None:
-            is_here = url_scheme(place) in (None, "file")
-            self.local = str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
+        if self._local is None and place is not None:
+            self._local = _default_folder(place)
 
     @property
     def described_place(self) -> str:
@@ -212,7 +220,7 @@ class Stream:
     @property
     def place(self) -> str:
         """Where its files are: the remote or, without one, the local folder."""
-        return self.remote or self.local or ""
+        return self.remote or self._local or ""
 
     @property
     def is_here(self) -> bool:
@@ -236,6 +244,12 @@ def check_downloads(download_retry: int | None, download_timeout: float | None) 
     """Refuse numbers of tries and times to wait that are none."""
     check_whole("download_retry", download_retry, 0)
     check_seconds("download_timeout", download_timeout)
+
+
+def _default_folder(place: str) -> str:
+    """Return the folder of data for which the user names none: on this machine, their own."""
+    is_here = url_scheme(place) in (None, "file")
+    return str(LocalStore.from_url(place).root if is_here else default_directory(place, None))
 
 
 def _join(remote: str, split: str | None) -> str:

@@ -139,10 +139,10 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         return self._delivered.state_dict() if self._is_streaming else {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Continue from a state with the next pass, on as many ranks and workers as there are now."""
         if self._is_streaming:
-            self._streaming.load_state_dict(state)
+            self._streaming.load_state_dict(obj)
             self._delivered.forget()
 
     @overload

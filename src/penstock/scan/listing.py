@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, NoReadableFilesError, ObjectNotFoundError, RequestRefusedError
+from penstock.errors import ConfigError, LostIndexError, NoReadableFilesError, ObjectNotFoundError, RequestRefusedError
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_shard_name
 from penstock.scan.detect import kind_of_name
@@ -125,7 +125,7 @@ class Lister:
         for name in seen:
             last = name.rpartition("/")[2]
             if last == INDEX_NAME or ".mds" in last:
-                raise ObjectNotFoundError(
+                raise LostIndexError(
                     f"{self._where(pattern)}{INDEX_NAME}: No such file or directory, but there is {name}. Open the"
                     f" folder that has the {INDEX_NAME} of these shards, or make one of several with `penstock merge`",
                     key=pattern,

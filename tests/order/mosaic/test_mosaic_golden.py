@@ -38,7 +38,7 @@ Case = dict[str, Any]
 # Small cases make small blocks and few samples, which the plan says.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*longer than a shuffle block"),
-    pytest.mark.filterwarnings("ignore:the epoch has only"),
+    pytest.mark.filterwarnings("ignore:(Trying|Attempting) to partition"),
 ]
 
 

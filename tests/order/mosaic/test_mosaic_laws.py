@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*longer than a shuffle block"),
-    pytest.mark.filterwarnings("ignore:the epoch has only"),
+    pytest.mark.filterwarnings("ignore:(Trying|Attempting) to partition"),
 ]
 
 ALGORITHMS = ("py1e", "py1br", "py1b", "py1s", "py2s", "naive")

@@ -121,7 +121,7 @@ def check_dropped(num_samples: int, num_dropped: int, num_ranks: int) -> None:
     most = num_samples + num_ranks - num_samples % num_ranks
     if most < num_dropped:
         raise ResumeError(
-            f"cannot resume after {num_dropped} samples of an epoch of {num_samples}: "
+            f"Resuming further into the dataset ({num_dropped} samples) than an epoch has ({num_samples}): "
             "the state belongs to another dataset or epoch size"
         )
 
@@ -167,6 +167,10 @@ def rounds_repeated(num_rounds: int, ranks: int, *, is_release_0_5: bool = False
         raise ConfigError(
             f"{num_rounds} samples per node are too few for {ranks} ranks in the order of release 0.5: use fewer ranks"
         )
+    warnings.warn(
+        f"Attempting to partition {num_rounds} samples of a node over {ranks} ranks: some samples are repeated",
+        stacklevel=2,
+    )
     return np.arange(num_repeated) % num_rounds
 
 
@@ -231,7 +235,7 @@ def _pad_columns(columns: IdArray, num_padding: int, dealt_per_column: int) -> N
 
 def _repeat_few(num_samples: int, num_rows: int, num_columns: int, dtype: type[np.signedinteger[Any]]) -> IdArray:
     warnings.warn(
-        f"the epoch has only {num_samples} samples for {num_rows} canonical nodes, so some samples are repeated",
+        f"Trying to partition {num_samples} samples over {num_rows} canonical nodes: some samples are repeated",
         stacklevel=2,
     )
     positions = np.arange(num_samples, dtype=dtype)

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from streaming import MDSWriter
+
 
 def copy_all_files(source: str, destination: str) -> None:
     """Copy the files of a folder, without those below it."""
@@ -35,3 +37,26 @@ def get_config_in_bytes(
         "column_sizes": column_sizes,
     }
     return json.dumps(config, sort_keys=True).encode()
+
+
+def convert_to_mds(
+    out_root: str,
+    dataset_name: str,
+    num_samples: int = 117,
+    *,
+    offset: int = 0,
+    compression: str | None = None,
+    hashes: list[str] | None = None,
+    size_limit: int = 1 << 8,
+) -> None:
+    """Write numbered samples, whose numbers begin with `offset` if it is given."""
+    assert dataset_name == "sequencedataset"
+    with MDSWriter(
+        out=out_root,
+        columns={"id": "str", "sample": "int"},
+        compression=compression,
+        hashes=hashes,
+        size_limit=size_limit,
+    ) as writer:
+        for number in range(num_samples):
+            writer.write({"id": f"{number:06}", "sample": offset + 3 * number})
