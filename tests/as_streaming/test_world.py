@@ -44,7 +44,7 @@ def test_it_says_all_that_the_original_says() -> None:
 def test_replicated_ranks_are_those_of_the_original() -> None:
     for case in json.loads((GOLDEN / "replication.json").read_text())["cases"]:
         size = case["num_nodes"], case["ranks_per_node"], case["workers_per_rank"]
-        for worker, wanted in enumerate(case["per_worker"]):
+        for worker, wanted in enumerate(case.get("per_worker", [])):  # some cases are errors
             smaller = World(*size, worker).replicate(case["replication"]).to_json()
             assert [smaller[column] for column in case["columns"]] == wanted
 
