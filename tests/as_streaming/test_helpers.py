@@ -35,7 +35,7 @@ def test_a_function_is_called_again(expected: Any) -> None:
     called: list[int] = []
     cleaned: list[int] = []
 
-    @retry(expected, clean_up_fn=lambda: cleaned.append(1), num_attempts=3, initial_backoff=0, max_jitter=0)
+    @retry(expected, clean_up_fn=lambda: cleaned.append(1), num_attempts=3, initial_backoff=0, max_jitter=0)  # type: ignore[untyped-decorator]
     def fail(error: Exception, times: int) -> str:
         """Fail so many times."""
         called.append(1)

@@ -34,7 +34,7 @@ def test_a_shard_is_read_by_its_entry(tmp_path: Path, writer: Any, compression: 
             out.write(sample)
     (folder / "index.json").rename(tmp_path / "index.json")
     obj = entries(tmp_path)
-    readers = [reader_from_json(dirname=str(tmp_path), split="train", obj=each) for each in obj]
+    readers: list[Any] = [reader_from_json(dirname=str(tmp_path), split="train", obj=each) for each in obj]
     assert len(readers) > 1
     assert [sample for reader in readers for sample in reader] == SAMPLES
     last = readers[-1]

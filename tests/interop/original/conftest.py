@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +77,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "world_size(count): the processes that a distributed test runs in")
     config.addinivalue_line("markers", "remote: reads public buckets")
     sys.meta_path.insert(0, RefusedModules())
+
+
+def rmtree(path: Any, ignore_errors: bool = False, **options: Any) -> None:
+    """Delete a folder, also a cache folder in which the fetcher may be finishing what it had begun to write."""
+    for _ in range(100):
+        with suppress(OSError):
+            delete_folder(path, **options)
+            return
+    delete_folder(path, ignore_errors, **options)
+
+
+delete_folder = shutil.rmtree
+shutil.rmtree = rmtree  # type: ignore[assignment]  # before any test imports it
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
