@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import StreamingDataset
-from penstock.errors import ObjectChangedError, ResumeError
+from penstock.errors import CorruptShardError, ObjectChangedError, ResumeError
+from penstock.fetcher.open_editions import digest_of
 from penstock.index.files_json import STORED_NAME
 from tests.in_place.kinds import KINDS, Kind
 from tests.servers.faults import FaultProxy
@@ -136,3 +137,38 @@ def test_a_state_belongs_to_names_sizes_and_rows(tmp_path: Path) -> None:
         dataset.load_state_dict(state)
         with pytest.raises(ResumeError, match="have changed since the state was saved"):
             next(iter(dataset))
+
+
+def write_impossible(path: Path, rows: range) -> None:
+    """Write an Arrow file whose metadata claim more rows than any file can have: no index can say so."""
+    KINDS["arrow"].write(path, rows)
+    data, length = path.read_bytes(), (25).to_bytes(8, "little")
+    assert length in data
+    path.write_bytes(data.replace(length, (2**50).to_bytes(8, "little")))
+
+
+def test_a_damaged_file_is_an_error_only_while_it_is_damaged(tmp_path: Path) -> None:
+    """Its index is not kept, so what replaces it is read."""
+    kind, folder = KINDS["arrow"], tmp_path / "data"
+    folder.mkdir()
+    write_impossible(folder / "part-0.arrow", range(50))
+    for _ in range(2):
+        with pytest.raises(CorruptShardError, match=r"part-0\.arrow"):
+            StreamingDataset(remote=folder, local=tmp_path / "cache")
+    kind.write(folder / "part-0.arrow", range(50))
+    with StreamingDataset(remote=folder, local=tmp_path / "cache") as dataset:
+        assert sorted(kind.numbers(dataset)) == list(range(50))
+
+
+def test_an_index_that_an_earlier_release_kept_and_that_does_not_parse_is_made_anew(tmp_path: Path) -> None:
+    kind = KINDS["arrow"]
+    folder, cache = kind.write_files(tmp_path / "data", 1, 50), tmp_path / "cache"
+    with StreamingDataset(remote=folder, local=cache):
+        pass
+    (about_path,) = (cache / ".penstock" / "editions").glob("*/about.json")
+    index = about_path.with_name("index.json")
+    index.write_bytes(index.read_bytes().replace(b"[[50,", b"[[999999999999999999,"))
+    about = json.loads(about_path.read_bytes())
+    about_path.write_text(json.dumps({**about, "index_digest": digest_of(index), "listing": "of another release"}))
+    with StreamingDataset(remote=folder, local=cache) as dataset:
+        assert sorted(kind.numbers(dataset)) == list(range(50))

@@ -114,7 +114,7 @@ class FilesOpener:
             listing=made.listing,
         )
         edition = Edition(folder.directory, edition_of(made.source, digest, None))
-        if edition.exists():
+        if edition.exists() and edition.about() == about:
             part.replace(edition.index_path)
             edition.reopen()
             return edition
@@ -258,15 +258,17 @@ def _known_files(
     from penstock.scan.make_index import files_that_fit
 
     known: dict[Identity, IndexedFile] = {}
+
+    def add(data: bytes, where: str) -> None:
+        try:
+            known.update(files_that_fit(data, where, objects, files.settings) | known)
+        except (DataError, ValueError, RecursionError) as error:
+            _log.warning("%s is not used: %s", where, error)
+
     for _, index in _made_indexes(directory):
-        known |= files_that_fit(index.read_bytes(), "the cache", objects, files.settings)
-    if len(known) < len(objects):
-        data = _stored_index(origin)
-        if data is not None:
-            try:
-                known = files_that_fit(data, origin.where(STORED_NAME), objects, files.settings) | known
-            except (DataError, ValueError) as error:
-                _log.warning("%s is not used: %s", origin.where(STORED_NAME), error)
+        add(index.read_bytes(), f"an earlier index in {directory}")
+    if len(known) < len(objects) and (data := _stored_index(origin)) is not None:
+        add(data, origin.where(STORED_NAME))
     return known
 
 

@@ -84,6 +84,11 @@ def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
     return [loader.file(entry, layouts) for entry in entries]
 
 
+def check_readable(file: IndexedFile) -> None:
+    """Raise `BadIndexError` if an index with this file could not be read: a damaged file may claim anything of itself."""
+    load_files(json.loads(dump_files([file], {})), file.name)
+
+
 def _open_document(document: dict[str, Any], where: str) -> tuple[FilesLoader, list[ShardLayout], list[Any]]:
     """Give who checks an index, its layouts, and what it says of each file, of which no two have the same name."""
     if document.get("catalog") != CATALOG or document.get("version") != VERSION:

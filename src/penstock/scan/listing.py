@@ -179,4 +179,5 @@ def _common_prefix(names: Sequence[str]) -> str:
 def listing_digest(objects: Sequence[ObjectInfo], asked: object) -> str:
     """Name a listing: the same names, sizes, tags and times, found for the same question, need no scan again."""
     lines = [[info.key, info.num_bytes, info.etag, info.modified_ns] for info in objects]
-    return hashlib.sha256(json.dumps([asked, lines], sort_keys=True).encode()).hexdigest()
+    # The 1 stands for indexes that were read once before they were kept: earlier ones are looked at again.
+    return hashlib.sha256(json.dumps([1, asked, lines], sort_keys=True).encode()).hexdigest()

@@ -9,9 +9,9 @@ from operator import lt
 from typing import TYPE_CHECKING, Any
 
 from penstock.cachedir.versions import tag_of
-from penstock.errors import ConfigError, CorruptShardError, DataError
+from penstock.errors import BadIndexError, ConfigError, CorruptShardError, DataError
 from penstock.formats.files import get_file_format
-from penstock.index.files_json import dump_files, load_files, settings_of
+from penstock.index.files_json import check_readable, dump_files, load_files, settings_of
 from penstock.index.files_loader import FileShard, IndexedFile
 from penstock.index.model import ShardLayout
 from penstock.scan.detect import FIRST_BYTES, FileKind, kinds_of
@@ -157,7 +157,14 @@ class Scan:
             format=kind.format, columns=found.columns, compression=kind.compression, settings=found.settings
         )
         shards = _compressed(found, file) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
-        return IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+        file = IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+        try:
+            check_readable(file)
+        except BadIndexError as error:
+            raise CorruptShardError(
+                f"{info.key} says of itself what cannot be ({error.message.partition(': ')[0]}): write it again"
+            ) from error
+        return file
 
     def _first_bytes(self, name: str) -> bytes:
         num_bytes = self.store.stat(name).num_bytes
