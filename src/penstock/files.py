@@ -109,6 +109,8 @@ def translated(path: Path) -> Iterator[None]:
         raise  # some of ours are errors of the operating system too
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise ObjectNotFoundError(f"{path} is missing, or is not a file ({error.strerror})", path=str(path)) from error
+    except UnicodeEncodeError as error:
+        raise ObjectNotFoundError(f"no file can be called {str(path)!r}") from error
     except PermissionError as error:
         raise AccessDeniedError(f"no permission to access {path}: {error.strerror}", path=str(path)) from error
     except OSError as error:

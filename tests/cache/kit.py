@@ -163,14 +163,15 @@ def left_over(folder: Path) -> list[int]:
 def fetcher_pids(folder: Path) -> list[int]:
     """The fetchers that meet in a folder, by what the kernel says of all processes."""
     found = []
-    wanted = f"PENSTOCK_RUNTIME_DIR={folder}".encode()
+    wanted = os.fsencode(folder)
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
-                if b"penstock.fetcher.main" not in (process / "cmdline").read_bytes():
+                command = (process / "cmdline").read_bytes()
+                if b"penstock.fetcher.main" not in command or wanted not in command.split(b"\0"):
                     continue
                 state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z" and wanted in (process / "environ").read_bytes().split(b"\0"):
+                if state != "Z":
                     found.append(int(process.name))
             except OSError:
                 continue  # it ended meanwhile

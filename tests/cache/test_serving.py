@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import struct
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from penstock.cache.connection import FetcherConnection
+from penstock.cache.connection import FetcherConnection, LostError
 from penstock.cachedir.items import item_of_shard, settled
 from penstock.errors import FetcherError
+from penstock.fetcher import server
 from penstock.fetcher.scheduler import Scheduler
 from penstock.fetcher.server import Server
+from penstock.storage.retry import RetryPolicy
 from penstock.types import Span
 from penstock.wire.frames import PROTOCOL, load_error, pack_message
 from penstock.wire.item import Want
@@ -221,6 +225,79 @@ def test_a_request_that_makes_no_sense_is_answered_by_a_clear_error(door: Path, 
         client.ask(Hello(PROTOCOL))  # it is served on
 
 
+def test_a_message_that_is_nested_without_end_is_left_without_a_traceback(
+    door: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = b"[" * 1_000_000
+    with caplog.at_level("INFO"), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(FAR_TOO_LONG_S)
+        client.connect(str(door))
+        with suppress(ConnectionError):
+            client.sendall(struct.pack("!IQ", len(text), 0) + text)
+            assert client.recv(1) == b""
+    with talking(door) as other:
+        other.ask(Hello(PROTOCOL))
+    assert "Traceback" not in caplog.text
+    assert "not JSON" in caplog.text
+
+
+@pytest.mark.parametrize("header", [{"op": "x" * 10**6}, {"op": "Hello", "id": "x" * 10**6}])
+def test_what_a_client_sends_is_not_logged_in_full(
+    door: Path, header: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(FAR_TOO_LONG_S)
+        client.connect(str(door))
+        client.sendall(pack_message(header))
+        with suppress(ConnectionError):
+            assert client.recv(1) == b""
+    assert "a client disconnected" in caplog.text
+    assert len(caplog.text) < 2000
+
+
+def test_all_connections_together_are_bounded(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 2)
+    with talking(door) as first, talking(door) as second:
+        first.ask(Hello(PROTOCOL))
+        second.ask(Hello(PROTOCOL))
+        with talking(door) as third, pytest.raises(FetcherError, match="2 processes are connected"):
+            third.ask(Hello(PROTOCOL))
+        first.ask(GetStats())  # those who came before are served on
+
+
+def test_requests_that_wait_are_bounded(
+    tmp_path: Path, scheduler: Scheduler, door: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_MOST_REQUESTS", 3)
+    data = write_dataset(tmp_path)
+    with talking(door) as greedy, talking(door) as other:
+        greedy.register(data)
+        with held(scheduler, data):
+            for number, shard in enumerate(data.infos):
+                greedy.start(Fetch(GROUP, 0, item_of_shard(shard, number, "0e"), is_urgent=True))
+            with pytest.raises(LostError):
+                greedy.connection.next_answer(greedy.start(GetStats()))
+        monkeypatch.undo()
+        other.register(data)  # others are served on
+        other.ask(Fetch(GROUP, 0, item_of_shard(data.infos[0], 0, "0e"), is_urgent=True))
+
+
+def test_large_messages_wait_for_each_other(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not go on coming gives its room back."""
+    monkeypatch.setattr(server, "_MOST_LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr(server, "_LARGE_S", 0.5)
+    num_bytes = 1 << 20
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+        slow.connect(str(door))
+        slow.sendall(struct.pack("!IQ", num_bytes, 0) + b"{")
+        with talking(door) as client:
+            client.connection.open_request(1)
+            text = json.dumps({"op": "Hello", "id": 1, "is": {"protocol": PROTOCOL}}).encode().ljust(num_bytes)
+            client.connection._socket.sendall(struct.pack("!IQ", num_bytes, 0) + text)
+            answer, _ = client.connection.next_answer(1)
+            assert "ok" in answer
+
+
 @pytest.mark.parametrize("header", [{"op": "Nothing"}, {"op": "Expect", "is": 1}, {"op": "Hello", "id": "one"}])
 def test_whoever_asks_nothing_and_makes_no_sense_is_left(door: Path, header: dict[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -239,4 +316,4 @@ def test_another_protocol_is_refused(door: Path) -> None:
 def test_a_store_cannot_be_asked_for_just_anything(tmp_path: Path, door: Path) -> None:
     store = write_dataset(tmp_path).stream().store
     with talking(door) as client, pytest.raises(FetcherError, match="unknown store action 'format'"):
-        client.ask(CallStore(store=store, retry={}, action="format"))
+        client.ask(CallStore(store=store, retry=RetryPolicy(), action="format"))

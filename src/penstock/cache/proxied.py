@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.client import Client, RegisteredCache
@@ -146,7 +146,7 @@ class ProxiedStore:
         self.close()
 
     def _ask(self, action: str, key: str = "", **arguments: Any) -> tuple[StoreAnswer, bytes]:
-        call = CallStore(store=self.settings, retry=asdict(self.retry), action=action, key=key, **arguments)
+        call = CallStore(store=self.settings, retry=self.retry, action=action, key=key, **arguments)
         what = f"{join_url(shown_url(self.settings.url), key)} ({action})"
         if action == "upload":  # in the background of a writer, which does not wait for it
             with WaitingFor(what):

@@ -115,10 +115,11 @@ def _start(address: FetcherAddress, ahead: bytes) -> bool:
     reading, writing = os.pipe()
     given = open_ahead(ahead)
     try:
-        log = os.open(address.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        log = os.open(address.log, flags, 0o600)
         try:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", _PROGRAM, str(writing)],
+                [sys.executable, "-c", _PROGRAM, str(writing), str(address.folder)],  # the folder is for those who look
                 stdin=given,
                 stdout=log,
                 stderr=log,

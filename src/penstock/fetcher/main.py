@@ -10,11 +10,12 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import socket
 import sys
 import threading
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from penstock.cachedir.lock import try_hold_file
 from penstock.failpoints import reach
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.wire.ahead import IndexesAhead
 
 _LAST_WORDS_S = 2.0  # to remove files on their way
+_MOST_LOGGED = 4096  # characters of one record: clients, and stores, may send anything
+_MOST_LOG_BYTES = 16 << 20
+_SET_DUMPABLE = 4  # PR_SET_DUMPABLE of <sys/prctl.h>
 _ALONE_S = 1.0  # for which a successor waits: a disk that hangs may keep us from leaving for ever
 
 
@@ -37,7 +41,10 @@ def main(ahead: IndexesAhead | None = None) -> None:
     gc.freeze()
     gc.enable()
     reach("start.begun")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what lies in memory may be secret
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[BoundedLog(sys.stderr)]
+    )
     address = fetcher_address()
     listener = _listen(address.socket)
     reach("start.listening")
@@ -78,3 +85,29 @@ def _say_ready(ready: int) -> None:
     os.write(ready, READY)
     os.close(ready)
     reach("start.ready")
+    keep_memory_private()
+
+
+def keep_memory_private() -> None:
+    """Have the kernel write no core dump, also where it pipes them to a program, and let no debugger in."""
+    if sys.platform == "linux":
+        import ctypes  # which takes a while to load: now the first client no longer waits
+
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+class BoundedLog(logging.StreamHandler[TextIO]):
+    """Cuts long records, and begins a log file anew that has become large: what clients send does not fill the disk."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record, its beginning and its end if it is long."""
+        text = super().format(record)
+        half, left_out = _MOST_LOGGED // 2, len(text) - _MOST_LOGGED
+        return text if left_out <= 0 else f"{text[:half]} … {left_out} characters … {text[-half:]}"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        with suppress(OSError, ValueError):  # it is no file
+            if os.fstat(self.stream.fileno()).st_size > _MOST_LOG_BYTES:
+                os.ftruncate(self.stream.fileno(), 0)
+        super().emit(record)

@@ -124,7 +124,7 @@ def call_store(
             raise FetcherError(f"the client that wanted to {call.action} has disconnected")
 
     hooks = RetryHooks(sleep=pause, on_retry=on_retry)
-    return _act(open_store(call.store, retry=RetryPolicy(**call.retry), hooks=hooks), call)
+    return _act(open_store(call.store, retry=call.retry, hooks=hooks), call)
 
 
 def _act(store: Store, call: CallStore) -> tuple[StoreAnswer, bytes]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.wire.settings import CachedStream
     from penstock.wire.share import Share
 
+_NOT_ANNOUNCED = "a client asked the fetcher about a stream that it had not announced"
 _MANY = 1000  # entries of a plan that are looked at before others have their turn
 
 
@@ -163,12 +164,15 @@ class Scheduler:
 
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
         """Replace a group's plan: bring what is absent, soonest first, and keep what is there."""
-        streams = self._groups[group]
-        directories = [str(stream.directory) for stream in streams]
         plan: dict[ItemKey, int] = {}
-        for want in wants:
-            key = directories[want.stream], want.item.identity
-            plan[key] = min(want.ahead, plan.get(key, want.ahead))
+        try:
+            streams = self._groups[group]
+            directories = [str(stream.directory) for stream in streams]
+            for want in wants:
+                key = directories[want.stream], want.item.identity
+                plan[key] = min(want.ahead, plan.get(key, want.ahead))
+        except (KeyError, IndexError) as error:
+            raise CacheError(_NOT_ANNOUNCED) from error
         with self._lock:
             old, self._plans[group] = self._plans.get(group, {}), plan
             for key in old.keys() - plan.keys():
@@ -283,7 +287,7 @@ class Scheduler:
             try:
                 return self._groups[group][stream]
             except (KeyError, IndexError) as error:
-                raise CacheError("a client asked the fetcher about a stream that it had not announced") from error
+                raise CacheError(_NOT_ANNOUNCED) from error
 
     def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
         key = str(settings.directory), want.item.identity

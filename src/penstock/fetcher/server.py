@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ from penstock.wire.address import check_peer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from concurrent.futures import Executor
 
     from typing_extensions import Buffer
@@ -40,6 +40,11 @@ GRACE_S = 0.5
 _MOST_STORE_CALLS = 16  # uploads of several writers side by side; each one is itself sent in parts
 _MOST_CLIENTS = 1024  # whose messages are done at the same moment
 _LARGE_BYTES = 64 << 10  # of a message that takes long to decode
+# Of all connections together, so that no number of them takes the memory of the node.
+_MOST_CONNECTIONS = 4096
+_MOST_REQUESTS = 1 << 16  # that wait for an answer
+_MOST_LARGE_BYTES = frames.MAX_HEADER_BYTES  # of large messages that are being received and understood
+_LARGE_S = 60.0  # for which a large message may be coming: others wait for its room
 
 
 class Server:
@@ -49,6 +54,7 @@ class Server:
         self._scheduler = scheduler
         self._listener = listener
         self._clients: set[int] = set()
+        self._load = Load()
         self._numbers = itertools.count()
         self._idle_since = time.monotonic() + FIRST_CLIENT_S - GRACE_S
         self._changed = asyncio.Event()
@@ -79,9 +85,16 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = next(self._numbers)
         self._clients.add(client)
+        self._load.num_connections += 1
         self._changed.set()
         session = ClientSession(
-            self._scheduler, client, reader, writer, threads=self._client_threads, store_threads=self._store_threads
+            self._scheduler,
+            client,
+            reader,
+            writer,
+            self._load,
+            threads=self._client_threads,
+            store_threads=self._store_threads,
         )
         try:
             check_peer(writer.get_extra_info("socket"))
@@ -91,8 +104,31 @@ class Server:
         finally:
             await session.close()
             self._clients.discard(client)
+            self._load.num_connections -= 1
             self._idle_since = time.monotonic()
             self._changed.set()
+
+
+class Load:
+    """What all connections together have open."""
+
+    def __init__(self) -> None:
+        self.num_connections = self.num_requests = 0
+        self._large_bytes = 0
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def large_message(self, num_bytes: int) -> AsyncIterator[None]:
+        """Wait until there is room for a large message, and keep it while the message is taken in."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._large_bytes + num_bytes <= _MOST_LARGE_BYTES)
+            self._large_bytes += num_bytes
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._large_bytes -= num_bytes
+                self._changed.notify_all()
 
 
 class Handled(enum.Enum):
@@ -134,6 +170,7 @@ class ClientSession:
         client: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        load: Load,
         *,
         threads: Executor,
         store_threads: Executor,
@@ -142,6 +179,7 @@ class ClientSession:
         self._client = client
         self._reader = reader
         self._writer = writer
+        self._load = load
         self._store_threads = store_threads
         self._loop = asyncio.get_running_loop()
         self._threads = threads
@@ -180,9 +218,22 @@ class ClientSession:
             return await self._loop.run_in_executor(self._threads, action, *arguments)
 
     def _start(self, work: Coroutine[Any, Any, None], number: int | None = None) -> None:
+        if self._load.num_requests >= _MOST_REQUESTS:
+            work.close()
+            raise FetcherError(f"more than {_MOST_REQUESTS} requests wait for answers")
         name = object() if number is None else number
+        if name in self._tasks:
+            work.close()
+            raise FetcherError(f"two requests have the number {number}")
+        self._load.num_requests += 1
         self._tasks[name] = self._loop.create_task(work)
-        self._tasks[name].add_done_callback(lambda _: self._tasks.pop(name))
+        self._tasks[name].add_done_callback(partial(self._end, name))
+
+    def _end(self, name: object, task: asyncio.Task[None]) -> None:
+        self._load.num_requests -= 1
+        self._tasks.pop(name, None)
+        if not task.cancelled() and isinstance(task.exception(), ConnectionError):
+            _log.info("a client disconnected before it was answered: %s", task.exception())
 
     async def _receive(self) -> _Received | None:
         try:
@@ -192,11 +243,17 @@ class ClientSession:
                 raise
             return None
         num_header, num_payload = frames.unpack_prefix(prefix)
-        data = await self._reader.readexactly(num_header)
         if num_payload:
             raise FetcherError("a client sent bytes that were not requested")
-        received: _Received = _understand(data) if num_header < _LARGE_BYTES else await self._in_turn(_understand, data)
-        return received
+        if num_header < _LARGE_BYTES:
+            return _understand(await self._reader.readexactly(num_header))
+        async with self._load.large_message(num_header):
+            try:
+                data = await asyncio.wait_for(self._reader.readexactly(num_header), _LARGE_S)
+            except asyncio.TimeoutError:
+                raise FetcherError(f"a message of {num_header} bytes did not come within {_LARGE_S:g} s") from None
+            received: _Received = await self._in_turn(_understand, data)
+            return received
 
     async def _send(self, header: frames.Header, payload: Sequence[Buffer] = ()) -> None:
         total = sum(memoryview(data).nbytes for data in payload)
@@ -292,6 +349,8 @@ class ClientSession:
     def _hello(self, hello: messages.Hello) -> None:
         if hello.protocol != frames.PROTOCOL:
             raise FetcherError(f"the fetcher speaks protocol {frames.PROTOCOL}, not {hello.protocol}")
+        if self._load.num_connections > _MOST_CONNECTIONS:
+            raise FetcherError(f"{_MOST_CONNECTIONS} processes are connected to the fetcher: it serves no more")
 
     def _released(self, _: messages.Released) -> None:
         self._scheduler.released()

@@ -85,7 +85,7 @@ def load_files(document: dict[str, Any], where: str) -> list[IndexedFile]:
 
 
 def check_readable(file: IndexedFile) -> None:
-    """Raise `BadIndexError` if an index with this file could not be read: a damaged file may claim anything of itself."""
+    """Raise `BadIndexError` if no index could be read that has this file: damaged ones may claim anything."""
     load_files(json.loads(dump_files([file], {})), file.name)
 
 

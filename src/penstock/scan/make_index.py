@@ -157,14 +157,14 @@ class Scan:
             format=kind.format, columns=found.columns, compression=kind.compression, settings=found.settings
         )
         shards = _compressed(found, file) if file.is_compressed else [_plain(info, shard) for shard in found.shards]
-        file = IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
+        indexed = IndexedFile(info.key, info.num_bytes, tag_of(info), layout, tuple(shards))
         try:
-            check_readable(file)
+            check_readable(indexed)
         except BadIndexError as error:
             raise CorruptShardError(
                 f"{info.key} says of itself what cannot be ({error.message.partition(': ')[0]}): write it again"
             ) from error
-        return file
+        return indexed
 
     def _first_bytes(self, name: str) -> bytes:
         num_bytes = self.store.stat(name).num_bytes

@@ -7,6 +7,7 @@ fields. What comes in is checked against the types of the fields.
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 import typing
 from functools import cache, partial
@@ -52,9 +53,9 @@ def load(kind: type[T], value: Any) -> T:
     hint: Any = kind
     try:
         loaded: T = _loader(hint)(value)
-    except PenstockError:
+    except FetcherError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (PenstockError, TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         # What did not fit is not told: settings of stores may hold secrets.
         raise FetcherError(
             f"the fetcher or a client sent a {kind.__name__} that this version does not understand"
@@ -71,7 +72,7 @@ def _loader(hint: Any) -> Load:
     if (kinds := _plain_kinds(hint)) is not None:
         return partial(_as_it_is, kinds)
     if hint is Path:
-        return lambda value: Path(value)
+        return lambda value: Path(os.fsdecode(os.fsencode(value)))  # an error if no file can be called so
     if hint is Span or hasattr(hint, "_fields"):
         return _list_loader(hint)
     if dataclasses.is_dataclass(hint):

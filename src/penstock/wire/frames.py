@@ -62,8 +62,8 @@ def unpack_header(data: bytes | bytearray) -> Header:
     """Read a header."""
     try:
         header = json.loads(data)
-    except ValueError as error:
-        raise FetcherError(f"a message that is not JSON came over the fetcher's socket: {error}") from error
+    except (ValueError, RecursionError) as error:  # a few bytes can be nested deeper than any stack
+        raise FetcherError(f"a message that is not JSON came over the fetcher's socket: {error}") from None
     if not isinstance(header, dict):
         raise FetcherError("a message that is not an object came over the fetcher's socket")
     return header

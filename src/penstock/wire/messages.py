@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from penstock.errors import FetcherError
 from penstock.storage.base import ObjectInfo, StoreSettings
+from penstock.storage.retry import RetryPolicy
 from penstock.types import Place, Span
 from penstock.wire.encoding import load, plain
 from penstock.wire.frames import Header
@@ -233,7 +234,7 @@ class CallStore(Message[StoreAnswer]):
     """Do one thing with a store for a process that has no client of its own."""
 
     store: StoreSettings
-    retry: dict[str, Any]  # the fields of a RetryPolicy
+    retry: RetryPolicy
     action: str
     key: str = ""  # for a list, the prefix
     span: Span | None = None
@@ -251,9 +252,9 @@ def load_message(header: Header) -> tuple[Message[Any], int | None]:
     name, number = header.get("op"), header.get("id")
     kind = _MESSAGES.get(str(name))
     if kind is None:
-        raise FetcherError(f"a client asked for {name!r}, which does not exist")
+        raise FetcherError(f"a client asked for {name!r:.100}, which does not exist")
     if type(number) not in (int, type(None)):
-        raise FetcherError(f"a client sent the request number {number!r}, which is not a number")
+        raise FetcherError(f"a client sent the request number {number!r:.100}, which is not a number")
     return load(kind, header.get("is")), number
 
 
