@@ -273,9 +273,9 @@ def test_requests_that_wait_are_bounded(
     with talking(door) as greedy, talking(door) as other:
         greedy.register(data)
         with held(scheduler, data):
-            for number, shard in enumerate(data.infos):
-                greedy.start(Fetch(GROUP, 0, item_of_shard(shard, number, "0e"), is_urgent=True))
             with pytest.raises(LostError):
+                for number, shard in enumerate(data.infos):
+                    greedy.start(Fetch(GROUP, 0, item_of_shard(shard, number, "0e"), is_urgent=True))
                 greedy.connection.next_answer(greedy.start(GetStats()))
         monkeypatch.undo()
         other.register(data)  # others are served on
