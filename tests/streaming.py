@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock import MDSWriter, merge_index
+from tests.cache.kit import fetcher_pids, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +62,12 @@ def private_places() -> Iterator[Path]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        shutil.rmtree(folder, ignore_errors=True)
+        # What a fetcher does as it leaves would make the folder anew.
+        for pid in fetcher_pids(folder / "run"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not fetcher_pids(folder / "run"))
+        shutil.rmtree(folder)
 
 
 def ids_of(samples: Iterable[Any]) -> list[int]:

@@ -152,6 +152,7 @@ def runtime_dir() -> Iterator[Path]:
             os.environ["PENSTOCK_RUNTIME_DIR"] = old
         for pid in fetcher_pids(folder):
             os.kill(pid, 9)
+        wait_until(lambda: not fetcher_pids(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +83,11 @@ def test_it_says_what_was_said_last(tmp_path: Path) -> None:
 
 @given(st.integers(0, 2000))
 def test_a_line_that_was_cut_says_nothing(num_bytes: int) -> None:
-    folder = Path(os.fspath(_folder()))
+    with tempfile.TemporaryDirectory(prefix="pst-ledger-") as name:
+        check_cut_line(Path(name), num_bytes)
+
+
+def check_cut_line(folder: Path, num_bytes: int) -> None:
     ledger = Ledger(folder)
     for name in "abcde":
         ledger.put(record_of(name))
@@ -96,12 +101,6 @@ def test_a_line_that_was_cut_says_nothing(num_bytes: int) -> None:
     ledger.put(record_of("f"))  # what comes after it is read all the same
     assert "f" in {record.name for record in Ledger(folder).all()}
     assert len(Ledger(folder).all()) in (whole + 1, whole + 2)
-
-
-def _folder() -> str:
-    import tempfile
-
-    return tempfile.mkdtemp(prefix="pst-ledger-")
 
 
 def test_it_does_not_grow_for_ever_and_loses_nothing_when_it_is_rewritten(tmp_path: Path) -> None:

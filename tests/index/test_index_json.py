@@ -72,7 +72,7 @@ def shards(draw: st.DrawFn) -> ShardInfo:
 
 
 @settings(max_examples=60)
-@given(st.lists(shards(), max_size=3), st.booleans())
+@given(st.lists(shards(), max_size=3, unique_by=lambda shard: shard.name), st.booleans())
 def test_what_is_written_is_read(infos: list[ShardInfo], is_merged: bool) -> None:
     index = Index(tuple(infos))
     data = dump_index(index, is_merged=is_merged)
@@ -91,14 +91,24 @@ def test_keys_are_sorted(infos: list[ShardInfo]) -> None:
     assert list(json.loads(dump_index(Index(()), is_merged=True))) == ["version", "shards"]
 
 
+@pytest.mark.parametrize("num_others", [1, 2000])
+def test_a_shard_that_is_listed_twice_is_told(num_others: int) -> None:
+    names = ["shard.00000.mds", *(f"shard.{number:05}.mds" for number in range(num_others))]
+    layout = ShardLayout(format="mds", columns=(Column("id", "int", 8),))
+    infos = [ShardInfo(layout, 1, (Part(FileInfo(name, 100, {})),)) for name in names]
+    with pytest.warns(UserWarning, match=r"there lists the shard shard\.00000\.mds 2 times"):
+        assert len(parse_index(dump_index(Index(infos)), "there").shards) == num_others + 1
+
+
 def test_an_empty_dataset() -> None:
     assert dump_index(Index(())) == b'{"shards": [], "version": 2}'
     assert parse_index(b'{"shards": [], "version": 2}', "here") == Index(())
 
 
 def test_equal_layouts_become_one_object() -> None:
-    entry = good_entry()
-    index = parse_index(dump({"version": 2, "shards": [entry, copy.deepcopy(entry)]}), "here")
+    entry, other = good_entry(), good_entry()
+    other["raw_data"]["basename"] = "shard.00001.mds"
+    index = parse_index(dump({"version": 2, "shards": [entry, other]}), "here")
     assert index.shards[0].layout is index.shards[1].layout
 
 

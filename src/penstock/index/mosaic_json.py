@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import BadIndexError, IndexFieldError
@@ -12,6 +13,7 @@ from penstock.index.entry import formats, part_fields
 from penstock.index.model import MAX_SHARD_BYTES, FileInfo, Index, ObjectSpan, Part, ShardInfo, ShardLayout
 from penstock.index.paths import is_plain_name, is_shard_name
 from penstock.units import parse_bytes
+from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from penstock.index.columns import ShardColumns
@@ -95,15 +97,29 @@ class MosaicCatalog:
         entries = document.get("shards")
         if not isinstance(entries, list):
             raise IndexFieldError(f"Index file at {where} is empty or corrupted: 'shards' is not a list")
-        parser = _EntryParser(where)
-        if len(entries) < _MANY:
-            return Index(tuple([parser.parse(number, entry) for number, entry in enumerate(entries)]))
-        from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
+        index = _parse_entries(entries, where)
+        _warn_of_repeated(entries, where)
+        return index
 
-        columns = parser.parse_alike(entries)
-        if columns is None:  # not alike, or wrong: one by one says where
-            columns = ShardColumns.of(parser.parse(number, entry) for number, entry in enumerate(entries))
-        return Index(columns)
+
+def _parse_entries(entries: list[Any], where: str) -> Index:
+    parser = _EntryParser(where)
+    if len(entries) < _MANY:
+        return Index(tuple([parser.parse(number, entry) for number, entry in enumerate(entries)]))
+    from penstock.index.columns import ShardColumns  # with NumPy, which the fetcher starts without
+
+    columns = parser.parse_alike(entries)
+    if columns is None:  # not alike, or wrong: one by one says where
+        columns = ShardColumns.of(parser.parse(number, entry) for number, entry in enumerate(entries))
+    return Index(columns)
+
+
+def _warn_of_repeated(entries: list[Any], where: str) -> None:
+    """Warn of a shard that is listed twice, as joining indexes by hand may leave it."""
+    names = [entry["raw_data"]["basename"] for entry in entries if "raw_data" in entry]
+    if len(set(names)) < len(names):
+        repeated, count = Counter(names).most_common(1)[0]
+        warn_user(f"Index file at {where} lists the shard {repeated} {count} times: its samples are read as often")
 
 
 class _KnownFormat:
