@@ -78,11 +78,12 @@ class UnitOrder:
         units: Units,
         seed: int,
         versions_of: Callable[[int], Sequence[Version]],
+        mix_of: Callable[[int], int],
         is_shuffled: bool,
     ) -> None:
         self._streams = {stream.name: stream for stream in streams}
         self._units, self._seed = units, seed
-        self._versions_of, self._is_shuffled = versions_of, is_shuffled
+        self._versions_of, self._mix_of, self._is_shuffled = versions_of, mix_of, is_shuffled
         self._epochs: LRU[EpochMix] = LRU(2)
 
     def size(self, epoch: int) -> int:
@@ -119,7 +120,7 @@ class UnitOrder:
             versions,
             num_lanes=self._units.num_lanes,
             block_rows=_UNIT_ROWS,
-            key=fold("units", self._seed, epoch),
+            key=fold("units", self._seed, self._mix_of(epoch)),
             is_shuffled=self._is_shuffled,
         )
 

@@ -159,15 +159,22 @@ def make_order(
     options: OrderOptions,
     num_lanes: int,
     versions_of: Callable[[int], Sequence[Version]],
+    mix_of: Callable[[int], int],
 ) -> EpochOrder:
-    """Join streams, mix and batching method into one order."""
+    """Join streams, mix and batching method into one order; `mix_of` gives the epoch whose mix an epoch has."""
     seed, shuffle = options.seed, options.shuffle
     if options.batching_method == "random":
         laid = lay_streams(streams, windows, options, num_lanes)
         if not shuffle and options.schedule is None:
             return EndToEnd(laid, num_lanes=num_lanes, seed=seed, versions_of=versions_of)
         return MixedOrder(
-            laid, num_lanes=num_lanes, block_rows=MIX_ROWS, seed=seed, versions_of=versions_of, is_shuffled=shuffle
+            laid,
+            num_lanes=num_lanes,
+            block_rows=MIX_ROWS,
+            seed=seed,
+            versions_of=versions_of,
+            mix_of=mix_of,
+            is_shuffled=shuffle,
         )
     # Whole rows of lanes make up each global batch, for any number of nodes that divides lanes and batch.
     batch_size = options.global_batch_size or 1
@@ -180,8 +187,9 @@ def make_order(
             block_rows=batch_size // num_lanes,
             seed=seed,
             versions_of=versions_of,
+            mix_of=mix_of,
             is_shuffled=shuffle,
         )
     lanes = units.num_lanes if units.per_batch > 1 else num_lanes
     laid = lay_streams(streams, windows, options, lanes)
-    return UnitOrder(laid, units=units, seed=seed, versions_of=versions_of, is_shuffled=shuffle)
+    return UnitOrder(laid, units=units, seed=seed, versions_of=versions_of, mix_of=mix_of, is_shuffled=shuffle)

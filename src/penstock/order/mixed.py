@@ -136,11 +136,12 @@ class MixedOrder:
         block_rows: int,
         seed: int,
         versions_of: Callable[[int], Sequence[Version]],
+        mix_of: Callable[[int], int],
         is_shuffled: bool = True,
     ) -> None:
         self._streams = {stream.name: stream for stream in streams}
         self._num_lanes, self._block_rows, self._seed = num_lanes, block_rows, seed
-        self._versions_of, self._is_shuffled = versions_of, is_shuffled
+        self._versions_of, self._mix_of, self._is_shuffled = versions_of, mix_of, is_shuffled
         self._epochs: LRU[EpochMix] = LRU(2)
         self._chunks: LRU[Chunk] = LRU(2 * num_lanes + 2)
         self._scattered = ScatteredIds(2 * ROWS_AT_ONCE * num_lanes + 4 * _MIN_SCATTERED * len(streams))
@@ -207,7 +208,7 @@ class MixedOrder:
             versions,
             num_lanes=self._num_lanes,
             block_rows=self._block_rows,
-            key=fold("mix", self._seed, epoch),
+            key=fold("mix", self._seed, self._mix_of(epoch)),
             is_shuffled=self._is_shuffled,
         )
 

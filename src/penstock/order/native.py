@@ -40,6 +40,7 @@ class StreamPlan:
     num_lanes: int
     windows: dict[str, int]
     history: History | None = None
+    mixed_anew: int | None = None  # an epoch begun when epochs without shuffling were mixed each in its own way
     spans: IdSpans = field(init=False)
     order: EpochOrder = field(init=False)
     _ahead: ReadAhead = field(init=False)
@@ -61,7 +62,7 @@ class StreamPlan:
         names = [stream.name for stream in self.streams]
         if len(set(names)) < len(names):
             raise ConfigError(f"two of the streams {names} have the same name: give each stream its own name")
-        order = make_order(self.streams, self.windows, self.options, self.num_lanes, self._versions_of)
+        order = make_order(self.streams, self.windows, self.options, self.num_lanes, self._versions_of, self._mix_of)
         spans = IdSpans(np.concatenate([stream.lengths for stream in self.streams]))
         object.__setattr__(self, "spans", spans)
         object.__setattr__(self, "order", order)
@@ -206,7 +207,12 @@ class StreamPlan:
                 if self.history is not None and self.history.epoch == at.epoch
             ],
             "fingerprint": self.fingerprint,
+            **({} if options.shuffle else {"mixes_alike": at.epoch != self.mixed_anew}),
         }
+
+    def _mix_of(self, epoch: int) -> int:
+        """Give the epoch whose mix an epoch has: without shuffling, all are alike."""
+        return epoch if self.options.shuffle or epoch == self.mixed_anew else 0
 
     def _versions_of(self, epoch: int) -> list[Version]:
         sizes = {stream.name: stream.num_samples for stream in self.streams}

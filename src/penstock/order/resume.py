@@ -40,6 +40,7 @@ def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = 
         num_lanes=int(state["lanes"]),
         windows={stream.name: windows[stream.name] for stream in plan.streams},
         history=History(epoch=cursor.epoch, mixes=tuple(mixes), sizes=sizes) if mixes else None,
+        mixed_anew=None if state.get("mixes_alike", state["shuffle"]) else cursor.epoch,
     )
     if not is_changed:
         check_fingerprint(state, resumed.fingerprint)
