@@ -53,11 +53,18 @@ class PlannedRun:
         if not is_state_new:
             return Cursor(next_epoch, 0)
         at = self.resumed_at
-        if at.position >= self.plan.epoch_size(at.epoch) or (
+        if at.position >= _end_of(self.plan, at, world, global_batch_size) or (
             at.position and not any(self.plan.num_batches(at, seat, global_batch_size) for seat in seats(world))
         ):
             return Cursor(at.epoch + 1, 0)
         return at
+
+
+def _end_of(plan: Plan, at: Cursor, world: World, global_batch_size: int) -> int:
+    """Return the position at which the epoch of a cursor is over."""
+    if isinstance(plan, MosaicPlan):
+        return plan.end(at, world, global_batch_size)
+    return plan.epoch_size(at.epoch)
 
 
 class Planner:
@@ -269,7 +276,7 @@ class RunState:
         passes = self.passes.read()
         now = self._now(passes)
         plan, size = now.run.plan, now.global_batch_size
-        epoch_size = plan.epoch_size(begun.epoch)
+        epoch_size = _end_of(plan, begun.at, now.seat.world, size)
         position = begun.position + num_steps * size
         if num_steps and position > epoch_size:  # the last batch may be a short one
             last = plan.global_batch(begun.at, num_steps - 1, now.seat.world, size)

@@ -196,7 +196,10 @@ def _plan_mosaic(
         state=begun,
         compute_once=compute_once,
     )
+    at = resume_at(begun, next_epoch=0)
     if state is not None and "order" in state:
         read_state(state, order=MOSAIC)
         check_fingerprint(state, plan.fingerprint)
-    return plan, resume_at(begun, next_epoch=0)
+        if plan.pads_epochs and "pads_epochs" not in state and at.position >= plan.epoch_size(at.epoch):
+            at = Cursor(at.epoch + 1)  # as the releases went on that wrote such states
+    return plan, at

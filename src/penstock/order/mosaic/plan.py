@@ -104,6 +104,21 @@ class MosaicPlan:
         """Count the samples of an epoch, without the repeats that make ranks equal."""
         return sum(stream.share.choose for stream in self.streams)
 
+    @property
+    def pads_epochs(self) -> bool:
+        """Whether an epoch is laid out in whole batches, so that it may end before or after its last sample."""
+        return self.rules.batching_method != "random"
+
+    def end(self, at: Cursor, world: World, global_batch_size: int) -> int:
+        """Return the position at which the epoch of a cursor is over."""
+        if not self.pads_epochs:
+            return self.epoch_size(at.epoch)
+        rows = self.epoch_batches(at, world, global_batch_size).body
+        num_left = len(rows)
+        while num_left and (rows[num_left - 1] == EMPTY).all():
+            num_left -= 1
+        return (at.position // global_batch_size + num_left) * global_batch_size
+
     def num_batches(self, at: Cursor, seat: Seat, global_batch_size: int) -> int:
         """Count the steps that this rank takes from the cursor to the end of the epoch."""
         batches = self.epoch_batches(at, seat.world, global_batch_size)
@@ -168,6 +183,7 @@ class MosaicPlan:
             "order": "mosaic",
             "fingerprint": self.fingerprint,
             "position": at.position,
+            **({"pads_epochs": True} if self.pads_epochs else {}),
             **self.mosaic_state(at).to_dict(),
         }
 
