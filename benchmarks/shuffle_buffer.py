@@ -1,8 +1,10 @@
-"""What a shuffle buffer of a size costs in memory, and how well it mixes sorted data: the table of docs/sources.md.
+"""What a shuffle buffer of a size costs in memory, and how well it mixes sorted data: the tables of docs/sources.md.
 
 python benchmarks/shuffle_buffer.py
 
-100 Parquet files of 2000 samples: a number, which says where the sample lies, and 256 tokens (1 kB).
+100 Parquet files of 2000 samples: a number, which says where the sample lies, and 256 tokens (1 kB). Then numbers in
+order through a buffer alone, beside the rule of `IterableDataset.shuffle` of Hugging Face's datasets and of EasyDeL's
+loader, which is the same: fill the buffer, then give a random one for each that comes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from penstock import AsyncDataLoader, ParquetShardedSource
+from penstock.sources.iterators import RowIterator
+from penstock.sources.shuffling import ShuffledIterator
 
 FILES, ROWS, TOKENS, BATCH = 100, 2000, 256, 256
 SIZES = (None, 1000, 10_000, 100_000)
@@ -48,7 +52,36 @@ def run(folder: str, size: int | None, makes_samples: bool) -> dict[str, float]:
     return {"shards": float(np.mean(shards)), "near": float((steps <= 100).mean()), "peak_mb": peak_mb}
 
 
+def reservoir(count: int, size: int, seed: int) -> np.ndarray:
+    """Return the order that the others make of so many samples."""
+    draws, held, given = np.random.default_rng(seed), [*range(min(size, count))], []
+    for number, place in zip(range(size, count), draws.integers(0, size, max(0, count - size)).tolist(), strict=True):
+        given.append(held[place])
+        held[place] = number
+    draws.shuffle(held)
+    return np.array(given + held)
+
+
+def ours(count: int, size: int, seed: int) -> np.ndarray:
+    """Return the order that a buffer of penstock makes."""
+    samples = RowIterator(lambda row: iter([[{"x": x} for x in range(row, count)]]))
+    return np.array([sample["x"] for sample in ShuffledIterator(samples, num_rows=size, key=seed)])
+
+
+def compare(count: int, size: int, num_seeds: int = 10) -> None:
+    """Print a row: correlation with the input, and how far samples are from their places, for ours and for theirs."""
+    row = []
+    for order in (ours, reservoir):
+        shifts = np.array([order(count, size, seed) for seed in range(num_seeds)]) - np.arange(count)
+        correlations = [np.corrcoef(shift + np.arange(count), np.arange(count))[0, 1] for shift in shifts]
+        row += [f"{np.mean(correlations):.3f}", f"{np.abs(shifts).mean():.1f}", f"{shifts.std():.1f}"]
+    print(f"| {size} of {count} | {' | '.join(row)} |")
+
+
 def main() -> None:
+    print("| buffer | correlation | displacement | deviation | correlation, theirs | displacement | deviation |")
+    for count, size in ((2000, 2), (2000, 8), (2000, 200), (2000, 1000), (2000, 2000), (20_000, 2000)):
+        compare(count, size)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         found: dict[tuple[int | None, bool], dict[str, float]] = {}

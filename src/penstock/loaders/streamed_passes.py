@@ -11,7 +11,7 @@ from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
 from penstock.sources.interleaving import InterleavedIterator, SplitIterator
 from penstock.sources.pieces import Piece, PieceReading, divide
-from penstock.sources.shuffling import NUM_SLICES, ShuffledIterator
+from penstock.sources.shuffling import ShuffledIterator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from penstock.sources.iterators import SampleIterator, State
 
 _KIND = "penstock-stream"
-_VERSION = 1
+_VERSION = 2
+_WEAKER_BUFFER = 1  # the version of states of penstock 0.1.0.dev0, whose shuffle buffer gave another order
 _ROWS_IN_TURN = 256
 _NO_LIMIT_ROWS = 1 << 20
+_TURNS = 8  # that each open shard has, at least, among as many rows as the buffer holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ class StreamedPasses:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass."""
-        if state.get("kind") != _KIND or state.get("version") != _VERSION:
+        if state.get("kind") != _KIND or state.get("version") not in (_VERSION, _WEAKER_BUFFER):
             raise ResumeError(
                 f"this is not a state of an AsyncDataLoader over a source: its kind is {state.get('kind')!r}"
             )
@@ -124,6 +126,12 @@ class StreamedPasses:
         ]
         if different:
             raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
+        if state["version"] == _WEAKER_BUFFER and self._settings.is_shuffled and state["position"] is not None:
+            raise ResumeError(
+                f"the state was saved in the middle of epoch {state['epoch']} by penstock 0.1.0.dev0, whose shuffle"
+                " buffer gave another order than this one: finish the epoch with that release, or begin it again, or"
+                " the next one, with set_epoch"
+            )
         if None not in (state["source"], self._source.fingerprint) and state["source"] != self._source.fingerprint:
             raise ResumeError("the state belongs to another source: its fingerprint differs")
         self._go_to(state["epoch"], state["position"])
@@ -182,4 +190,4 @@ class StreamedPasses:
         if settings.buffer_rows is None:
             return 1 if settings.is_shuffled else None
         # Few enough that what is mixed together comes from all open shards.
-        return max(1, min(_ROWS_IN_TURN, settings.buffer_rows // (NUM_SLICES * settings.interleave)))
+        return max(1, min(_ROWS_IN_TURN, settings.buffer_rows // (_TURNS * settings.interleave)))

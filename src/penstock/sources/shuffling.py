@@ -1,27 +1,71 @@
-"""A shuffle buffer whose state is small: what it holds follows from where it began to read.
+"""A shuffle buffer that mixes like a reservoir of its size, and whose state is small.
 
-Incoming samples form blocks, and each block is dealt at random into as many slices. A window is the first slice of the
-newest block, the second of the one before, and so on, in random order. So each sample waits for a random time, at most
-about twice the size of the buffer; and the content of the buffer is a function of the position: going back reads the
-few blocks again that are still open.
+A reservoir of n samples gives one of them at random whenever it takes one. So a sample leaves it after each step with a
+chance of 1 in n, and how long it stays is all the randomness there is. Here the stay of each sample is drawn when it
+comes, and samples leave in the order of the times at which their stays end; the first n are there from the beginning.
+Nothing depends on how many are read at once, and what the buffer holds follows from where the oldest of them begin:
+stays end after about four times the size of the buffer, so going back reads no more than that again.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.order.keys import fold, permutation
-from penstock.sources.columns import join_rows, pick_rows
+from penstock.order.keys import draw
+from penstock.sources.columns import cut_rows, join_rows, pick_rows
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
-    from penstock.sources.columns import Rows
-    from penstock.types import Sample
+    import numpy.typing as npt
 
-NUM_SLICES = 8
+    from penstock.sources.columns import Rows
+    from penstock.types import Int64Array
+
+# Stays are drawn in steps: in each of the first a sample leaves with a chance of 1 in 8. Those that are still there are
+# spread evenly over some more, so that all of them stay as long on average as they would, and none for ever.
+_CHANCE, _EARLY_STEPS, _LATE_STEPS = 8, 16, 15
+_MEAN_STEPS = _CHANCE - 0.5
+_ONE = 1 << 32
+# So much of the buffer is read at once, but not fewer samples; the order does not depend on it.
+_PARTS, _FEWEST_AT_ONCE = 4, 32
+
+
+def _chances() -> npt.NDArray[np.uint64]:
+    """Return the chances, of 2³², that a stay is over after each number of steps."""
+    left = [_ONE]
+    for _ in range(_EARLY_STEPS):
+        left.append(left[-1] - left[-1] // _CHANCE)
+    left += [left[-1] * late // _LATE_STEPS for late in range(_LATE_STEPS - 1, 0, -1)]
+    return np.array([_ONE - each for each in left[1:]], dtype=np.uint64)
+
+
+_IS_OVER = _chances()
+
+
+@dataclass(slots=True)
+class _Block:
+    """Samples that were read together, by the times at which they leave."""
+
+    start: State  # of the buffer before them
+    rows: Rows
+    times: npt.NDArray[np.float64]
+    num_given: int = 0
+
+    def take(self, time: int) -> tuple[Rows, npt.NDArray[np.float64]]:
+        """Take the samples that leave before a time; memory of those that were taken is given back soon."""
+        begin, end = self.num_given, int(np.searchsorted(self.times, time))
+        taken = cut_rows(self.rows, begin, end), self.times[begin:end]
+        self.num_given = end
+        if end == len(self.times):
+            self.rows = []
+        elif 3 * end > len(self.times):
+            self.rows = pick_rows(cut_rows(self.rows, end, len(self.rows)), np.arange(len(self.times) - end))
+            self.times, self.num_given = self.times[end:], 0
+        return taken
 
 
 class ShuffledIterator(SampleIterator):
@@ -29,81 +73,89 @@ class ShuffledIterator(SampleIterator):
 
     Args:
         samples: The input.
-        num_rows: The most samples that the buffer holds, on average over time and up to one block.
-        num_bytes: The most bytes, if they are limited too.
+        num_rows: How many samples the buffer holds, on average; a quarter more, or 32 if it is small, while it reads.
+        num_bytes: How many bytes, if they are limited too.
         key: The randomness.
     """
 
     def __init__(self, samples: SampleIterator, *, num_rows: int, num_bytes: int | None = None, key: int) -> None:
         super().__init__()
-        self._samples, self._key = samples, key
-        # Of the block that came j windows ago, j slices are gone: all blocks together hold (slices + 1) / 2 blocks.
-        self._block_rows = max(1, 2 * num_rows // (NUM_SLICES + 1))
-        self._block_bytes = None if num_bytes is None else max(1, 2 * num_bytes // (NUM_SLICES + 1))
-        self._window = 0
-        self._blocks: deque[tuple[State, list[Rows]]] = deque()  # where each begins; its slices; oldest first
-        self._oldest = 0  # number of the first of them
+        self._samples, self._key, self._counts_bytes = samples, key, num_bytes is not None
+        # Time is what has come, in samples or in bytes; of bytes, a sample has no fewer than its part of the buffer.
+        self._size = num_rows if num_bytes is None else max(1, num_bytes)
+        self._least = 1 if num_bytes is None else -(-self._size // num_rows)
+        self._at_once = max(self._size // _PARTS, min(self._size, _FEWEST_AT_ONCE * self._least))
+        self._step = math.sqrt(self._size * (self._size - min(self._least, self._size))) / _MEAN_STEPS
+        self._time = self._row = self._come = 0  # until when samples were given; what has come, in samples and in size
+        self._blocks: list[_Block] = []  # oldest first
+        self._is_over = False
 
     def close(self) -> None:
         """Close the input and let go of all samples."""
-        self._blocks.clear()
+        self._blocks, self._is_over = [], True
         self._samples.close()
 
     def _read_chunk(self) -> Rows:
         while True:
-            self._read_block(self._window)
-            if not any(slices for _, slices in self._blocks):
+            self._time += self._at_once
+            self._read_until(self._time)
+            self._blocks = [block for block in self._blocks if block.num_given < len(block.times)]
+            if not self._blocks:
                 return []
-            parts: list[Rows] = []
-            for number, (_, slices) in enumerate(self._blocks, start=self._oldest):
-                if slices and len(slices[self._window - number]):
-                    parts.append(slices[self._window - number])
-                    slices[self._window - number] = []
-            window = join_rows(parts)
-            order = permutation(fold("window", self._key, self._window), len(window))
-            self._window += 1
-            self._drop_old()
-            if len(window):
-                return pick_rows(window, order)
+            taken = [block.take(self._time) for block in self._blocks]
+            parts = [rows for rows, _ in taken if len(rows)]
+            if parts:
+                order = np.argsort(np.concatenate([times for _, times in taken]), kind="stable")
+                return pick_rows(join_rows(parts), order)
+            # Large samples are far apart in time.
+            soonest = min(float(block.times[block.num_given]) for block in self._blocks)
+            self._time = max(self._time, int(soonest) // self._at_once * self._at_once)
 
-    def _drop_old(self) -> None:
-        """Let go of blocks that have given all their slices."""
-        while self._blocks and self._oldest + NUM_SLICES <= self._window:
-            self._blocks.popleft()
-            self._oldest += 1
+    def _read_until(self, time: int) -> None:
+        """Read all samples that have come before a time."""
+        while not self._is_over and self._come < time + self._size:
+            start = {"row": self._row, "come": self._come, "samples": self._samples.state_dict()}
+            rows, ends = self._take(min(self._at_once, time + self._size - self._come))
+            self._is_over = not len(rows)
+            if self._is_over:
+                return
+            times = self._leave(ends)
+            order = np.argsort(times, kind="stable")
+            self._blocks.append(_Block(start, pick_rows(rows, order), times[order]))
+            self._row, self._come = self._row + len(rows), int(ends[-1])
 
-    def _read_block(self, number: int) -> None:
-        """Read a block and deal it into slices; after the end of the input, one of nothing."""
-        start = self._samples.state_dict()
-        rows = self._samples.take_rows(self._block_rows) if self._block_bytes is None else self._take_bytes()
-        order = permutation(fold("block", self._key, number), len(rows))
-        slices = [pick_rows(rows, part) for part in np.array_split(order, NUM_SLICES)] if len(rows) else []
-        self._blocks.append((start, slices))
+    def _take(self, amount: int) -> tuple[Rows, Int64Array]:
+        """Take so much from the input: samples, and what has come with each of them."""
+        if not self._counts_bytes:
+            rows = self._samples.take_rows(amount)
+            return rows, np.arange(self._come + 1, self._come + 1 + len(rows), dtype=np.int64)
+        samples, ends = [], [self._come]
+        while ends[-1] - self._come < amount and (sample := next(self._samples, None)) is not None:
+            samples.append(sample)
+            ends.append(ends[-1] + max(self._least, size_of(sample)))
+        return samples, np.array(ends[1:], dtype=np.int64)
 
-    def _take_bytes(self) -> list[Sample]:
-        rows: list[Sample] = []
-        num_bytes = 0
-        while len(rows) < self._block_rows and num_bytes < (self._block_bytes or 0):
-            sample = next(self._samples, None)
-            if sample is None:
-                break
-            rows.append(sample)
-            num_bytes += size_of(sample)
-        return rows
+    def _leave(self, ends: Int64Array) -> npt.NDArray[np.float64]:
+        """Draw when samples leave. All of this is exact to the bit on every machine, as orders have to be."""
+        bits = draw(self._key, np.arange(self._row, self._row + len(ends), dtype=np.uint64))
+        steps = np.searchsorted(_IS_OVER, bits >> np.uint64(32), side="right")
+        stays = (steps + (bits & np.uint64(_ONE - 1)) / _ONE) * self._step
+        times: npt.NDArray[np.float64] = np.maximum(ends - self._size, 0) + stays
+        return times
 
     def _position(self) -> State:
-        start = self._blocks[0][0] if self._blocks else self._samples.state_dict()
-        return {"window": self._window, "oldest": self._oldest, "samples": start}
+        now = {"row": self._row, "come": self._come, "samples": self._samples.state_dict()}
+        left = (block.start for block in self._blocks if block.num_given < len(block.times))
+        return {"time": self._time, **next(left, now)}
 
     def _seek(self, position: State) -> None:
-        self._blocks.clear()
+        self._blocks, self._is_over = [], False
         self._samples.load_state_dict(position["samples"])
-        self._window, self._oldest = position["window"], position["oldest"]
-        for number in range(self._oldest, self._window):
-            self._read_block(number)
-            for given in range(self._window - number):
-                if self._blocks[-1][1]:
-                    self._blocks[-1][1][given] = []
+        self._time, self._row, self._come = position["time"], position["row"], position["come"]
+        if self._time:
+            self._read_until(self._time)
+        for block in self._blocks:
+            block.take(self._time)
 
 
 def size_of(value: Any) -> int:
