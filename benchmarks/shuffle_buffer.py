@@ -80,8 +80,8 @@ def compare(count: int, size: int, num_seeds: int = 10) -> None:
 
 def main() -> None:
     print("| buffer | correlation | displacement | deviation | correlation, theirs | displacement | deviation |")
-    for count, size in ((2000, 2), (2000, 8), (2000, 200), (2000, 1000), (2000, 2000), (20_000, 2000)):
-        compare(count, size)
+    for count, num_held in ((2000, 2), (2000, 8), (2000, 200), (2000, 1000), (2000, 2000), (20_000, 2000)):
+        compare(count, num_held)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         found: dict[tuple[int | None, bool], dict[str, float]] = {}

@@ -6,9 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.order.cursor import Cursor
 from penstock.order.defaults import default_lanes, default_window
 from penstock.order.native import StreamPlan
 from penstock.order.options import OrderOptions, StreamShards
+from penstock.order.resume import resume
 
 GB = 1 << 30
 lengths = st.lists(st.integers(1, 10_000), min_size=1, max_size=300).map(lambda values: np.array(values, np.int64))
@@ -40,3 +42,14 @@ def test_names_of_files_tell_runs_apart() -> None:
 
     assert plan().fingerprint == plan(sizes=np.full(100, 1000)).fingerprint
     assert len({plan().fingerprint, plan(content="a").fingerprint, plan(content="b").fingerprint}) == 3
+
+
+def test_a_state_keeps_the_window_that_its_run_began_with() -> None:
+    def plan(cost: int) -> StreamPlan:
+        stream = StreamShards(name="0", lengths=np.full(970, 100), sizes=np.full(970, cost * (5 << 20)), content="a")
+        return StreamPlan.make([stream], OrderOptions())
+
+    begun, now = plan(1), plan(32)  # as 0.1.0.dev0 counted row groups, and as they are counted since
+    assert (begun.num_lanes, begun.windows, now.num_lanes, now.windows) == (16, {"0": 41}, 8, {"0": 12})
+    resumed, at = resume(now, begun.state_dict(Cursor(1, 3200)))
+    assert resumed.order.ids(1, range(at.position, 9700)).tolist() == begun.order.ids(1, range(3200, 9700)).tolist()

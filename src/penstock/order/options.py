@@ -29,7 +29,9 @@ class StreamShards:
     name: str
     lengths: Int64Array
     weight: StreamWeight = field(default_factory=StreamWeight)
-    sizes: Int64Array | None = None  # bytes of each shard as it is read
+    sizes: Int64Array | None = (
+        None  # bytes of each shard, more if they have to be unpacked: what it costs to have it open
+    )
     content: str = ""  # names the files
     stretches: Int64Array | None = None  # ids at which samples begin that are best read in a row; `content` names them
     window: int | None = None  # how many shards are shuffled together, if the stream says so

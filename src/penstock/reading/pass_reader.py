@@ -14,6 +14,7 @@ from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
     Announcer,
     Prefetcher,
+    ask_for_shards,
     batches_ahead,
     decoded_at_once,
     max_open_shards,
@@ -252,10 +253,13 @@ class PassReader:
         which few come at a time, once all of it is on its way.
         """
         is_first, self._has_begun = not self._has_begun, True
-        if is_first and self._prefetcher is not None:
-            block = self._first(read, read_some, ids, partial(self._prefetcher.look_at, self._step))
-            self._look_ahead()
-            return block
+        if is_first and self._source.is_fetched:
+            ask = partial(ask_for_shards, self._source, ids, self._schedule.seat.worker)
+            if self._prefetcher is not None:
+                block = self._first(read, read_some, ids, ask)
+                self._look_ahead()
+                return block
+            ask()
         self._look_ahead()
         return read(ids)
 

@@ -132,6 +132,13 @@ _AHEAD_BYTES = 512 << 20
 _MIN_BATCHES_AHEAD = 8
 
 
+def ask_for_shards(source: Source, ids: Int64Array, batches_ahead: int) -> None:
+    """Ask for the shards of these samples alone: others would take the network, or the processor, from them."""
+    shards = np.sort(source.spans.locate(ids)[0])
+    shards = shards[np.diff(shards, prepend=-1) > 0]
+    source.expect(shards, np.full(len(shards), batches_ahead))
+
+
 class Prefetcher:
     """Tells the source, every now and then, which shards the rank's next steps need."""
 
@@ -152,10 +159,6 @@ class Prefetcher:
         elif step >= self._next_step:
             self._next_step = step + max(1, self._batches_ahead // 4)
             self._expect(step, self._batches_ahead)
-
-    def look_at(self, step: int) -> None:
-        """Ask for the shards of one batch alone: those of later ones would take the network from it."""
-        self._expect(step, 1)
 
     def _expect(self, step: int, num_batches: int) -> None:
         schedule = self._schedule
