@@ -25,7 +25,7 @@ from penstock.files import check_path
 from penstock.index.entry import formats
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
-from penstock.order.options import StreamShards
+from penstock.order.options import UNPACKING_COSTS, StreamShards
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     Numbers = slice | Sequence[int] | Int64Array
 
 log = logging.getLogger("penstock.data")
-
-# Opening bytes that have to be unpacked takes so many times as long as opening others. The order opens half a window of
-# shards before its first batches: unpacking these has to take a second, not a minute.
-_UNPACKING_COSTS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +119,7 @@ def _counted(files: StreamFiles | None) -> dict[str, Any]:
     columns = None if files is None else files.index.columns
     if columns is None or not columns.content:
         return {}
-    return {"sizes": columns.raw_sizes + (_UNPACKING_COSTS - 1) * columns.unpacked_sizes, "content": columns.content}
+    return {"sizes": columns.raw_sizes + (UNPACKING_COSTS - 1) * columns.unpacked_sizes, "content": columns.content}
 
 
 def open_streams(

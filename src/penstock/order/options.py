@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from penstock.order.schedule import MixSchedule
     from penstock.types import Int64Array
 
+# Opening bytes that have to be unpacked takes so many times as long as opening others. An order opens half of its
+# window for its first batches: unpacking that has to take a second, not a minute.
+UNPACKING_COSTS = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamShards:
