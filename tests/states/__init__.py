@@ -1,0 +1,1 @@
+"""States of everything that has one: recorded, loaded again, and damaged."""
