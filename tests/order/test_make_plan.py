@@ -89,7 +89,7 @@ def test_which_order_is_meant(settings: dict[str, Any], state: Any, order: str) 
         ({"order": "native", "sampling_granularity": 2}, None, ConfigError, "sampling_granularity=2 works only with"),
         ({"order": "native"}, MOSAIC_STATE, ResumeError, "set order='mosaic'"),
         ({"shuffle_algo": "py1e"}, {"order": "native"}, ResumeError, "set order='native'"),
-        ({}, {"step": 3}, ResumeError, "fields step, which are neither"),
+        ({}, {"step": 3}, ResumeError, "fields 'step', which is neither"),
         ({}, {}, ResumeError, "fields none"),
     ],
 )

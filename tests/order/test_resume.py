@@ -155,7 +155,7 @@ def test_a_schedule_resumes() -> None:
         ({"batching_method": "per_stream"}, "set batching_method='per_stream'"),
         ({"streams": {"a": "0"}}, "shards of stream .* have changed"),
         ({"fingerprint": "0"}, "another dataset"),
-        ({"epoch": -1}, "does not exist"),
+        ({"epoch": -1}, "epoch=-1 instead of a whole number"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:

@@ -25,8 +25,9 @@ from penstock.data.stats import open_counters
 from penstock.data.stock_loader import warn_of_other_batches
 from penstock.data.stream import apply_defaults, fill_weights, gather_streams, name_streams
 from penstock.data.torch_base import IterableDataset
-from penstock.errors import ConfigError, FetcherError, ResumeError, SampleIndexError
+from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
+from penstock.order.state_fields import MOST, check_fields
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole
@@ -375,12 +376,11 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             obj = self.readers.load_worker_state(obj)
             if self.run.passes.read().state == obj:
                 return  # another worker of this loader was here first
-        if not isinstance(obj, dict) or "epoch" not in obj:
-            raise ResumeError(f"a state must be a dict with an epoch, got {type(obj).__name__}: load it as saved")
+        check_fields(obj, {"epoch": range(-1, MOST)}, "a StreamingDataset or its loader")
         if adopt_revisions(self.streams, self.run.identity, obj):
             self._opened.source.close()
             self._open(self._settings, self.batch_size)
-        self.run.load(dict(obj))
+        self.run.load(obj)
 
     # --- Looking in, and leaving ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.data.passes import NO_WORKER
 from penstock.data.seat import is_worker, pass_key, worker_of
 from penstock.errors import ResumeError
+from penstock.order.state_fields import COUNT, check_fields
 from penstock.processes import PerProcess
 from penstock.reading.pass_reader import PassReader
 from penstock.reading.readers import PassUnderWay, ProcessReaders, TakenSamples
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _WORKER_STATE = "penstock-worker"
+_WORKER_FIELDS = {"worker": COUNT, "num_workers": COUNT, "yielded": COUNT, "begun": dict}
 
 
 def is_worker_state(state: Mapping[str, Any]) -> bool:
@@ -126,6 +128,7 @@ class PassReaders:
 
     def load_worker_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Go on from the state of this worker with its next pass; gives the state of the job where that pass began."""
+        check_fields(state, _WORKER_FIELDS, "one worker of a torch DataLoader")
         worker, num_workers = worker_of()
         if (state["worker"], state["num_workers"]) != (worker, num_workers):
             raise ResumeError(

@@ -14,7 +14,7 @@ from penstock.data.seat import find_seat, is_worker, worker_of
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.advice import CacheRoom, check_cache, check_world
 from penstock.order.cursor import Cursor
-from penstock.order.make_plan import MOSAIC, choose_order, make_plan
+from penstock.order.make_plan import MOSAIC, check_state, choose_order, make_plan
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.state import with_mosaic_keys
 from penstock.order.native import StreamPlan
@@ -224,18 +224,18 @@ class RunState:
 
     # --- States -----------------------------------------------------------------------------------------------
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, given: Mapping[str, Any]) -> None:
         """Note a state to go on from; its seed is what counts from then on, and not the one that the user gave."""
-        choose_order(self._planner.settings, state)  # what is no state, or one of another order, is refused at once
-        begun, given = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
-        if begun not in (None, given) and worker_of()[0] == 0:
+        state = check_state(self._planner.settings, given)  # what is no state, or one of another order, is refused
+        begun, seed = state.get("seed", state.get("shuffle_seed")), self._planner.settings.shuffle_seed
+        if begun not in (None, seed) and worker_of()[0] == 0:
             warn_user(
-                f"the state was saved with shuffle_seed={begun}, but this dataset has shuffle_seed={given}: the"
+                f"the state was saved with shuffle_seed={begun}, but this dataset has shuffle_seed={seed}: the"
                 f" run continues with {begun}. Set shuffle_seed={begun} to get rid of this warning, or start"
                 " without the state to get another order"
             )
         if worker_of()[0] == 0:
-            self.identity.compare(state, {stream.name: stream.fingerprint for stream in self._planner.streams})
+            self.identity.compare(given, {stream.name: stream.fingerprint for stream in self._planner.streams})
         self.passes.load(state)
 
     def state(self, num_samples: int | None, yielded: int | None, *, from_beginning: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from penstock.cachedir.layout import default_directory
 from penstock.codecs.digest import check_hashes
 from penstock.errors import ConfigError
 from penstock.order.make_plan import count_epoch
+from penstock.order.state_fields import refuse
 from penstock.order.weights import StreamWeight
 from penstock.registry import Registry
 from penstock.scan.patterns import find_source, is_list, take_queries
@@ -180,6 +181,8 @@ class Stream:
         """Read another commit of a repository from now on, unless the user named one; tell whether that is so."""
         if self.remote is None or url_scheme(self.remote) != "hf":
             return False
+        if not is_commit(commit):
+            raise refuse("revisions", commit, "a commit for each stream")
         named = parse_hub_url(self.remote)[2] or (self.storage_options or {}).get("revision")
         if is_commit(named) or (self.storage_options or {}).get("revision"):
             return False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ResumeError
+from penstock.order.state_fields import COUNT, check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.data.dataset import StreamingDataset
+
+_KIND = "a dataset of robot episodes"
 
 
 def state_from_counts(dataset: StreamingDataset, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -17,18 +19,13 @@ def state_from_counts(dataset: StreamingDataset, state: Mapping[str, Any]) -> Ma
     if not isinstance(state, dict):
         return state
     if set(state) == {"epoch", "samples"}:
-        epoch, samples = _whole(state, "epoch"), _whole(state, "samples")
+        check_fields(state, {"epoch": COUNT, "samples": COUNT}, _KIND)
+        epoch, samples = state["epoch"], state["samples"]
     elif "batches_consumed" in state:
-        epoch, batch_size = dataset.next_epoch, {"batch_size": dataset.batch_size, **state}
-        num_ranks = dataset.run.seat().world.num_ranks
-        samples = _whole(state, "batches_consumed") * _whole(batch_size, "batch_size") * num_ranks
+        counted = {"batch_size": dataset.batch_size, **state}
+        check_fields(counted, {"batches_consumed": COUNT, "batch_size": COUNT}, _KIND)
+        epoch, num_ranks = dataset.next_epoch, dataset.run.seat().world.num_ranks
+        samples = counted["batches_consumed"] * counted["batch_size"] * num_ranks
     else:
         return state
     return {**dataset.run.describe_order(), "epoch": epoch, "position": min(samples, int(dataset.epoch_size))}
-
-
-def _whole(state: Mapping[str, Any], name: str) -> int:
-    value = state[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ResumeError(f"{name}={value!r} of the state must be a whole number: load the state as saved")
-    return value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
+from penstock.order.state_fields import COUNT, check_fields
 from penstock.sources.interleaving import InterleavedIterator, SplitIterator
 from penstock.sources.pieces import Piece, PieceReading, divide
 from penstock.sources.shuffling import ShuffledIterator
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 _KIND = "penstock-stream"
 _VERSION = 2
 _WEAKER_BUFFER = 1  # the version of states of penstock 0.1.0.dev0, whose shuffle buffer gave another order
+_FIELDS = {
+    "kind": (_KIND,),
+    "version": (_VERSION, _WEAKER_BUFFER),
+    "epoch": COUNT,
+    "position?": dict,
+    "settings": dict,
+    "source?": str,
+}
 _ROWS_IN_TURN = 256
 _NO_LIMIT_ROWS = 1 << 20
 _TURNS = 8  # that each open shard has, at least, among as many rows as the buffer holds
@@ -115,10 +124,7 @@ class StreamedPasses:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass."""
-        if state.get("kind") != _KIND or state.get("version") not in (_VERSION, _WEAKER_BUFFER):
-            raise ResumeError(
-                f"this is not a state of an AsyncDataLoader over a source: its kind is {state.get('kind')!r}"
-            )
+        check_fields(state, _FIELDS, "an AsyncDataLoader over a source")
         ours = self._settings.order
         theirs = state["settings"]
         different = [
@@ -126,15 +132,15 @@ class StreamedPasses:
         ]
         if different:
             raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
-        if state["version"] == _WEAKER_BUFFER and self._settings.is_shuffled and state["position"] is not None:
+        if state["version"] == _WEAKER_BUFFER and self._settings.is_shuffled and state.get("position") is not None:
             raise ResumeError(
                 f"the state was saved in the middle of epoch {state['epoch']} by penstock 0.1.0.dev0, whose shuffle"
                 " buffer gave another order than this one: finish the epoch with that release, or begin it again, or"
                 " the next one, with set_epoch"
             )
-        if None not in (state["source"], self._source.fingerprint) and state["source"] != self._source.fingerprint:
+        if None not in (state.get("source"), self._source.fingerprint) and state["source"] != self._source.fingerprint:
             raise ResumeError("the state belongs to another source: its fingerprint differs")
-        self._go_to(state["epoch"], state["position"])
+        self._go_to(state["epoch"], state.get("position"))
 
     def _go_to(self, epoch: int, position: State | None) -> None:
         self._epoch, self._position, self._begins_next, self._current = epoch, position, False, None

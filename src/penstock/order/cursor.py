@@ -6,11 +6,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
+from penstock.order.state_fields import COUNT, MOST, check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STATE_VERSION = 1
+_KIND = "a StreamingDataset or its loader"
+_FIELDS = {"version": COUNT, "order": str, "epoch": COUNT, "position": COUNT, "fingerprint": str}
+_SCHEDULE = {"positions": [COUNT], "proportions": [[float]], "shape": str, "block?": COUNT}
+_MIX = {"names": [str], "counts": [COUNT], "is_relative": bool, "schedule?": _SCHEDULE}
+NATIVE_FIELDS = {
+    **_FIELDS,
+    "seed": range(-MOST, MOST),
+    "lanes": range(1, MOST),
+    "windows": {str: range(1, MOST)},
+    "shuffle": bool,
+    "batching_method": str,
+    "global_batch_size?": COUNT,
+    "device_batch_size?": COUNT,
+    "streams": {str: str},
+    "sizes": {str: COUNT},
+    "mix": _MIX,
+    "history": [{"until": COUNT, "mix": _MIX}],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +46,7 @@ class Cursor:
 
 def read_state(state: Mapping[str, Any], *, order: str) -> Cursor:
     """Check that a state dict is one of ours, of this version and kind of order, and give its cursor."""
+    check_fields(state, _FIELDS, _KIND)
     version = state.get("version")
     if version != STATE_VERSION:
         raise ResumeError(
@@ -36,7 +56,7 @@ def read_state(state: Mapping[str, Any], *, order: str) -> Cursor:
     kind = state.get("order")
     if kind != order:
         raise ResumeError(f"the state was saved with order={kind!r}, but this run uses {order!r}: set order={kind!r}")
-    return Cursor(epoch=int(state["epoch"]), position=int(state["position"]))
+    return Cursor(epoch=state["epoch"], position=state["position"])
 
 
 def check_fingerprint(state: Mapping[str, Any], fingerprint: str) -> None:

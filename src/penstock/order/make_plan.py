@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.base import orders
-from penstock.order.cursor import Cursor, check_fingerprint, read_state
+from penstock.order.cursor import NATIVE_FIELDS, Cursor, check_fingerprint, read_state
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions, MosaicVersion, SamplingMethod
-from penstock.order.mosaic.state import MosaicState, resume_at
+from penstock.order.mosaic.state import MOSAIC_FIELDS, MosaicState, resume_at
 from penstock.order.mosaic.weights import share_out
 from penstock.order.native import StreamPlan, check_schedule
 from penstock.order.options import OrderOptions, StreamShards
 from penstock.order.resume import resume
+from penstock.order.state_fields import check_fields, describe_kind, refuse
 from penstock.order.weights import count_samples, read_epoch_size
 
 if TYPE_CHECKING:
@@ -127,13 +128,31 @@ def choose_order(settings: RunSettings, state: Mapping[str, Any] | None = None) 
 
 def _order_of(state: Mapping[str, Any]) -> str:
     if "order" in state:
+        check_fields(state, {"order": (MOSAIC, *orders.names())}, "a StreamingDataset or its loader")
         return str(state["order"])
     if "sample_in_epoch" in state:
         return MOSAIC
     raise ResumeError(
-        f"the state has the fields {', '.join(state) or 'none'}, which are neither penstock's nor MosaicML's: load"
-        " a state_dict as it was saved"
+        f"this is {describe_kind(state)}, which is neither penstock's nor MosaicML's of a dataset: load a state_dict as"
+        " it was saved"
     )
+
+
+def check_state(settings: RunSettings, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse what no plan could go on from, as far as the state itself tells; return what plans read of it."""
+    order = choose_order(settings, state)
+    if order != MOSAIC:
+        check_fields(state, NATIVE_FIELDS, "a StreamingDataset or its loader")
+    elif "order" in state:
+        read_state(state, order=MOSAIC)
+    if order == MOSAIC:
+        MosaicState.from_dict(state)
+        try:
+            _check_mosaic(settings)
+        except ConfigError as error:
+            raise ResumeError(f"this is the state of order='mosaic': {error}") from error
+    known = [name.rstrip("?") for name in (*NATIVE_FIELDS, *MOSAIC_FIELDS)]
+    return {name: state[name] for name in known if name in state}
 
 
 def _native_options(order: str, settings: RunSettings, num_ranks: int, global_batch_size: int) -> OrderOptions:
@@ -197,6 +216,8 @@ def _plan_mosaic(
         compute_once=compute_once,
     )
     at = resume_at(begun, next_epoch=0)
+    if begun and plan.rules.shuffle_algo == "py1e" and begun.num_canonical_nodes > plan.epoch_size(0):
+        raise refuse("num_canonical_nodes", begun.num_canonical_nodes, f"at most the {plan.epoch_size(0)} samples")
     if state is not None and "order" in state:
         read_state(state, order=MOSAIC)
         check_fingerprint(state, plan.fingerprint)

@@ -75,20 +75,7 @@ class StreamPlan:
     @property
     def fingerprint(self) -> str:
         """Name the dataset and the order: a state with another fingerprint belongs to another run."""
-        options = self.options
-        words: list[int | str | None] = [
-            options.order,
-            self.num_lanes,
-            options.seed,
-            str(options.shuffle),
-            options.batching_method,
-            options.global_batch_size if options.batching_method != "random" else 0,
-            options.device_batch_size if options.batching_method == "device_per_stream" else 0,
-            str(options.schedule.describe() if options.schedule else None),
-        ]
-        for stream, count in zip(self.streams, self.mix.counts, strict=True):
-            words += [stream.name, stream.fingerprint, self.windows[stream.name], count]
-        return f"{fold(*(word or 0 for word in words)):016x}"
+        return name_plan(self.streams, self.options, self.mix, self.num_lanes, self.windows)
 
     def epoch_size(self, epoch: int) -> int:
         """Count the samples of an epoch, without the repeats that make ranks equal."""
@@ -274,6 +261,25 @@ class StreamPlan:
                 "a position before the change of the mix belongs to a stream that was removed: add the stream again"
             )
         return ids
+
+
+def name_plan(
+    streams: Sequence[StreamShards], options: OrderOptions, mix: MixSpec, num_lanes: int, windows: dict[str, int]
+) -> str:
+    """Return the fingerprint of a plan, without making it."""
+    words: list[int | str | None] = [
+        options.order,
+        num_lanes,
+        options.seed,
+        str(options.shuffle),
+        options.batching_method,
+        options.global_batch_size if options.batching_method != "random" else 0,
+        options.device_batch_size if options.batching_method == "device_per_stream" else 0,
+        str(options.schedule.describe() if options.schedule else None),
+    ]
+    for stream, count in zip(streams, mix.counts, strict=True):
+        words += [stream.name, stream.fingerprint, windows[stream.name], count]
+    return f"{fold(*(word or 0 for word in words)):016x}"
 
 
 def repeated_position(position: int, size: int, num_ranks: int) -> int:

@@ -104,10 +104,19 @@ class QuotaMix:
         per_pass = [self._period * rate // self._unit for rate in self._rates[0]]
         return [passes * each + count for each, count in zip(per_pass, counts, strict=True)]
 
-    def know(self, position: int, counts: Sequence[int]) -> None:
-        """Take it from a state how much each source has given before a position: nothing before it is computed."""
+    def know(self, position: int, counts: Sequence[int]) -> bool:
+        """Take it from a state how much each source has given before a position: nothing before it is computed.
+
+        Tells whether such counts can be: each source has its share, off by less than one.
+        """
+        number = bisect_right(self._starts, position) - 1
+        passed = position - self._starts[number]
+        dues = [total + passed * rate for total, rate in zip(self._totals[number], self._rates[number], strict=True)]
+        if not all(abs(due - count * self._unit) < self._unit for due, count in zip(dues, counts, strict=True)):
+            return False
         if self._period is None:
             self._insert(position, list(counts))
+        return True
 
     def first_after(self, source: int, count: int) -> int | None:
         """Give a position before which a source has given more than so many samples, if there is one."""

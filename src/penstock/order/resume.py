@@ -6,13 +6,16 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ResumeError
-from penstock.order.cursor import Cursor, check_fingerprint, read_state
+from penstock.errors import ConfigError, ResumeError
+from penstock.order.cursor import NATIVE_FIELDS, Cursor, check_fingerprint, read_state
 from penstock.order.epoch_order import History, MixSpec
-from penstock.order.native import StreamPlan
+from penstock.order.native import StreamPlan, name_plan
+from penstock.order.state_fields import check_fields, refuse
 
 if TYPE_CHECKING:
     from penstock.order.options import OrderOptions
+
+_MOST_LANES = 1 << 16
 
 
 def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = False) -> tuple[StreamPlan, Cursor]:
@@ -22,30 +25,51 @@ def resume(plan: StreamPlan, state: dict[str, Any], *, allow_mix_change: bool = 
     every stream that was there before goes on at its own position.
     """
     cursor = read_state(state, order=plan.options.order)
+    check_fields(state, NATIVE_FIELDS, "a StreamingDataset or its loader")
     _check_order(plan.options, state)
-    before = MixSpec.read(state["mix"])
+    before = _read_mix(state["mix"], state)
     _check_streams(plan, state)
-    mixes = [(int(past["until"]), MixSpec.read(past["mix"])) for past in state["history"]]
+    mixes = [(past["until"], _read_mix(past["mix"], state)) for past in state["history"]]
+    ends = [0, *(until for until, _ in mixes), cursor.position]
+    if ends != sorted(ends):
+        raise refuse("history", ends[1:-1], f"positions up to {cursor.position}, in order")
     is_changed = before != plan.mix
     if is_changed:
         _announce_change(before, plan.mix, cursor, is_allowed=allow_mix_change)
         if cursor.position:
             mixes.append((cursor.position, before))
-    windows = {**plan.windows, **{name: int(window) for name, window in state["windows"].items()}}
-    sizes = {name: int(size) for name, size in state["sizes"].items()}
+    lanes, options = state["lanes"], replace(plan.options, seed=state["seed"], num_canonical_nodes=state["lanes"])
+    windows = {stream.name: state["windows"].get(stream.name, plan.windows[stream.name]) for stream in plan.streams}
+    if not is_changed:  # which also vouches for lanes and windows, that take memory
+        check_fingerprint(state, name_plan(plan.streams, options, plan.mix, lanes, windows))
+    elif lanes > max(_MOST_LANES, plan.num_lanes):
+        raise refuse("lanes", lanes, f"at most {_MOST_LANES} where the mix has changed")
     resumed = StreamPlan(
         streams=plan.streams,
-        options=replace(plan.options, seed=int(state["seed"]), num_canonical_nodes=int(state["lanes"])),
+        options=options,
         mix=plan.mix,
-        num_lanes=int(state["lanes"]),
-        windows={stream.name: windows[stream.name] for stream in plan.streams},
-        history=History(epoch=cursor.epoch, mixes=tuple(mixes), sizes=sizes) if mixes else None,
+        num_lanes=lanes,
+        windows=windows,
+        history=History(epoch=cursor.epoch, mixes=tuple(mixes), sizes=dict(state["sizes"])) if mixes else None,
         mixed_anew=None if state.get("mixes_alike", state["shuffle"]) else cursor.epoch,
     )
-    if not is_changed:
-        check_fingerprint(state, resumed.fingerprint)
-    resumed.epoch_size(cursor.epoch)  # not every mix can change everywhere: better said now than later
+    size = resumed.epoch_size(cursor.epoch)  # not every mix can change everywhere: better said now than later
+    if cursor.position > size and not is_changed:
+        raise refuse("position", cursor.position, f"one of an epoch of {size} samples")
     return resumed, cursor
+
+
+def _read_mix(described: dict[str, Any], state: dict[str, Any]) -> MixSpec:
+    names, counts = described["names"], described["counts"]
+    if not len(names) == len(counts) == len(set(names)) or not set(names) <= set(state["sizes"]) or not sum(counts):
+        raise refuse("mix", described, "a number of samples for each stream that has a size")
+    try:
+        mix = MixSpec.read(described)
+    except (ConfigError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise ResumeError(f"the state has a mix that cannot be: {error}") from error
+    if mix.schedule is None or len(mix.schedule.proportions[0]) == len(names):
+        return mix
+    raise refuse("mix", described, "proportions of all streams")
 
 
 def _check_order(options: OrderOptions, state: dict[str, Any]) -> None:
@@ -55,10 +79,10 @@ def _check_order(options: OrderOptions, state: dict[str, Any]) -> None:
     if options.batching_method == "device_per_stream":
         fixed.append("device_batch_size")
     for name in fixed:
-        if state[name] != getattr(options, name):
+        if state.get(name) != getattr(options, name):
             raise ResumeError(
-                f"the state was saved with {name}={state[name]!r}, but this run has {getattr(options, name)!r},"
-                f" which means another order: set {name}={state[name]!r}"
+                f"the state was saved with {name}={state.get(name)!r}, but this run has {getattr(options, name)!r},"
+                f" which means another order: set {name}={state.get(name)!r}"
             )
 
 
@@ -68,7 +92,7 @@ def _check_streams(plan: StreamPlan, state: dict[str, Any]) -> None:
         if known is not None and known != stream.fingerprint:
             raise ResumeError(
                 f"the shards of stream {stream.name!r} have changed since the state was saved"
-                f" ({state['sizes'][stream.name]} samples then, {stream.num_samples} now): use the same data, or"
+                f" ({state['sizes'].get(stream.name)} samples then, {stream.num_samples} now): use the same data, or"
                 " give the new data another name and pass allow_mix_change=True"
             )
 

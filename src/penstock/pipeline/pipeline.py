@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ConfigError, ResumeError, StageOrderError
 from penstock.loaders.async_loader import AsyncDataLoader
+from penstock.order.state_fields import check_fields
 from penstock.pipeline.config import (
     CacheStageConfig,
     DatasetConfig,
@@ -220,9 +221,8 @@ class Pipeline:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state with the next pass."""
         loader = self._loader()
-        if not isinstance(state, Mapping) or "loader" not in state:
-            raise ResumeError("this is not the state of a pipeline")
-        if state.get("stages") != self.get_stages():
+        check_fields(state, {"stages": [str], "loader": dict}, "a Pipeline")
+        if list(state["stages"]) != self.get_stages():
             raise ResumeError(f"the state is of the stages {state.get('stages')}, and these are {self.get_stages()}")
         loader.load_state_dict(state["loader"])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ResumeError
+from penstock.order.state_fields import COUNT, check_fields, describe_kind
 from penstock.pipeline.observing import Observer
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class ResumeState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ResumeState:
         """Make a state of what `to_dict` gave."""
-        known = cls().to_dict()
-        if not isinstance(values, dict) or set(values) - set(known):
-            raise ResumeError(f"this is not a ResumeState: it has the fields {', '.join(known)}")
-        return cls(**values)
+        counts = {f"{name}?": COUNT for name in ("shard_index", "row_index", "epoch", "step")}
+        check_fields(values, {**counts, "dataset_states?": dict}, "a ResumeState")
+        if set(values) - set(cls().to_dict()):
+            raise ResumeError(f"this is {describe_kind(values)}, and no ResumeState")
+        return cls(**{name: value for name, value in values.items() if value is not None})

@@ -72,8 +72,8 @@ class ShardedSource(ABC):
         The number of rows is a valid row too, with nothing after it.
         """
         info = self.get_shard_info(shard_name)
-        row = check_row(shard_name, row, None if info is None else info.num_rows)
-        return RowIterator(partial(self._read_chunks, shard_name), row)
+        num_rows = None if info is None else info.num_rows
+        return RowIterator(partial(self._read_chunks, shard_name), check_row(shard_name, row, num_rows), num_rows)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
         """Give the samples of a shard from a row on, some at a time."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import ConfigError
+from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import SampleIterator, State, check_row
 from penstock.sources.shard_info import ShardInfo
@@ -13,6 +14,7 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.order.state_fields import Fields
     from penstock.sources.base import GivesSource
     from penstock.sources.columns import Rows
     from penstock.types import Sample
@@ -172,9 +174,11 @@ class LimitedShardedSource(ShardedSource):
 class _LimitedIterator(SampleIterator):
     """At most so many samples of an iterator."""
 
+    state_fields: ClassVar[Fields] = {"left": COUNT, "input": dict}
+
     def __init__(self, samples: SampleIterator, limit: int) -> None:
         super().__init__()
-        self._samples, self._left = samples, limit
+        self._samples, self._left, self._limit = samples, limit, limit
 
     def close(self) -> None:
         self._samples.close()
@@ -188,5 +192,7 @@ class _LimitedIterator(SampleIterator):
         return {"left": self._left, "input": self._samples.state_dict()}
 
     def _seek(self, position: State) -> None:
-        self._left = int(position["left"])
+        self._left = position["left"]
+        if self._left > self._limit:
+            raise refuse("left", self._left, f"at most {self._limit}")
         self._samples.load_state_dict(position["input"])

@@ -71,7 +71,7 @@ class HFDatasetShardedSource(ShardedSource):
         """Open the dataset at a row."""
         self.shard_number(shard_name)
         row = check_row(shard_name, row, self.estimated_length)
-        return RowIterator(self._stream if self.is_streaming else self._slices, row)
+        return RowIterator(self._stream if self.is_streaming else self._slices, row, self.estimated_length)
 
     @property
     def _has_columns(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, fold
+from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.columns import pick_rows
 from penstock.sources.iterators import SampleIterator, State
 from penstock.sources.pieces import PieceIterator
@@ -15,6 +16,7 @@ from penstock.sources.pieces import PieceIterator
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.order.state_fields import Fields
     from penstock.sources.columns import Rows
     from penstock.sources.iterators import PositionAfter
     from penstock.sources.pieces import Piece, PieceReading
@@ -31,6 +33,8 @@ class InterleavedIterator(SampleIterator):
         num_open: How many are read side by side.
         rows_in_turn: Rows of each before it is the next one's turn; None where only one is open: any number.
     """
+
+    state_fields: ClassVar[Fields] = {"next": COUNT, "turn": COUNT, "open": [{"piece": COUNT}]}
 
     def __init__(
         self, pieces: Sequence[Piece], reading: PieceReading, *, num_open: int, rows_in_turn: int | None
@@ -85,8 +89,11 @@ class InterleavedIterator(SampleIterator):
 
     def _seek(self, position: State) -> None:
         self.close()
-        if position["next"] > len(self._pieces):
+        numbers = {state["piece"] for state in position["open"]}
+        if max([position["next"], *(number + 1 for number in numbers)]) > len(self._pieces):
             raise ResumeError("the state belongs to a source with more shards than this one")
+        if not len(numbers) == len(position["open"]) <= self._num_open:
+            raise refuse("open", sorted(numbers), f"at most {self._num_open} different shards")
         self._next, self._turn = position["next"], position["turn"]
         self._open = [self._reopen(dict(state)) for state in position["open"]]
 
@@ -102,6 +109,8 @@ class SplitIterator(SampleIterator):
 
     Which one of a group changes from group to group, so that no rank sees only one side of what alternates.
     """
+
+    state_fields: ClassVar[Fields] = {"group": COUNT, "samples": dict}
 
     def __init__(self, samples: SampleIterator, *, rank: int, num_ranks: int, pads: bool, seed: int) -> None:
         super().__init__()

@@ -13,15 +13,18 @@ from bisect import bisect_right
 from functools import partial
 from itertools import islice
 from operator import index, itemgetter, length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import ConfigError, ResumeError, SampleIndexError
+from penstock.order.state_fields import COUNT, check_fields, refuse
 from penstock.sources.columns import cut_rows, join_rows, to_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from penstock.order.state_fields import Fields
     from penstock.sources.columns import Rows
+    from penstock.sources.files.found import FileVersion
     from penstock.types import Sample
 
     # Opens something at a row, and gives its samples from there on, some at a time.
@@ -46,7 +49,12 @@ class SampleIterator(ABC):
     how the next chunk is read, where it begins, and how to go there.
     """
 
+    state_fields: ClassVar[Fields] = {}  # of a position, checked before `_seek` is given it
+    most_chunks_given: ClassVar[int] = 64  # after a position: following a damaged state could take for ever
+
     def __init__(self) -> None:
+        self.file: FileVersion | None = None  # that positions are in
+        self._is_resumed = False  # and nothing was read since
         self._chunk: Rows = []
         self._given = 0  # of the chunk, beside those that were given one by one since
         self._one_by_one: Iterator[Sample] = _NOTHING  # the rest of the chunk: going through it costs least
@@ -123,11 +131,12 @@ class SampleIterator(ABC):
         self._count_given()
         return len(self._chunk) - self._given
 
-    def skip(self, count: int) -> int:
-        """Pass over so many samples; gives how many there were, fewer only where the samples end."""
+    def skip(self, count: int, most_chunks: int = sys.maxsize) -> int:
+        """Pass over so many samples; gives how many there were, fewer only where the samples end, or so many chunks."""
         self._count_given()
-        skipped = 0
-        while skipped < count and self._has_more(bool(skipped)):
+        skipped = num_chunks = 0
+        while skipped < count and num_chunks < most_chunks and self._has_more(bool(skipped)):
+            num_chunks += 1
             step = min(count - skipped, len(self._chunk) - self._given)
             skipped += step
             self._given += step
@@ -142,9 +151,12 @@ class SampleIterator(ABC):
     def state_dict(self) -> State:
         """Describe the position after the sample given last, as plain JSON values."""
         self._count_given()
-        if self._given == len(self._chunk) or self._after is None:
-            return self._position()
-        return self._after(self._given)
+        is_between = self._given == len(self._chunk) or self._after is None
+        return self._in_file(self._position() if is_between else self._after(self._given))  # type: ignore[misc]
+
+    def _in_file(self, position: State) -> State:
+        file = self.file
+        return position if file is None else {**position, "file": {"bytes": file.num_bytes, "version": file.tag}}
 
     def positions_of(self, count: int) -> PositionAfter:
         """Give what describes the position after each of the last samples, which one call of `read_rows` gave.
@@ -154,16 +166,21 @@ class SampleIterator(ABC):
         self._count_given()
         assert self._after is not None  # noqa: S101
         first = self._given - count
-        return partial(_count_from, self._after, first) if first else self._after
+        after = partial(_count_from, self._after, first) if first else self._after
+        return after if self.file is None else lambda given: self._in_file(after(given))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
+        what = type(self).__name__ if self.file is None else f"the state in {self.file.name}"
+        check_fields(state, {"given?": COUNT, **self.state_fields}, what)
         position = dict(state)
-        given = _count(position.pop("given", 0))
+        given = position.pop("given", None) or 0
+        if self.file is not None:
+            self.file.check(position.pop("file", None))
         self._chunk, self._given, self._after, self._failure = [], 0, None, None
-        self._one_by_one = _NOTHING
+        self._one_by_one, self._is_resumed = _NOTHING, True
         self._seek(position)
-        if given and self.skip(given) < given:
+        if given and self.skip(given, self.most_chunks_given) < given:
             raise ResumeError(
                 f"the state is {given} samples past {position}, but the samples end before that: the data has changed"
             )
@@ -184,10 +201,15 @@ class SampleIterator(ABC):
         start = self._position()
         try:
             chunk = self._read_chunk()
+        except SampleIndexError as error:
+            # A row that was asked for was checked before; after a state was loaded, it is the state's.
+            is_of_state = self._is_resumed
+            self._failure = ResumeError(f"the state does not fit: {error}", **error.facts) if is_of_state else error
+            raise self._failure from error.__cause__
         except Exception as error:
             self._failure = error
             raise
-        self._chunk, self._given = chunk, 0
+        self._chunk, self._given, self._is_resumed = chunk, 0, False
         self._after = self._positions_in_chunk(start) if len(chunk) else None
         return len(chunk) > 0
 
@@ -215,9 +237,11 @@ class SampleIterator(ABC):
 class RowIterator(SampleIterator):
     """Rows of a shard, each a sample: the position is the number of the next row."""
 
-    def __init__(self, open_rows: OpenRows, row: int = 0) -> None:
+    state_fields: ClassVar[Fields] = {"row": COUNT}
+
+    def __init__(self, open_rows: OpenRows, row: int = 0, num_rows: int | None = None) -> None:
         super().__init__()
-        self._open_rows, self._row = open_rows, row
+        self._open_rows, self._row, self._num_rows = open_rows, row, num_rows
         self._chunks: Iterator[list[Sample]] | None = None
 
     def close(self) -> None:
@@ -242,7 +266,7 @@ class RowIterator(SampleIterator):
 
     def _seek(self, position: State) -> None:
         self.close()
-        self._row, self._chunks = _count(position.get("row")), None
+        self._row, self._chunks = saved_row(position, self._num_rows), None
 
 
 class ChainIterator(SampleIterator):
@@ -254,6 +278,8 @@ class ChainIterator(SampleIterator):
         first: The number of the first shard to read.
         row: The row where it begins.
     """
+
+    state_fields: ClassVar[Fields] = {"shard": COUNT, "name?": str, "inner": dict}
 
     def __init__(
         self,
@@ -302,7 +328,7 @@ class ChainIterator(SampleIterator):
     def _seek(self, position: State) -> None:
         if self._shard is not None:
             self._shard.close()
-        number = _count(position.get("shard"))
+        number = position["shard"]
         name = self._names[number] if number < len(self._names) else None
         if number > len(self._names) or position.get("name") != name:
             raise ResumeError(
@@ -370,7 +396,9 @@ def _count_from(after: PositionAfter, first: int, given: int) -> State:
     return after(first + given)
 
 
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ResumeError(f"the state has {value!r} instead of a count: load a state_dict exactly as you saved it")
-    return value
+def saved_row(position: State, num_rows: int | None) -> int:
+    """Return the row of a position; one past the end, if that is known, is refused."""
+    row: int = position["row"]
+    if num_rows is not None and row > num_rows:
+        raise refuse("row", row, f"one of the {num_rows} rows")
+    return row

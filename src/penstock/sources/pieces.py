@@ -8,8 +8,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.columns import join_rows, to_samples
 from penstock.sources.iterators import SampleIterator, State, position_in_parts
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor, Future
 
+    from penstock.order.state_fields import Fields
     from penstock.sources.columns import Rows
     from penstock.sources.iterators import PositionAfter
 
@@ -79,6 +81,8 @@ class PieceIterator(SampleIterator):
 
     How many rows were read together depends on how long it took, so positions do not tell.
     """
+
+    state_fields: ClassVar[Fields] = {"rows": dict, "left?": COUNT}
 
     def __init__(self, piece: Piece, reading: PieceReading, *, is_at_beginning: bool = True) -> None:
         super().__init__()
@@ -143,9 +147,12 @@ class PieceIterator(SampleIterator):
         if self._ahead is not None and not self._ahead.cancel() and not self._ahead.done():
             self._rows = self._reading.open_at(self._piece.shard, 0)  # a thread is in the other
         self._ahead = None
+        left, most = position.get("left"), self._piece.num_rows
+        if (left is None) != (most is None) or (left or 0) > (most or 0):
+            raise refuse("left", left, f"a part of {most} rows")
         self._rows.load_state_dict(position["rows"])
         self._end = self._rows.state_dict()
-        self._left = position["left"]
+        self._left = left
 
 
 def _position_after(after: PositionAfter, left: int | None, given: int) -> State:

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from penstock.order.keys import draw
+from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.columns import cut_rows, join_rows, pick_rows
 from penstock.sources.iterators import SampleIterator, State
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from penstock.order.state_fields import Fields
 
     from penstock.sources.columns import Rows
     from penstock.types import Int64Array
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 _CHANCE, _EARLY_STEPS, _LATE_STEPS = 8, 16, 15
 _MEAN_STEPS = _CHANCE - 0.5
 _ONE = 1 << 32
+_LONGEST_STAY = 16  # of any sample, in sizes of the buffer, and more than that
 # So much of the buffer is read at once, but not fewer samples; the order does not depend on it.
 _PARTS, _FEWEST_AT_ONCE = 4, 32
 
@@ -77,6 +81,8 @@ class ShuffledIterator(SampleIterator):
         num_bytes: How many bytes, if they are limited too.
         key: The randomness.
     """
+
+    state_fields: ClassVar[Fields] = {"time": COUNT, "row": COUNT, "come": COUNT, "samples": dict}
 
     def __init__(self, samples: SampleIterator, *, num_rows: int, num_bytes: int | None = None, key: int) -> None:
         super().__init__()
@@ -149,9 +155,12 @@ class ShuffledIterator(SampleIterator):
         return {"time": self._time, **next(left, now)}
 
     def _seek(self, position: State) -> None:
+        time, come = position["time"], position["come"]
+        if time - come > _LONGEST_STAY * (self._size + self._at_once):
+            raise refuse("time", time, f"one soon after {come}")
         self._blocks, self._is_over = [], False
         self._samples.load_state_dict(position["samples"])
-        self._time, self._row, self._come = position["time"], position["row"], position["come"]
+        self._time, self._row, self._come = time, position["row"], come
         if self._time:
             self._read_until(self._time)
         for block in self._blocks:

@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from penstock.errors import TransformError
 from penstock.sources.iterators import SampleIterator, State
@@ -21,6 +21,7 @@ from penstock.sources.worker_threads import WorkerThreads
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.order.state_fields import Fields
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
 
@@ -58,6 +59,8 @@ class TransformedIterator(SampleIterator):
         worker_kind: Threads suffice where a transform leaves Python (tokenizers, NumPy, reading); processes are for
             work in Python itself, and need transforms that can be pickled.
     """
+
+    state_fields: ClassVar[Fields] = {"input": dict}
 
     def __init__(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
+from penstock.order.state_fields import COUNT, MOST, check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _REQUIRED = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
 _INITIAL_NODES = "initial_physical_nodes"
+_MOST_NODES = 1 << 17  # an epoch takes memory for each
+MOSAIC_FIELDS = {
+    "epoch": range(-1, MOST),
+    "sample_in_epoch": COUNT,
+    "shuffle_seed": COUNT,
+    "num_canonical_nodes": range(1, _MOST_NODES),
+    f"{_INITIAL_NODES}?": range(1, _MOST_NODES),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,27 +41,8 @@ class MosaicState:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> MosaicState:
         """Read what `to_dict`, or MosaicML's own `state_dict`, returned."""
-        known = (*_REQUIRED, _INITIAL_NODES)
-        for name in known:
-            value = fields.get(name)
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if not is_whole and (value is not None or name in _REQUIRED):
-                raise ResumeError(
-                    f"the state has {name}={value!r}, which is not a whole number: load the state_dict of a"
-                    " MosaicML StreamingDataset as it was saved"
-                )
-        return cls(**{name: fields[name] for name in known if name in fields})
-
-    def __post_init__(self) -> None:
-        for name, least, value in (
-            ("epoch", -1, self.epoch),
-            ("sample_in_epoch", 0, self.sample_in_epoch),
-            ("num_canonical_nodes", 1, self.num_canonical_nodes),
-            ("shuffle_seed", 0, self.shuffle_seed),
-            (_INITIAL_NODES, 1, self.initial_physical_nodes),
-        ):
-            if value is not None and value < least:
-                raise ResumeError(f"the state has {name}={value}, which must be {least} or more")
+        check_fields(fields, MOSAIC_FIELDS, "MosaicML Streaming")
+        return cls(**{name: fields[name] for name in (*_REQUIRED, _INITIAL_NODES) if name in fields})
 
     def to_dict(self) -> dict[str, int]:
         """Return the state as MosaicML saves it."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.sources.iterators import SampleIterator, State, row_after
+from penstock.order.state_fields import COUNT
+from penstock.sources.iterators import SampleIterator, State, row_after, saved_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from penstock.order.state_fields import Fields
     from penstock.scan.objects import ScannedObject
     from penstock.sources.columns import Rows
     from penstock.sources.iterators import PositionAfter
@@ -64,9 +66,11 @@ class ArrowInput(io.RawIOBase):
 class BatchIterator(SampleIterator):
     """Samples of batches of rows; where rows are left out, the position is a row and how many samples came after it."""
 
-    def __init__(self, open_batches: OpenBatches, row: int) -> None:
+    state_fields: ClassVar[Fields] = {"row": COUNT}
+
+    def __init__(self, open_batches: OpenBatches, row: int, num_rows: int | None = None) -> None:
         super().__init__()
-        self._open_batches, self._row = open_batches, row
+        self._open_batches, self._row, self._num_rows = open_batches, row, num_rows
         self._batches: Iterator[tuple[Rows, int]] | None = None
         self._is_whole = True  # the chunk has a sample for each of its rows
 
@@ -98,7 +102,7 @@ class BatchIterator(SampleIterator):
 
     def _seek(self, position: State) -> None:
         self.close()
-        self._row, self._batches = position["row"], None
+        self._row, self._batches = saved_row(position, self._num_rows), None
 
 
 def check_values(batch: Any, first: int, where: str) -> None:

@@ -96,7 +96,9 @@ class FileShardedSource(ShardedSource):
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""
         number = self._number(shard_name)
-        return self._open(number, check_row(self._files[number].url, row, None))
+        samples = self._open(number, check_row(self._files[number].url, row, None))
+        samples.file = self._files[number].version
+        return samples
 
     def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
         """Find where a file can be cut into pieces of about so many stored bytes, for several processes to read.

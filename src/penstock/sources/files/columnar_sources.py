@@ -117,7 +117,7 @@ class ParquetShardedSource(FileShardedSource):
             first = self._footer(0).schema.to_arrow_schema()
             check_alike(first, schema, self._columns, (self._files[0].url, name))
         groups = range(footer.num_row_groups) if self._filter is None else self._fitting_groups(number)
-        return BatchIterator(partial(self._batches, number, groups), row)
+        return BatchIterator(partial(self._batches, number, groups), row, footer.num_rows)
 
     def _fitting_groups(self, number: int) -> Sequence[int]:
         """Give the row groups that may have rows which fit the condition, by what the footer tells of their values."""

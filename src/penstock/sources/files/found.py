@@ -7,12 +7,14 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cache.proxied import open_pinned
+from penstock.cachedir.versions import tag_of
 from penstock.codecs.stream import decompress_stream
-from penstock.errors import ConfigError, CorruptShardError
+from penstock.errors import ConfigError, CorruptShardError, ResumeError
 from penstock.order.keys import fold
+from penstock.order.state_fields import COUNT, check_fields
 from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
@@ -33,6 +35,28 @@ _HEAD_BYTES = 64 << 10
 _DIGITS = re.compile(r"([0-9]+)")
 
 
+class FileVersion(NamedTuple):
+    """Which file a position is in, as its store tells: a state does not go on in another one."""
+
+    name: str
+    num_bytes: int
+    tag: str | None  # None: the store tells no version
+
+    def check(self, saved: Any) -> None:
+        """Refuse a position in another file; those of earlier releases do not say in which they are."""
+        if saved is None:
+            return
+        check_fields(saved, {"bytes": COUNT, "version?": str}, f"the state in {self.name}")
+        size, tag = saved["bytes"], saved.get("version")
+        if size != self.num_bytes or (None not in (tag, self.tag) and tag != self.tag):
+            raise ResumeError(
+                f"{self.name} has changed since the state was saved: it had {size} bytes and version {tag}, and now has"
+                f" {self.num_bytes} and {self.tag}. Restore the file, or begin the epoch without the state; if it is a"
+                " copy with the same content, take the fields `file` out of the state",
+                path=self.name,
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """One file: its name as users see it, and where it is."""
@@ -42,11 +66,18 @@ class FoundFile:
     info: ObjectInfo
     pinned_url: str | None = None  # one that names the commit which is read, if the store has such
     query: str = field(default="", repr=False)  # of its URL on the web; it may be a secret, and is no part of the name
+    origin: ObjectInfo | None = None  # what it is a copy of, whose version counts
 
     @property
     def address(self) -> str:
         """Where it is read, by whomever: on the Hub, in the commit in which it was found."""
         return self.pinned_url or self.url
+
+    @property
+    def version(self) -> FileVersion:
+        """Its size and version, which positions in it carry."""
+        told = self.origin or self.info
+        return FileVersion(shown_url(self.url), told.num_bytes, tag_of(told))
 
     @property
     def compression(self) -> str | None:

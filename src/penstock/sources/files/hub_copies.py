@@ -41,6 +41,6 @@ def _bring(file: FoundFile, here: LocalStore) -> FoundFile:
     with suppress(ObjectNotFoundError):
         info = here.stat(key)
         if info.num_bytes == file.info.num_bytes:
-            return FoundFile(file.url, here, info, str(path))
+            return FoundFile(file.url, here, info, str(path), origin=file.info)
     file.store.download(key, path)
-    return FoundFile(file.url, here, here.stat(key), str(path))
+    return FoundFile(file.url, here, here.stat(key), str(path), origin=file.info)

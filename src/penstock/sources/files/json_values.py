@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import codecs
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.errors import CorruptShardError, ResumeError
+from penstock.order.state_fields import COUNT
 from penstock.sources.files.content import BEGINNING, dump_frame, frame_before, load_frame
 from penstock.sources.iterators import SampleIterator, check_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.order.state_fields import Fields
     from penstock.sources.files.content import Content
     from penstock.sources.iterators import State
     from penstock.types import Sample
@@ -182,6 +184,8 @@ class ValueIterator(SampleIterator):
         row: Where to begin.
     """
 
+    state_fields: ClassVar[Fields] = {"row": COUNT, "byte?": COUNT, "line?": COUNT, "is_in_array?": bool}
+
     def __init__(
         self,
         content: Content,
@@ -203,6 +207,14 @@ class ValueIterator(SampleIterator):
         self._values = None
 
     def _read_chunk(self) -> list[Sample]:
+        try:
+            return self._read_values()
+        except CorruptShardError as error:
+            if self._place == Place():  # it was read from its beginning
+                raise
+            raise ResumeError(f"the state does not fit, or the file is damaged: {error}", **error.facts) from error
+
+    def _read_values(self) -> list[Sample]:
         if self._values is None:
             self._values = JsonValues(self._content.read(self._place.byte, self._frame), self._name, self._place)
         while self._skip:
@@ -246,11 +258,7 @@ class ValueIterator(SampleIterator):
 
     def _seek(self, position: State) -> None:
         self._values = None
-        position = dict(position)
-        self._frame = load_frame(position.pop("frame", None), self._name)
-        try:
-            is_place = "byte" in position
-            self._place = Place(**position) if is_place else Place()
-            self._skip = 0 if is_place else position["row"]
-        except (TypeError, KeyError) as error:
-            raise ResumeError(f"the state does not fit {self._name}: load a state_dict exactly as saved") from error
+        self._frame = load_frame(position.get("frame"), self._name)
+        is_place = position.get("byte") is not None
+        known = {name: position[name] for name in Place._fields if position.get(name) is not None}
+        self._place, self._skip = (Place(**known), 0) if is_place else (Place(), position["row"])

@@ -6,13 +6,14 @@ In a compressed file it is a seek to the frame that the byte is in, which the po
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.errors import CorruptShardError, ResumeError
+from penstock.errors import CorruptShardError
 from penstock.formats.lines.reader import BadRow
+from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.files.content import FileContent, dump_frame, frame_before, load_frame
 from penstock.sources.files.row_places import RowPlace, RowPlaces
 from penstock.sources.iterators import SampleIterator, State, check_row
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.codecs.stream import FrameStart
     from penstock.formats.lines.find import RowFinder
     from penstock.formats.lines.reader import RowParser
+    from penstock.order.state_fields import Fields
     from penstock.sources.files.found import FoundFile
     from penstock.sources.iterators import PositionAfter
     from penstock.types import Int64Array, Sample
@@ -133,6 +135,8 @@ class LineIterator(SampleIterator):
         places: Where some rows begin, if that is known; others are added on the way.
     """
 
+    state_fields: ClassVar[Fields] = {"row": COUNT, "byte?": COUNT, "line?": COUNT}
+
     def __init__(
         self,
         file: FoundFile,
@@ -216,9 +220,20 @@ class LineIterator(SampleIterator):
                 byte, line = self._header_end
             if self._has_header and not byte:
                 raise CorruptShardError(f"{self._file.url} has no header line", path=self._file.url)
-            self._rows = _Rows(self._content.read(byte, frame), self._make_finder(), byte, line)
+            is_checked = self._is_resumed and byte > frame.content
+            content = self._content.read(byte - is_checked, frame)
+            content = self._after_line_end(content, byte) if is_checked else content
+            self._rows = _Rows(content, self._make_finder(), byte, line)
             self._frames = (frame,)
         return self._rows
+
+    def _after_line_end(self, content: Iterator[bytes], byte: int) -> Iterator[bytes]:
+        """Give what comes after the end of a line, which a state says is before a byte."""
+        first = next(content, b"")
+        for chunk in chain([first[1:]], content):
+            if chunk and first[:1] not in (b"\r", b"\n"):
+                raise refuse("byte", byte, f"one where a line of {self._file.url} begins")
+            yield chunk
 
     def _read_header(self) -> bytes | None:
         head = _Rows(iter([self._file.head()]), self._make_finder(), 0, 0)
@@ -271,16 +286,13 @@ class LineIterator(SampleIterator):
 
     def _seek(self, position: State) -> None:
         self._rows = None
-        row, byte, line = (position.get(name, 0) for name in ("row", "byte", "line"))
-        if any(type(number) is not int or number < 0 for number in (row, byte, line)) or "row" not in position:
-            raise ResumeError(
-                f"the state does not fit {self._file.url}: load a state_dict exactly as saved", path=self._file.url
-            )
-        if "byte" not in position:
+        row, byte, line = position["row"], position.get("byte"), position.get("line") or 0
+        if byte is None:
             self._go_to(row)
             return
         self._place = RowPlace(row, byte, line, load_frame(position.get("frame"), self._file.url))
         self._row, self._skip = row, 0
+        self._places = RowPlaces()  # others had better not learn from a state
 
     def _go_to(self, row: int) -> None:
         """Begin at a row, or at the last one before it of which the place is known."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import EmptyDatasetError
 from penstock.order.keys import fold, permutation
+from penstock.order.state_fields import COUNT, MOST, check_fields, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.types import Sample
 
 SOURCE_FIELD = "__source__"
+_FIELDS = {"epoch": COUNT, "given": COUNT, "samples?": dict}
 
 
 class Feed:
@@ -103,11 +105,16 @@ class Feed:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where a state says."""
+        check_fields(state, _FIELDS, f"source {self.name!r} of a mix")
+        epoch, inner = state["epoch"], state.get("samples")
+        if epoch >= (MOST if self._max_epochs is None else max(1, self._max_epochs)):
+            raise refuse("epoch", epoch, f"one of the {self._max_epochs} epochs of {self.name!r}")
         self.close()
-        self._epoch, self._given, self._samples = state["epoch"], state["given"], None
-        if state["samples"] is not None:
-            self._samples = self._source.iter_shards(self._shards(self._epoch))
-            self._samples.load_state_dict(state["samples"])
+        # Where samples were begun there are some, whatever a damaged state says: the source is not taken for empty.
+        self._epoch, self._given, self._samples = epoch, max(state["given"], inner is not None), None
+        if inner is not None:
+            self._samples = self._source.iter_shards(self._shards(epoch))
+            self._samples.load_state_dict(inner)
 
     def _shards(self, epoch: int) -> list[int] | None:
         if epoch == 0:

@@ -5,21 +5,27 @@ A phase is the time between two sources leaving. In each, shares are those of th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.order.keys import fold
 from penstock.order.quota import QuotaMix, exact_shares
+from penstock.order.state_fields import COUNT, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.types import Int64Array
 
     Segments = Sequence[tuple[int, tuple[Fraction, ...]]]
+
+_PHASE = {"start": COUNT, "sources": [str], "before": [COUNT], "taken": [COUNT]}
+MIX_FIELDS = {"at": COUNT, "feeds": {str: dict}, "phase?": _PHASE, "tokens?": COUNT, "weights?": [str], "owed?": [str]}
+_FRACTION = re.compile(r"-?[0-9]{1,100}(/[1-9][0-9]{0,99})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,29 @@ def make_phase(
     due = None if owed is None else [owed[source] for source in sources]
     mix = QuotaMix(kept, key=fold("mix", seed, start), before=due)
     return MixPhase(start, tuple(sources), tuple(before), mix)
+
+
+def phase_at(
+    at: int, saved: Mapping[str, Any], segments: Segments, names: Sequence[str], seed: int, owed: Any
+) -> MixPhase | None:
+    """Make the phase of a state, whose counts have to be those that its weights lead to."""
+    start, sources, before, taken = (saved[name] for name in _PHASE)
+    if not sources or len(set(sources)) < len(sources) or not set(sources) <= set(names):
+        raise refuse("sources", sources, f"some of {', '.join(names)}")
+    if (len(before), len(taken)) == (len(names), len(sources)) and (sum(before), sum(taken)) == (start, at - start):
+        phase = make_phase(segments, start, [names.index(each) for each in sources], before, seed, owed)
+        if phase is None or phase.mix.know(at - start, taken):
+            return phase
+    raise refuse("phase", saved, "counts of all sources that follow from their weights")
+
+
+def read_fractions(saved: Mapping[str, Any], name: str, count: int) -> list[Fraction]:
+    """Read weights, or what sources are owed, from a state."""
+    values = saved.get(name) or []
+    fractions = list(map(Fraction, values)) if all(map(_FRACTION.fullmatch, values)) else []
+    if len(fractions) != count or (name == "weights" and (min(fractions) < 0 or sum(fractions) != 1)):
+        raise refuse(name, values, f"{count} fractions")
+    return fractions
 
 
 def find_end(phase: MixPhase, totals: Sequence[int | None]) -> tuple[int, int] | None:

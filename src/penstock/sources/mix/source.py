@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
+from penstock.order.state_fields import refuse
 from penstock.sources.base import ShardedSource, as_source
 from penstock.sources.iterators import SampleIterator, State, check_row, count_after
 from penstock.sources.mix.feeds import Feed
-from penstock.sources.mix.plan import find_end, first_phase, make_phase, phase_without
+from penstock.sources.mix.plan import (
+    MIX_FIELDS,
+    find_end,
+    first_phase,
+    make_phase,
+    phase_at,
+    phase_without,
+    read_fractions,
+)
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from penstock.order.state_fields import Fields
     from penstock.sources.base import GivesSource
     from penstock.sources.iterators import PositionAfter
     from penstock.sources.mix.plan import MixPhase, Segments
@@ -173,6 +183,9 @@ class MixedShardedSource(ShardedSource):
 
 class MixedIterator(SampleIterator):
     """Samples of several feeds in turn. The position is the number of the sample, and where each feed is."""
+
+    state_fields: ClassVar[Fields] = MIX_FIELDS
+    most_chunks_given = _BLOCK
 
     def __init__(
         self,
@@ -347,24 +360,17 @@ class MixedIterator(SampleIterator):
         return state
 
     def _seek(self, position: State) -> None:
-        self._since = 0
-        _check_names(position["feeds"], [feed.name for feed in self._feeds])
+        names = [feed.name for feed in self._feeds]
+        self._since, self._at, phase = 0, position["at"], position.get("phase")
+        if set(position["feeds"]) != set(names):
+            raise refuse("feeds", sorted(position["feeds"]), f"the sources {', '.join(names)}")
+        if self._by_tokens is not None and phase is not None:
+            self._tokens, self._owed = position.get("tokens") or 0, read_fractions(position, "owed", len(names))
+            self._segments = [(0, tuple(read_fractions(position, "weights", len(names))))]
+        owed = None if self._by_tokens is None else self._owed
+        self._phase = None if phase is None else phase_at(self._at, phase, self._segments, names, self._seed, owed)
         for feed in self._feeds:
             feed.load_state_dict(position["feeds"][feed.name])
-        self._at, phase = position["at"], position["phase"]
-        if self._by_tokens is not None and phase is not None:
-            self._tokens = position["tokens"]
-            self._segments = [(0, tuple(map(Fraction, position["weights"])))]
-            self._owed = [Fraction(each) for each in position["owed"]]
-        if phase is None:
-            self._phase = None
-            return
-        numbers = {feed.name: number for number, feed in enumerate(self._feeds)}
-        sources = [numbers[name] for name in phase["sources"]]
-        owed = None if self._by_tokens is None else self._owed
-        self._phase = make_phase(self._segments, phase["start"], sources, phase["before"], self._seed, owed)
-        if self._phase is not None:
-            self._phase.mix.know(self._at - phase["start"], phase["taken"])
 
 
 def _count_tokens(sample: Sample, field: str) -> int:

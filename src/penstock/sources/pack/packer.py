@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from penstock.errors import DataError
 from penstock.order.keys import fold, permutation
+from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.iterators import SampleIterator, State
 from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
 from penstock.sources.pack.pieces import Pieces, best_fit, cut_into_rows, pool
@@ -17,12 +18,14 @@ from penstock.sources.pack.rows import RowOptions, make_rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from penstock.order.state_fields import Fields
     from penstock.types import Int64Array, Sample
 
 PackStrategy = Literal["greedy", "pool", "first_fit"]
 
 _ROWS_AT_ONCE = 64
 _DOCUMENTS_AT_ONCE = 256
+_MOST_SKIPPED = 1 << 16  # documents between where some were read together and a group; going there reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,15 @@ class PackedIterator(SampleIterator):
     The position is where a group begins, in documents and tokens of the input, and how many of its rows were given.
     """
 
+    state_fields: ClassVar[Fields] = {
+        "input": dict,
+        "skip": range(_MOST_SKIPPED),
+        "offset": COUNT,
+        "group": COUNT,
+        "rows": COUNT,
+        "counts": {each.name: COUNT for each in fields(PackStats)},
+    }
+
     def __init__(self, documents: SampleIterator, options: PackOptions) -> None:
         super().__init__()
         self._documents, self._options = documents, options
@@ -124,21 +136,29 @@ class PackedIterator(SampleIterator):
     def _seek(self, position: State) -> None:
         self._documents.load_state_dict(position["input"])
         self._waiting, self._offset, self._group = [], 0, None
-        self._number, self._counts = position["group"], PackStats(**position["counts"])
-        if position["skip"] or position["offset"]:
-            self._read_documents(skip=position["skip"])
-            self._offset = position["offset"]
+        counts = {each.name: position["counts"][each.name] for each in fields(PackStats)}
+        self._number, self._counts = position["group"], PackStats(**counts)
+        skip, offset, rows = position["skip"], position["offset"], position["rows"]
+        if self._documents.skip(skip) < skip:
+            raise refuse("skip", skip, "a number of documents that there are")
+        if offset:
+            self._read_documents()
+            if not self._waiting or offset >= self._waiting[0].length:
+                raise refuse("offset", offset, "a number of tokens that the document has")
+            self._offset = offset
         self._group_start = self._here()
-        if position["rows"]:
+        if rows:
             self._group = self._make_group()
-            self._next_row = position["rows"]
+            if self._group is None or rows > self._group.pieces.num_rows:
+                raise refuse("rows", rows, "a number of rows that its group has")
+            self._next_row = rows
 
-    def _read_documents(self, skip: int = 0) -> bool:
-        """Read some more documents; `skip` of them were dealt with before. Tells whether there were any."""
+    def _read_documents(self) -> bool:
+        """Read some more documents; tell whether there were any."""
         start = self._documents.state_dict()
-        samples = self._documents.take(_DOCUMENTS_AT_ONCE + skip)
-        self._waiting += [self._prepare(sample, start, skip + number) for number, sample in enumerate(samples[skip:])]
-        return len(samples) > skip
+        samples = self._documents.take(_DOCUMENTS_AT_ONCE)
+        self._waiting += [self._prepare(sample, start, number) for number, sample in enumerate(samples)]
+        return bool(samples)
 
     def _prepare(self, sample: Sample, start: State, number: int) -> Document:
         options = self._options
@@ -226,5 +246,5 @@ class PackedIterator(SampleIterator):
 def _describe(start: State, number: int) -> str:
     """Say which document it is, so many after a state of an iterator over shards."""
     inner, name = start.get("inner") or {"row": 0}, start.get("name")
-    is_row = set(inner) <= {"row", "byte", "line"}  # each of them a document
+    is_row = set(inner) <= {"row", "byte", "line", "file"}  # each of them a document
     return f"row {inner['row'] + number} of {name}" if is_row else f"a document of {name}"
