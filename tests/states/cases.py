@@ -51,8 +51,12 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = GOLDEN / "states"
-ROWS = [{"id": n, "text": " ".join(f"w{(n * k) % 13}" for k in range(n % 7)) or "w0"} for n in range(60)]
-MORE = [{"id": 1000 + n, "text": " ".join(f"w{(n + k) % 13}" for k in range(n % 5 + 1))} for n in range(24)]
+ROWS: list[dict[str, Any]] = [
+    {"id": n, "text": " ".join(f"w{(n * k) % 13}" for k in range(n % 7)) or "w0"} for n in range(60)
+]
+MORE: list[dict[str, Any]] = [
+    {"id": 1000 + n, "text": " ".join(f"w{(n + k) % 13}" for k in range(n % 5 + 1))} for n in range(24)
+]
 _WRITTEN_NS = 1_700_000_000_123_456_789
 UNKNOWN = "?"
 

@@ -20,7 +20,7 @@ from penstock import (
     TextShardedSource,
 )
 from penstock.errors import ResumeError
-from penstock.storage.base import open_store
+from penstock.storage.base import open_store, resolve_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def write(path: Path, first: int) -> None:
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     else:
-        lines = [json.dumps(row) if path.suffix == ".jsonl" else row["text"] for row in rows]
+        lines = [json.dumps(row) if path.suffix == ".jsonl" else str(row["text"]) for row in rows]
         path.write_text("\n".join([*(["text"] if path.suffix == ".csv" else []), *lines]) + "\n")
 
 
@@ -89,7 +89,7 @@ def test_a_file_rewritten_with_the_same_size(name: str, tmp_path: Path) -> None:
 
 def test_a_file_in_a_store_rewritten_with_the_same_size(moto: S3Server, tmp_path: Path) -> None:
     moto.make_bucket("changing")
-    store = open_store("s3://changing", moto.options)
+    store = open_store(resolve_store("s3://changing", moto.options))
     write(tmp_path / "a.csv", 1000)
     store.upload(tmp_path / "a.csv", "a.csv")
     samples = iter(CsvShardedSource("s3://changing/a.csv", moto.options))

@@ -26,7 +26,21 @@ if TYPE_CHECKING:
 
 RECORDED: dict[str, Any] = json.loads((FILES / "states.json").read_text())
 NUMBERS = [-1, 0, 1, 2, 7, 63, 64, 1000, 10**5, 10**7, 10**9, 10**12, 2**62, 2**63, 10**30, 10**4000]
-VALUES = [None, True, 1.5, float("nan"), "", "x", "../../etc/passwd", "9" * 70_000, [], [[]], {}, {"a": {}}, *NUMBERS]
+VALUES: list[Any] = [
+    None,
+    True,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "../../etc/passwd",
+    "9" * 70_000,
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    *NUMBERS,
+]
 SLOWEST_S = 20.0
 PASSES = 40  # steps that are looked at: several chunks of each kind
 
@@ -114,7 +128,7 @@ def known_marks(name: str) -> set[int] | None:
     """Give the numbers of all samples there are; None where each is made of several that may be cut elsewhere."""
     if "packed" in name or "tokenized" in name or "tokens" in name:
         return None
-    return {row["id"] for row in (*ROWS, *MORE)} | set(RECORDED[name]["order"])
+    return {*(int(row["id"]) for row in (*ROWS, *MORE)), *RECORDED[name]["order"]}
 
 
 def corpus(name: str) -> list[Any]:

@@ -181,9 +181,7 @@ class SampleIterator(ABC):
         self._one_by_one, self._is_resumed = _NOTHING, True
         self._seek(position)
         if given and self.skip(given, self.most_chunks_given) < given:
-            raise ResumeError(
-                f"the state is {given} samples past {position}, but the samples end before that: the data has changed"
-            )
+            raise refuse("given", given, f"a number of samples that there are after {position}")
 
     def find_cuts(self, num_bytes: int) -> list[State]:  # noqa: ARG002
         """Find positions from its beginning to its end, about so many bytes apart, to which going costs little.
@@ -201,14 +199,11 @@ class SampleIterator(ABC):
         start = self._position()
         try:
             chunk = self._read_chunk()
-        except SampleIndexError as error:
-            # A row that was asked for was checked before; after a state was loaded, it is the state's.
-            is_of_state = self._is_resumed
-            self._failure = ResumeError(f"the state does not fit: {error}", **error.facts) if is_of_state else error
-            raise self._failure from error.__cause__
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  raised below
             self._failure = error
-            raise
+            if self._is_resumed and isinstance(error, SampleIndexError):  # the row is that of the state
+                self._failure = ResumeError(f"the state does not fit: {error}", **error.facts)
+            raise self._failure from error.__cause__
         self._chunk, self._given, self._is_resumed = chunk, 0, False
         self._after = self._positions_in_chunk(start) if len(chunk) else None
         return len(chunk) > 0
