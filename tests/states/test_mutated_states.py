@@ -128,7 +128,11 @@ def known_marks(name: str) -> set[int] | None:
     """Give the numbers of all samples there are; None where each is made of several that may be cut elsewhere."""
     if "packed" in name or "tokenized" in name or "tokens" in name:
         return None
-    return {*(int(row["id"]) for row in (*ROWS, *MORE)), *RECORDED[name]["order"]}
+    return {
+        *range(163 if CASES[name].is_slow else 0),
+        *(int(row["id"]) for row in (*ROWS, *MORE)),
+        *RECORDED[name]["order"],
+    }
 
 
 def corpus(name: str) -> list[Any]:
@@ -187,3 +191,17 @@ def test_many_damaged_states(seed: int) -> None:
 @pytest.mark.soak
 def test_damaged_states_of_slow_cases() -> None:
     assert check([name for name in CASES if name not in QUICK], 1000, seed=7)["went on"]
+
+
+@pytest.mark.parametrize("given", [10**6, 10**12])
+def test_a_mix_without_end_is_not_read_to_a_far_place(given: int) -> None:
+    mix = CASES["iterator/mix restarting of jsonl"].open()
+    state = mix.state_dict()
+    state["inner"] = {"left": 150, "input": {**state_of_mix(), "given": given}}
+    assert outcome(CASES["iterator/mix restarting of jsonl"], mix, state, None) == "refused"
+
+
+def state_of_mix() -> dict[str, Any]:
+    """Give the state of a mix at its beginning."""
+    phase = {"start": 0, "sources": ["a", "b"], "before": [0, 0], "taken": [0, 0]}
+    return {"at": 0, "feeds": {name: {"epoch": 0, "given": 0, "samples": None} for name in "ab"}, "phase": phase}

@@ -184,7 +184,7 @@ class MixedShardedSource(ShardedSource):
 class MixedIterator(SampleIterator):
     """Samples of several feeds in turn. The position is the number of the sample, and where each feed is."""
 
-    state_fields: ClassVar[Fields] = MIX_FIELDS
+    state_fields: ClassVar[Fields] = {**MIX_FIELDS, "given?": range(_BLOCK + 1)}
     most_chunks_given = _BLOCK
 
     def __init__(
