@@ -56,12 +56,14 @@ def describe_kind(state: Any) -> str:
     return f"the state of {kind}" if kind else f"a state with the fields {fields}"
 
 
-def refuse(name: str, value: Any, expected: str, what: str = "the state") -> ResumeError:
+def refuse(name: str, value: Any, expected: str, what: str = "") -> ResumeError:
     """Make the error for a value that does not fit."""
     is_long = isinstance(value, int) and value.bit_length() > 128  # Python writes no number of thousands of digits
     shown = f"a number of {value.bit_length()} bits" if is_long else _SHORT.repr(value)
+    whose = f", for {what}" if what else ""
     return ResumeError(
-        f"{what} has {name}={shown} instead of {expected}: load a state_dict exactly as it was saved, for the same data"
+        f"the state has {name}={shown} instead of {expected}{whose}: load a state_dict exactly as it was saved, for the"
+        " same data"
     )
 
 

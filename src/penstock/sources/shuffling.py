@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.order.state_fields import Fields
-
     from penstock.sources.columns import Rows
     from penstock.types import Int64Array
 
