@@ -64,10 +64,10 @@ def test_a_state_that_overrides_another_seed_says_so(folder: Path, order: str) -
 def test_what_is_no_state_is_refused_when_it_is_loaded_and_changes_nothing(folder: Path) -> None:
     dataset = open_dataset(folder)
     before = dataset.state_dict()
-    for state, words in (({"epoch": 0}, "fields epoch"), ({**before, "order": "mosaic"}, "set order='mosaic'")):
+    for state, words in (({"epoch": 0}, "fields 'epoch'"), ({**before, "order": "mosaic"}, "set order='mosaic'")):
         with pytest.raises(ResumeError, match=words):
             open_dataset(folder, order="native").load_state_dict(state)
-    with pytest.raises(ResumeError, match="fields epoch"):
+    with pytest.raises(ResumeError, match="fields 'epoch'"):
         dataset.load_state_dict({"epoch": 0})
     assert dataset.state_dict() == before
 

@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The other environment imports the cases as `tests.interop`, and so must this one, however pytest was started.
 sys.path.insert(0, str(ROOT))
 
+collect_ignore = ["original"]  # is copied beside the tests of the original, and changes how modules are found
+
 Report = dict[str, dict[str, Any]]
 
 

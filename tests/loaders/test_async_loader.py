@@ -377,7 +377,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
     state = AsyncDataLoader(numbers(10), seed=1, shuffle_buffer_size=5).state_dict()
     with pytest.raises(ResumeError, match=r"other settings: buffer_rows=5, here None; seed=1, here 2"):
         AsyncDataLoader(numbers(10), seed=2).load_state_dict(state)
-    with pytest.raises(ResumeError, match="not a state of an AsyncDataLoader"):
+    with pytest.raises(ResumeError, match="an AsyncDataLoader over a source needs one with kind, version"):
         AsyncDataLoader(numbers(10)).load_state_dict({"epoch": 3})
     named = [MemoryShardedSource([{"x": 1}], fingerprint=word) for word in ("a", "b")]
     with pytest.raises(ResumeError, match="another source"):

@@ -57,7 +57,7 @@ def test_the_rest_of_a_padded_epoch_is_that_of_mosaicml() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # so few samples are dealt twice, as the original does
             plan, at = plan_run(settings, shards, case["resume"])
-        start = PlannedRun(plan=plan, resumed_at=at).start_of(0, WORLD, BATCH, is_state_new=True)
+            start = PlannedRun(plan=plan, resumed_at=at).start_of(0, WORLD, BATCH, is_state_new=True)
         grid = np.array(case["ids"]).reshape(case["shape"])[0, :, 0]  # [rank][batch][slot]
         if (grid < 0).all():
             assert start == Cursor(2)

@@ -165,5 +165,5 @@ def test_a_position_by_shard_and_row(data: Path) -> None:
     again = ResumeState.from_dict(json.loads(json.dumps(state.to_dict())))
     assert again == state
     assert next(again.open(source))["id"] == "web157"  # type: ignore[arg-type]
-    with pytest.raises(ResumeError, match="not a ResumeState"):
+    with pytest.raises(ResumeError, match="no ResumeState"):
         ResumeState.from_dict({"shard": 1})

@@ -209,5 +209,5 @@ def test_a_state_of_other_stages_is_refused(data: Path) -> None:
     state = make(data, "plain").state_dict()
     with pytest.raises(ResumeError, match="the state is of the stages"):
         make(data, "packed").load_state_dict(state)
-    with pytest.raises(ResumeError, match="not the state of a pipeline"):
+    with pytest.raises(ResumeError, match="a Pipeline needs one with stages, loader"):
         make(data, "plain").load_state_dict({})
