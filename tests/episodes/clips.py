@@ -9,6 +9,7 @@ import av
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SIZE = 64
@@ -38,6 +39,7 @@ def write_clip(
     b_frames: int = 0,
     first: int = 0,
     noise: int = 0,
+    encoder: Mapping[str, str] | None = None,
     **options: str,
 ) -> None:
     """Write an h264 video; with noise it has many bytes. `options` are those of the container."""
@@ -50,6 +52,7 @@ def write_clip(
         stream.options = {"g": str(gop), "bf": str(b_frames), "sc_threshold": "0", "preset": "ultrafast", "crf": "18"}
         if b_frames:
             stream.options |= {"b-adapt": "0"}
+        stream.options |= encoder or {}
         for number in range(first, first + num_frames):
             pixels = picture(number)
             if noise:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,30 @@ def test_a_damaged_video_is_named_and_may_be_skipped(root: Path, tmp_path: Path)
         with open_set(tmp_path / "set", video_decode_threads=num_threads) as dataset:
             with pytest.raises(DataError, match=r"episode \d of .*, frame .*file-000.mp4"):
                 list(dataset)
+
+
+@pytest.mark.parametrize("locality", [None, "gop"])
+def test_frames_that_can_be_decoded_are_not_lost_with_damaged_neighbours(tmp_path: Path, locality: Any) -> None:
+    write_dataset(tmp_path / "set", Layout(data_files=[LENGTHS[:2]], video_files=[LENGTHS[:2]], gop=15))
+    path = tmp_path / "set" / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    data = bytearray(path.read_bytes())
+    at = data.find(b"mdat") + 4
+    for share in (1 / 3, 2 / 3):
+        place = at + int((data.find(b"moov") - at) * share)
+        data[place : place + 20] = bytes(20)
+    path.write_bytes(data)
+    alone = set()
+    with open_set(tmp_path / "set", video_decode_threads=0, frame_cache_bytes=0) as dataset:
+        for number in range(len(dataset)):
+            with suppress(DataError):
+                alone |= {int(dataset[number]["index"])}
+    assert 0 < len(alone) < sum(LENGTHS[:2]) - 10
+    for num_threads in (0, 2):
+        with open_set(
+            tmp_path / "set", video_decode_threads=num_threads, video_locality=locality, on_error="skip"
+        ) as dataset:
+            assert {int(sample["index"]) for sample in dataset} == alone
+            assert dataset.stats().skipped == sum(LENGTHS[:2]) - len(alone)
 
 
 class Flat:

@@ -24,7 +24,7 @@ from tests.episodes.clips import number_of, write_clip
 from tests.episodes.golden import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.counters import Row
 
@@ -234,3 +234,52 @@ def test_a_file_goes_on_where_it_stopped(clips: dict[str, str]) -> None:
     assert [number for number, _ in file.decode(10, 10)] == [8, 9, 10]
     assert [number for number, _ in file.decode(2, 2)] == [0, 1, 2]
     file.close()
+
+
+def with_flipped_bits(path: str, seed: int, damaged: Path) -> None:
+    """Copy a video with two bits of its frames flipped."""
+    data, random = bytearray(Path(path).read_bytes()), np.random.default_rng(seed)
+    begin = data.find(b"mdat") + 4
+    for at in random.integers(begin, data.find(b"moov") - 8, 2):
+        data[at] ^= 1 << int(random.integers(8))
+    damaged.write_bytes(data)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.PANIC)
+    yield
+    av.logging.set_level(level)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_the_decoder_finds_damaged_is_an_error_to_the_end_of_its_group(
+    clips: dict[str, str], tmp_path: Path
+) -> None:
+    """FFmpeg by itself makes up what it cannot decode, and marks a frame; those after it refer to that one."""
+    num_found, path = 0, tmp_path / "a.mp4"
+    for seed in range(12):
+        with_flipped_bits(clips["g30"], seed, path)
+        with av.open(str(path)) as container:
+            marked = [number for number, frame in enumerate(container.decode(video=0)) if frame.is_corrupt]
+        damaged = {after for number in marked for after in range(number, number // 30 * 30 + 30)}
+        num_found += len(damaged)
+        for number in range(NUM_FRAMES):
+            file = PyavFile(str(path), "the clip")
+            if number in damaged:
+                with pytest.raises(CorruptShardError, match=r"the clip cannot be decoded from \d.* s to \d"):
+                    list(file.decode(number, number))
+            file.close()
+    assert num_found > 50
+
+
+@pytest.mark.usefixtures("quiet")
+def test_open_groups_of_pictures_are_not_taken_for_damaged(tmp_path: Path) -> None:
+    options = {"x264-params": "open-gop=1:keyint=12:scenecut=0:bframes=3"}
+    write_clip(tmp_path / "a.mp4", NUM_FRAMES, gop=12, b_frames=3, encoder=options)
+    for number in range(NUM_FRAMES):
+        file = PyavFile(str(tmp_path / "a.mp4"))
+        frames = dict(file.decode(number, number))
+        assert number_of(frames[number].to_ndarray(format="rgb24")) == number
+        file.close()

@@ -217,8 +217,22 @@ class Videos:
         self, clip: ClipKey, held: OpenClip, group: Int64Array, found: dict[int, Any], least_until: float = 0
     ) -> None:
         """Decode frames of one group of pictures, and on to those that will soon be wanted."""
-        num_decoded, until = 0, self._until(clip, held, group, least_until)
+        until = self._until(clip, held, group, least_until)
         first, last = self._stretch(clip, held, group, until)
+        try:
+            self._decode_stretch(clip, held, (first, last), until, found)
+        except CorruptShardError:
+            # What was decoded beside the group may be damaged, and the group not.
+            own = int(group[0]), int(group[-1])
+            if (first, last) == own:
+                raise
+            if any(found.get(number) is None for number in group.tolist()):
+                self._decode_stretch(clip, held, own, until, found)
+
+    def _decode_stretch(
+        self, clip: ClipKey, held: OpenClip, stretch: tuple[int, int], until: float, found: dict[int, Any]
+    ) -> None:
+        num_decoded, (first, last) = 0, stretch
 
         def is_wanted(number: int) -> bool:
             return number in found or self._is_surplus_kept((clip, number - held.first), until)

@@ -48,6 +48,8 @@ class PyavFile:
             self._stream = self._container.streams.video[0]
             # More threads make random access cost more: each begins a group of pictures with waiting for the others.
             self._stream.codec_context.thread_count = 1
+            # What it finds damaged is an error; by itself it would make something up, and give that as a picture.
+            self._stream.codec_context.options = {"err_detect": "crccheck+explode"}
             self.index = read_frame_index(path) or _index_packets(self._container, self._name)
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"the video {self._name} is missing", file=self._name) from error
@@ -79,9 +81,17 @@ class PyavFile:
         keyframe = int(self.index.keyframe_of(np.array([first]))[0])
         if self._decoded is None or not int(self.index.keyframes[keyframe]) <= self._next <= first:
             self._seek(keyframe)
-        ticks = self.index.ticks
+        ticks, may_begin_earlier = self.index.ticks, True
         while self._decoded is not None:
-            frame = next(self._decoded, None)
+            try:
+                frame = next(self._decoded, None)
+            except self._av.FFmpegError:
+                # Pictures may refer to some before their keyframe: begin further ahead. What is damaged fails again.
+                if keyframe == 0 or not may_begin_earlier:
+                    raise
+                keyframe, may_begin_earlier = keyframe - 1, False
+                self._seek(keyframe)
+                continue
             if frame is None:
                 break
             number = int(np.searchsorted(ticks, frame.pts))
@@ -100,8 +110,23 @@ class PyavFile:
     def _seek(self, keyframe: int) -> None:
         ticks = int(self.index.ticks[self.index.keyframes[keyframe]])
         self._container.seek(ticks, stream=self._stream, backward=True)
-        self._decoded = iter(self._container.decode(self._stream))
+        self._decoded = self._frames_from(ticks)
         self._next = _UNKNOWN
+
+    def _frames_from(self, begin: int) -> Iterator[Any]:
+        """Decode from a keyframe on, without pictures shown before it: they may refer to some that were not decoded."""
+        for packet in self._container.demux(self._stream):
+            try:
+                frames = packet.decode()
+            except self._av.FFmpegError:
+                if packet.pts is None or packet.pts >= begin:
+                    raise
+                continue
+            for frame in frames:
+                if frame.pts is None or frame.pts >= begin:
+                    if frame.is_corrupt:
+                        raise self._av.error.InvalidDataError(_INVALID_DATA, "a frame is marked as damaged", self._name)
+                    yield frame
 
     def close(self) -> None:
         """Close the file."""
@@ -109,6 +134,7 @@ class PyavFile:
         self._container.close()
 
 
+_INVALID_DATA = 0x41444E49  # FFmpeg's number of this error, without its sign
 _UNKNOWN = -1  # after a seek: whatever comes, comes
 
 
