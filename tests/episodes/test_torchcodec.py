@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 from penstock import LeRobotStream, StreamingLeRobotDataset, StreamingLeRobotMix
 from penstock.episodes.video.pyav import PyavBackend
 from penstock.episodes.video.torchcodec import TorchcodecBackend
-from penstock.errors import CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
+from penstock.errors import ConfigError, CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
 from tests.episodes.build import CAMERA, Layout, write_dataset
 from tests.episodes.clips import number_of, write_clip
 from tests.episodes.golden import NUM_FRAMES, ROOT, expected
+from tests.episodes.test_depth import write_depths
 from tests.episodes.test_golden import WINDOWS, check
 from tests.episodes.test_ranged import FILES, serving, video
 from tests.episodes.test_video import KINDS
@@ -247,3 +248,9 @@ def test_frames_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> N
     ) as dataset:
         assert {int(sample["index"]) for sample in dataset} == set(range(13))
         assert dataset.stats().skipped == 10
+
+
+def test_pixels_of_more_than_8_bits_are_refused(tmp_path: Path) -> None:
+    write_depths(tmp_path / "a.mp4", "gray16le", 4)
+    with pytest.raises(ConfigError, match=r"a\.mp4 has pixels of more than 8 bits, .*use video_backend='pyav'"):
+        TorchcodecBackend().open(str(tmp_path / "a.mp4"), "a.mp4")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from math import inf, log
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from penstock.errors import BadIndexError
 from penstock.storage.base import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
 INFO_NAME = "meta/info.json"
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
@@ -33,6 +38,28 @@ DEFAULT_PATHS = {
 }
 
 
+_DEEP = re.compile(r"(gray|yuv[a-z0-9]*p|p0)(9|1[0246])[bl]e")  # pixels of more than 8 bits
+_DEPTH_CODES = 4095  # the largest number in LeRobot's depth maps
+
+
+class DepthScale(NamedTuple):
+    """What the numbers in a video of depths stand for, as LeRobot writes them."""
+
+    nearest: float  # in meters
+    farthest: float
+    shift: float | None  # in meters, before taking logarithms; None: numbers grow with depths
+    unit: str  # "m", or "mm", which are rounded
+
+    def lengths(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+        """Return the depths, in the unit."""
+        near, far = (each if self.shift is None else log(each + self.shift) for each in self[:2])
+        meters = codes.astype(np.float32) * ((far - near) / _DEPTH_CODES) + near
+        if self.shift is not None:
+            meters = np.exp(meters) - self.shift
+        meters = meters.clip(self.nearest, self.farthest)
+        return meters if self.unit == "m" else np.rint(meters * 1000)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """One entry of each frame: what it is called, what it holds, and in which shape."""
@@ -41,6 +68,8 @@ class Feature:
     dtype: str
     shape: tuple[int, ...]
     names: Any = None
+    is_deep: bool = False  # whether it is a video with one channel of more than 8 bits
+    depth: DepthScale | None = None
 
     @property
     def is_video(self) -> bool:
@@ -64,8 +93,8 @@ class Feature:
 
     @property
     def num_pixels(self) -> int:
-        """How many pixels one frame of it has, if it is a picture: three colors each."""
-        return self.frame_bytes // 12
+        """How many pixels one frame of it has, if it is a picture: three colors each, or one number."""
+        return self.frame_bytes // (4 if 1 in (self.shape[:1] + self.shape[-1:]) else 12)
 
     @property
     def frame_bytes(self) -> int:
@@ -195,4 +224,23 @@ def parse_feature(key: str, schema: Any, where: str) -> Feature:
         size *= length
     if size > _MAX_VALUES:
         raise BadIndexError(f"{where} gives the feature {key!r} {size} values in each frame: that is too many", key=key)
-    return Feature(key=key, dtype=schema["dtype"], shape=tuple(shape), names=schema.get("names"))
+    is_deep, depth = _parse_pixels(key, schema, where) if schema["dtype"] == "video" else (False, None)
+    names = schema.get("names")
+    return Feature(key=key, dtype=schema["dtype"], shape=tuple(shape), names=names, is_deep=is_deep, depth=depth)
+
+
+def _parse_pixels(key: str, schema: Mapping[str, Any], where: str) -> tuple[bool, DepthScale | None]:
+    """Read whether the pixels of a video have more than 8 bits that count, and which depths these are."""
+    parts = [part for part in (schema.get("video_info"), schema.get("info")) if isinstance(part, dict)]
+    notes = {str(name).removeprefix("video."): value for part in parts for name, value in part.items()}
+    is_depth, deep = notes.get("is_depth_map") is True, _DEEP.fullmatch(str(notes.get("pix_fmt")))
+    if not is_depth or not {"depth_min", "depth_max"} <= notes.keys():
+        return deep is not None and (is_depth or deep[1] == "gray"), None
+    try:
+        nearest, farthest, shift = (float(notes.get(name, 3.5)) for name in ("depth_min", "depth_max", "shift"))
+    except (TypeError, ValueError, OverflowError):
+        nearest = farthest = shift = 0.0
+    is_log, unit = bool(notes.get("use_log", True)), notes.get("depth_unit", "mm")
+    if not nearest < farthest < inf or unit not in ("m", "mm") or (is_log and not 0 < nearest + shift < inf):
+        raise BadIndexError(f"{where} gives the feature {key!r} a range of depths that cannot be understood", key=key)
+    return True, DepthScale(nearest, farthest, shift if is_log else None, unit)

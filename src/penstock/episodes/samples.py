@@ -57,28 +57,39 @@ def to_tensor(values: npt.NDArray[Any]) -> Any:
     return _torch().from_numpy(np.array(values))
 
 
-def to_picture(pixels: npt.NDArray[np.uint8], options: PictureOptions) -> Any:
-    """Give pictures, or windows of them, with their channels before height and width, as users of torch expect them.
+def to_picture(pixels: npt.NDArray[Any], options: PictureOptions, feature: Feature | None = None) -> Any:
+    """Return pictures, or windows of them, with their channels before height and width, as users of torch expect them.
 
-    A picture that already lies in memory like that is not copied.
+    A picture that already lies in memory like that is not copied. Those of 16 bits are numbers as they were stored, or
+    depths, if the feature says which.
     """
     torch = _torch()
-    picture = torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, -3)))
-    if not options.return_uint8:
+    lying = np.ascontiguousarray(np.moveaxis(pixels, -1, -3))
+    is_deep = pixels.dtype == np.uint16
+    if feature is not None and feature.is_deep and not is_deep:
+        text = f"the pixels of {feature.key!r} are not one number of more than 8 bits: some of their bits would be lost"
+        raise CorruptShardError(text, column=feature.key)
+    if is_deep and feature is not None and feature.depth is not None:
+        lying = feature.depth.lengths(lying)
+    picture = torch.from_numpy(lying)
+    if not options.return_uint8 and not is_deep:
         picture = picture.to(torch.float32).div_(255)
     return picture if options.image_transforms is None else options.image_transforms(picture)
 
 
-def stack_pictures(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def stack_pictures(pictures: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Give several pictures as one array, with memory in the order in which `to_picture` gives them."""
     return np.moveaxis(np.stack([np.moveaxis(each, -1, 0) for each in pictures]), 1, -1)
 
 
-def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[np.uint8]:
+def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
     """Decode an image of a file that does not mark it as one: a dict with its bytes."""
     images = require("PIL.Image", extra="images", purpose="images of robot episodes")
     try:
-        return np.asarray(images.open(io.BytesIO(value["bytes"])).convert("RGB"))
+        image = images.open(io.BytesIO(value["bytes"]))
+        if image.mode in ("I", "F"):
+            raise CorruptShardError(f"{where} has an image of 32 bits a pixel, which cannot be kept")
+        return np.array(image if image.mode.startswith("I;16") else image.convert("RGB"))
     except (KeyError, TypeError, OSError, SyntaxError, images.DecompressionBombError) as error:
         raise CorruptShardError(f"{where} has an image that cannot be decoded: {error}") from error
 

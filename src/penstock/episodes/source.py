@@ -323,10 +323,10 @@ class _EpisodeReader:
             # A window of one frame is that frame, as LeRobot gives it; of images in the rows it is a window.
             pictures = [decoded.frames[place] for place in each]
             if len(pictures) > 1:
-                sample[key] = self._picture(stack_pictures(pictures))
+                sample[key] = self._picture(stack_pictures(pictures), key)
                 continue
             # No two samples share memory.
-            sample[key] = self._picture(pictures[0].copy("K") if each[0] in given else pictures[0])
+            sample[key] = self._picture(pictures[0].copy("K") if each[0] in given else pictures[0], key)
             given.add(each[0])
 
     def _decode(self, key: str, frames: Int64Array, seconds: npt.NDArray[np.float64]) -> DecodedFrames:
@@ -340,10 +340,10 @@ class _EpisodeReader:
         pictures = [image_pixels(value, feature, self._where) for value in read]
         for sample, each in zip(samples, places.reshape(wanted.shape), strict=True):
             pixels = pictures[int(each)] if each.ndim == 0 else np.stack([pictures[int(place)] for place in each])
-            sample[feature.key] = self._picture(pixels)
+            sample[feature.key] = self._picture(pixels, feature.key)
 
-    def _picture(self, pixels: npt.NDArray[np.uint8]) -> Any:
-        return to_picture(pixels, self._options.pictures)
+    def _picture(self, pixels: npt.NDArray[Any], key: str) -> Any:
+        return to_picture(pixels, self._options.pictures, self._meta.schema.features[key])
 
 
 def exact_times(seconds: npt.NDArray[np.floating[Any]], frames: Int64Array, fps: float) -> npt.NDArray[np.float64]:
@@ -353,12 +353,13 @@ def exact_times(seconds: npt.NDArray[np.floating[Any]], frames: Int64Array, fps:
     return np.where(np.abs(seconds - exact) <= np.abs(rounding), exact, seconds)
 
 
-def image_pixels(value: Any, feature: Feature, where: str) -> npt.NDArray[np.uint8]:
+def image_pixels(value: Any, feature: Feature, where: str) -> npt.NDArray[Any]:
     """Give an image of the rows as height, width and as many channels as the dataset declares."""
     pixels = np.asarray(decode_image(value, where) if isinstance(value, dict) else value)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
-        raise CorruptShardError(f"{where} has something in {feature.key!r} that is no image", column=feature.key)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    is_kept = pixels.dtype == np.uint8 or (pixels.dtype == np.uint16 and pixels.shape[-1:] == (1,))
+    if not is_kept or pixels.ndim != 3:
+        raise CorruptShardError(f"{where} has something in {feature.key!r} that is no image", column=feature.key)
     is_gray = 1 in (feature.shape[:1] + feature.shape[-1:])
     return pixels[..., :1] if is_gray else pixels
 

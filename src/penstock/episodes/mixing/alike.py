@@ -145,7 +145,10 @@ class AlikeSamples:
 
 def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
     """Say in what shape and type the dataset that has this picture gives it, after its transform."""
-    picture = torch.zeros(key.shape, dtype=torch.uint8 if key.pictures.return_uint8 else torch.float32)
+    dtype = torch.uint8 if key.pictures.return_uint8 else torch.float32
+    if key.feature.is_deep:
+        dtype = torch.uint16 if key.feature.depth is None else torch.float32
+    picture = torch.zeros(key.shape, dtype=dtype)
     if key.pictures.image_transforms is not None:
         picture = key.pictures.image_transforms(picture)
     return picture.shape, picture.dtype

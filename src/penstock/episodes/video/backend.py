@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 PURPOSE = "decoding video"
+DEEP_GRAY = re.compile(r"gray\d+[bl]e")  # what FFmpeg calls pixels of one number of more than 8 bits
 
 
 class VideoFile(Protocol):
@@ -73,7 +75,10 @@ class VideoBackend(Protocol):
         ...
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Give a function that turns a frame, packed or not, into RGB: height, width, 3. For one thread at a time."""
+        """Return a function that turns a frame, packed or not, into RGB: height, width, 3. For one thread at a time.
+
+        Pixels of one number of more than 8 bits stay that, as uint16: height, width, 1.
+        """
         ...
 
 

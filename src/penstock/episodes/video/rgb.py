@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.video.backend import PURPOSE
+from penstock.episodes.video.backend import DEEP_GRAY, PURPOSE
 from penstock.episodes.video.packed import PackedFrame
+from penstock.errors import CorruptShardError
 from penstock.extras import require
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MAYBE_BY_COLOR = frozenset(["yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p"])
+_NOT_KEPT = ("grayf", "ya16", "yaf")  # numbers with a point, or a second channel
 _PLACES = (1, 2, 0)  # of green, blue and red, as FFmpeg has them, in RGB
 
 
@@ -27,10 +29,19 @@ class RgbConverter:
         self._reformatter = reformatter.VideoReformatter()
         self._is_by_color: dict[Hashable, bool] = {}  # by kind of frame
 
-    def convert(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """Give a frame, packed or not, as height, width, 3, in memory of its own; the colors may lie apart in it."""
+    def convert(self, frame: Any) -> npt.NDArray[Any]:
+        """Return a frame, packed or not, as height, width, 3, in memory of its own; the colors may lie apart in it.
+
+        One of a single channel of more than 8 bits is height, width, 1, with all its bits.
+        """
         if isinstance(frame, PackedFrame):
             frame = frame.unpack()
+        pixels = frame.format.name
+        if DEEP_GRAY.fullmatch(pixels):
+            numbers: npt.NDArray[np.uint16] = frame.to_ndarray()
+            return numbers[..., np.newaxis]
+        if pixels.startswith(_NOT_KEPT):
+            raise CorruptShardError(f"the bits of its pixels, which have the format {pixels}, cannot be kept")
         return np.moveaxis(self._by_color(frame), 0, -1) if self._can_go_by_color(frame) else self._by_pixel(frame)
 
     def _can_go_by_color(self, frame: Any) -> bool:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.video.backend import PURPOSE
+from penstock.episodes.video.backend import DEEP_GRAY, PURPOSE
 from penstock.episodes.video.pyav import read_packets
-from penstock.errors import CorruptShardError, ObjectNotFoundError
+from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.formats.mp4.track import FrameIndex, read_frame_index
 
@@ -83,6 +83,9 @@ class TorchcodecFile:
                 raise ObjectNotFoundError(f"the video {self._name} is missing", file=self._name) from error
             text = f"{self._name} cannot be opened as a video: {_first_line(error)}"
             raise CorruptShardError(text, file=self._name) from error
+        if DEEP_GRAY.fullmatch(str(self._decoder.metadata.pixel_format)):
+            text = f"{self._name} has pixels of more than 8 bits, which torchcodec loses: use video_backend='pyav'"
+            raise ConfigError(text, file=self._name)
         self._next: int | None = None
 
     @property
