@@ -19,14 +19,13 @@ from penstock.spent import spent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
-
     from penstock.counters import Counters
 
     Functions = dict[Any, Callable[..., Any]]
 
 # Beyond this, taking the bytes out of a pipe takes longer than asking for a descriptor.
 _LARGE_BYTES = 1 << 18
+_OF_THREADS = 1 << 15  # numbers from which on torch has several threads copy them
 # What NumPy and torch both know. (Of single values torch knows all but uint64, which it refuses in its own words.)
 _INTEGERS: set[Any] = {np.uint8, np.uint16, np.uint32, np.int8, np.int16, np.int32, np.int64}
 _NUMBERS = _INTEGERS | {np.bool_, np.float16, np.float32, np.float64}
@@ -37,6 +36,28 @@ def keep_small_tensors_inside(counters: Counters) -> None:
     from torch.utils.data._utils.collate import default_collate_fn_map
 
     default_collate_fn_map[dict] = partial(_collate_dicts, counters)
+
+
+def collate_alone(samples: list[Any]) -> Any:
+    """Make a batch as torch's `default_collate` does, but without a pool of threads in the process that trains.
+
+    Torch's threads wait for each other by spinning: where others use the processors, most of the time goes to that.
+    """
+    from torch import Tensor
+    from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+    return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: _stack})
+
+
+def _stack(tensors: list[Any], *, collate_fn_map: Functions) -> Any:
+    from torch import Tensor, from_numpy
+    from torch.utils.data import get_worker_info
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    is_large = len(tensors) * tensors[0].numel() >= _OF_THREADS and get_worker_info() is None
+    if is_large and all(map(_is_plain_tensor, tensors)) and _are_alike(tensors):
+        return from_numpy(np.stack([tensor.numpy() for tensor in tensors]))
+    return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
 
 
 class TimedCollate:
@@ -82,13 +103,16 @@ def _arrive(values: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
 
 
 def _is_small_tensor(value: Any) -> bool:
+    return _is_plain_tensor(value) and value.nbytes < _LARGE_BYTES
+
+
+def _is_plain_tensor(value: Any) -> bool:
     import torch
 
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
         and value.device.type == "cpu"
-        and value.nbytes < _LARGE_BYTES
         and value.dtype in _dtypes_of_numpy()
         and not (value.requires_grad or value.is_conj() or value.is_neg())
     )
@@ -132,5 +156,5 @@ def _common_type(values: list[Any]) -> type | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _are_alike(arrays: list[npt.NDArray[Any]]) -> bool:
+def _are_alike(arrays: list[Any]) -> bool:
     return len({(array.dtype, array.shape) for array in arrays}) == 1

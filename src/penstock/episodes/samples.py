@@ -71,9 +71,9 @@ def to_picture(pixels: npt.NDArray[Any], options: PictureOptions, feature: Featu
         raise CorruptShardError(text, column=feature.key)
     if is_deep and feature is not None and feature.depth is not None:
         lying = feature.depth.lengths(lying)
+    if not options.return_uint8 and not is_deep:  # by NumPy: torch would have a pool of threads do it
+        lying = np.divide(lying, np.float32(255), dtype=np.float32)
     picture = torch.from_numpy(lying)
-    if not options.return_uint8 and not is_deep:
-        picture = picture.to(torch.float32).div_(255)
     return picture if options.image_transforms is None else options.image_transforms(picture)
 
 

@@ -7,7 +7,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock.data.collate import TimedCollate
+from penstock.data.collate import TimedCollate, collate_alone
 from penstock.data.dataset import StreamingDataset
 from penstock.data.stats import Stats
 from penstock.errors import ConfigError
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
-    from torch.utils.data import DataLoader, default_collate
+    from torch.utils.data import DataLoader
 
     from penstock.data.passes import Pass
     from penstock.types import Columns
 else:
     torch = require("torch", extra="torch", purpose="StreamingDataLoader")
-    from torch.utils.data import DataLoader, default_collate
+    from torch.utils.data import DataLoader
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -104,7 +104,7 @@ class StreamingDataLoader(DataLoader[Any]):
             options["batch_size"] = None
         else:
             options["batch_size"] = dataset.batch_size
-            collate = options.get("collate_fn") or default_collate
+            collate = options.get("collate_fn") or collate_alone
             is_timed = isinstance(collate, TimedCollate)  # as it comes from a loader that another one is made of
             options["collate_fn"] = collate if is_timed else TimedCollate(collate, dataset.counters)
         super().__init__(dataset, **options)

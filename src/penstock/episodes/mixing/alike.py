@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from penstock.episodes.samples import NUMBER_DTYPES
 from penstock.errors import ConfigError
@@ -136,11 +139,15 @@ class AlikeSamples:
         if feature.is_camera:
             if key.key not in self._black:
                 self._black[key.key] = _picture_like(torch, key)
-            shape, dtype = self._black[key.key]
-            return torch.zeros(shape, dtype=dtype)
+            return _zeros(torch, *self._black[key.key])
         if feature.dtype in NUMBER_DTYPES:
             return torch.zeros(key.shape, dtype=getattr(torch, feature.dtype))
         return "" if key.width is None else [""] * key.width
+
+
+def _zeros(torch: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """Return black; torch itself would have a pool of threads make it."""
+    return torch.from_numpy(np.zeros(prod(shape) * dtype.itemsize, np.uint8)).view(dtype).reshape(shape)
 
 
 def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
@@ -148,7 +155,7 @@ def _picture_like(torch: Any, key: KeyOfMix) -> tuple[Any, Any]:
     dtype = torch.uint8 if key.pictures.return_uint8 else torch.float32
     if key.feature.is_deep:
         dtype = torch.uint16 if key.feature.depth is None else torch.float32
-    picture = torch.zeros(key.shape, dtype=dtype)
+    picture = _zeros(torch, key.shape, dtype)
     if key.pictures.image_transforms is not None:
         picture = key.pictures.image_transforms(picture)
     return picture.shape, picture.dtype
