@@ -50,3 +50,36 @@ def write(out: str | Path, lengths: list[int] = LENGTHS, **settings: Any) -> Non
     with LeRobotWriter(out, **{"fps": 10, "features": FEATURES, **SMALL, **settings}) as writer:
         for episode in range(len(lengths)):
             writer.write_episode(frames_of(episode, lengths), TASKS[episode % 2])
+
+
+# Numbers of every type, with values that another type would change.
+TYPES: dict[str, tuple[str, list[int]]] = {
+    "half": ("float16", [2]),
+    "double": ("float64", [2]),
+    "matrix": ("float64", [2, 3]),
+    "scalar": ("float64", [1]),
+    "byte": ("uint8", [2]),
+    "short": ("uint16", [1]),
+    "int": ("int32", [2]),
+    "grid": ("int32", [2, 2]),
+    "done": ("bool", [1]),
+}
+
+
+def number_of_type(number: int, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    each = np.arange(np.prod(shape)).reshape(shape) + number
+    if dtype == "bool":
+        return np.asarray(each % 2 == 0)
+    return np.asarray((each + 1) / 3 if dtype.startswith("float") else np.iinfo(dtype).max - each, dtype)
+
+
+def write_types(root: Path) -> None:
+    features = {key: {"dtype": dtype, "shape": shape} for key, (dtype, shape) in TYPES.items()}
+    number = 0
+    with LeRobotWriter(root, fps=10, features=features) as writer:
+        for length in (4, 3):
+            for _ in range(length):
+                values = {key: number_of_type(number, *kind) for key, kind in TYPES.items()}
+                writer.add_frame({**values, "done": bool(values["done"])}, task="count")
+                number += 1
+            writer.save_episode()

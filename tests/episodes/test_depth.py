@@ -113,7 +113,7 @@ def test_what_cannot_be_kept_is_an_error(tmp_path: Path, pixels: str, notes: dic
 
 @pytest.mark.parametrize("pixels", ["grayf32le", "ya16le"])
 def test_pixels_that_fit_no_integer_are_an_error(pixels: str) -> None:
-    with pytest.raises(CorruptShardError, match=rf"format {pixels}, cannot be kept"):
+    with pytest.raises(CorruptShardError, match=rf"format {pixels}, whose bits cannot be kept"):
         RgbConverter().convert(av.VideoFrame(16, 16, pixels))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from penstock import StreamingLeRobotDataset
+from penstock import LeRobotWriter, StreamingLeRobotDataset
 from penstock.errors import BadIndexError, ConfigError, CorruptShardError, FrameTimeError, MissingExtraError
 from tests.episodes.build import CAMERA, IMAGE, TASKS, Layout, write_dataset
 from tests.episodes.clips import number_of
+from tests.episodes.recording import TYPES, number_of_type, write_types
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +48,7 @@ def test_all_layouts_give_the_same_samples(tmp_path: Path, name: str) -> None:
 def check(sample: dict[str, Any], number: int, layout: Layout) -> None:
     assert "not_declared" not in sample
     assert sample["action"].tolist() == [number, number]
-    assert sample["matrix"].dtype == torch.float64
+    assert sample["matrix"].dtype == torch.float32
     assert sample["matrix"].tolist() == [[number] * 3, [0.5] * 3]
     assert sample["grip"].dtype == torch.bool
     assert (sample["grip"].item(), sample["note"]) == (number % 2 == 0, f"frame {number}")
@@ -207,6 +209,64 @@ def test_times_of_the_rows_count_and_not_the_rate(tmp_path: Path) -> None:
     (tmp_path / "set/meta/info.json").write_text(info.replace('"fps": 10', '"fps": 9'))
     with StreamingLeRobotDataset(root=tmp_path / "set") as dataset:
         assert numbers_in(dataset[11][CAMERA]) == [11]
+
+
+def test_numbers_keep_the_types_that_they_are_stored_in(tmp_path: Path) -> None:
+    write_types(tmp_path / "set")
+    windows = {"int": [0.0, 0.1]}
+    with StreamingLeRobotDataset(root=tmp_path / "set", dtypes="stored", delta_timestamps=windows) as dataset:
+        for number in range(7):
+            for key, (dtype, shape) in TYPES.items():
+                value = dataset[number][key]
+                assert str(value.dtype) == f"torch.{dtype}"
+                current = value[0] if key in windows else value
+                assert np.array_equal(current.numpy().reshape(shape), number_of_type(number, dtype, shape))
+
+
+def test_integers_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
+    with LeRobotWriter(tmp_path / "set", fps=10, features={"n": {"dtype": "uint64", "shape": [1]}}) as writer:
+        for number in (5, 1 << 63):
+            writer.add_frame({"n": np.array([number], np.uint64)}, task="count")
+        writer.save_episode()
+    with StreamingLeRobotDataset(root=tmp_path / "set") as dataset:
+        with pytest.raises(CorruptShardError, match=r"'n' .* too large for int64, so read it with dtypes='stored'"):
+            dataset[1]
+    with StreamingLeRobotDataset(root=tmp_path / "set", dtypes="stored") as dataset:
+        assert int(dataset[1]["n"].numpy()) == 1 << 63
+
+
+def test_samples_of_some_cameras_and_features_read_no_others(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", Layout(has_images=True))
+    numbers = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
+    with StreamingLeRobotDataset(root=tmp_path / "set") as dataset:
+        whole = dataset[14]
+    shutil.rmtree(tmp_path / "set/videos")
+    windows = {"action": [0.0, 0.1]}
+    with StreamingLeRobotDataset(root=tmp_path / "set", keys=["action", IMAGE], delta_timestamps=windows) as dataset:
+        sample = dataset[14]
+        assert list(sample) == ["action", *numbers, IMAGE, "action_is_pad", "task"]
+        assert sample["action"][0].equal(whole["action"])
+        assert sample[IMAGE].equal(whole[IMAGE])
+        assert (dataset.meta.video_keys, list(dataset.meta.features)) == ([], ["action", *numbers, IMAGE])
+        assert sorted(int(each["index"]) for each in dataset) == list(range(NUM_FRAMES))
+    with StreamingLeRobotDataset(root=tmp_path / "set", keys=[]) as dataset:
+        assert list(dataset[0]) == [*numbers, "task"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"keys": ["depth"]}, "keys= names 'depth', which .* does not have: it has action, matrix"),
+        ({"keys": ["action"], "delta_timestamps": {"grip": [0.0]}}, "names 'grip', which is no feature"),
+        ({"dtypes": "float"}, "unknown dtypes 'float'"),
+    ],
+)
+def test_features_and_types_that_do_not_exist_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    write_dataset(tmp_path / "set", Layout(has_video=False))
+    with pytest.raises(ConfigError, match=message):
+        StreamingLeRobotDataset(root=tmp_path / "set", **arguments)
 
 
 def test_images_are_found_without_the_features_of_the_hub(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ with StreamingLeRobotMix(streams, delta_timestamps=windows, video_decode_threads
 
 
 def test_a_loop_over_robots_starts_no_pool_of_torch(tmp_path: Path) -> None:
-    lengths = {"data_files": [[9, 6]], "video_files": [[9, 6]]}
+    lengths: dict[str, Any] = {"data_files": [[9, 6]], "video_files": [[9, 6]]}
     write_dataset(tmp_path / "eyes", Layout(**lengths))
     write_dataset(tmp_path / "blind", Layout(**lengths, has_video=False))
     command = [sys.executable, "-c", _COUNT_THREADS, str(tmp_path / "eyes"), str(tmp_path / "blind")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import cache, partial
+from math import inf
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -43,21 +44,17 @@ def collate_alone(samples: list[Any]) -> Any:
 
     Torch's threads wait for each other by spinning: where others use the processors, most of the time goes to that.
     """
-    from torch import Tensor
-    from torch.utils.data._utils.collate import collate, default_collate_fn_map
-
-    return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: _stack})
-
-
-def _stack(tensors: list[Any], *, collate_fn_map: Functions) -> Any:
     from torch import Tensor, from_numpy
     from torch.utils.data import get_worker_info
-    from torch.utils.data._utils.collate import default_collate_fn_map
+    from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-    is_large = len(tensors) * tensors[0].numel() >= _OF_THREADS and get_worker_info() is None
-    if is_large and all(map(_is_plain_tensor, tensors)) and _are_alike(tensors):
-        return from_numpy(np.stack([tensor.numpy() for tensor in tensors]))
-    return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
+    def stack(tensors: list[Any], *, collate_fn_map: Functions) -> Any:
+        is_large = len(tensors) * tensors[0].numel() >= _OF_THREADS and get_worker_info() is None
+        if is_large and all(_is_plain_tensor(tensor, inf) for tensor in tensors) and _are_alike(tensors):
+            return from_numpy(np.stack([tensor.numpy() for tensor in tensors]))
+        return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
+
+    return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: stack})
 
 
 class TimedCollate:
@@ -90,7 +87,7 @@ class Batch(dict[str, Any]):
     """A collated batch. Once it has arrived, it is a plain dict."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        small = [name for name, value in self.items() if _is_small_tensor(value)]
+        small = [name for name, value in self.items() if _is_plain_tensor(value, _LARGE_BYTES)]
         return _arrive, ({**self, **{name: self[name].numpy() for name in small}}, small)
 
 
@@ -102,17 +99,14 @@ def _arrive(values: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
     return values
 
 
-def _is_small_tensor(value: Any) -> bool:
-    return _is_plain_tensor(value) and value.nbytes < _LARGE_BYTES
-
-
-def _is_plain_tensor(value: Any) -> bool:
+def _is_plain_tensor(value: Any, limit_bytes: float) -> bool:
     import torch
 
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
         and value.device.type == "cpu"
+        and value.nbytes < limit_bytes
         and value.dtype in _dtypes_of_numpy()
         and not (value.requires_grad or value.is_conj() or value.is_neg())
     )

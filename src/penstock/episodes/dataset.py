@@ -44,6 +44,8 @@ class StreamingLeRobotDataset(RobotDataset):
         seed: Seed of the order.
         shuffle: Mix frames of the pool; without it they come in stored order.
         return_uint8: Give pictures as bytes from 0 to 255, instead of float32 from 0 to 1.
+        keys: The features that samples have, besides the numbers of frames; by default all. Others are not read.
+        dtypes: `lerobot` gives all numbers as float32 and int64, as LeRobot does; `stored` in the types that they have.
         rank: The rank of this process, if the launcher does not set it; pass `world_size`, too.
         world_size: The number of ranks.
         video_decoder_cache_size: How many videos each process keeps open; by default those of a pool.
@@ -88,6 +90,8 @@ class StreamingLeRobotDataset(RobotDataset):
         seed: int = 42,
         shuffle: bool = True,
         return_uint8: bool = False,
+        keys: Sequence[str] | None = None,
+        dtypes: Literal["lerobot", "stored"] = "lerobot",
         rank: int | None = None,
         world_size: int | None = None,
         video_decoder_cache_size: int | None = None,
@@ -115,10 +119,8 @@ class StreamingLeRobotDataset(RobotDataset):
     ) -> None:
         settings = EpisodeSettings.of(locals())
         self.repo_id, self.root, self.revision, self.episodes = repo_id, settings.place, revision, episodes
-        self._episode_counters = open_episode_counters()
-        source = open_episodes(settings, self._episode_counters)
-        self._sources = [source]
-        self.meta = source.meta
+        source = open_episodes(settings, counters := open_episode_counters())
+        self._sources, self._episode_counters, self.meta = [source], counters, source.meta
         stream = Stream(source=source, name=_STREAM)
         stream.window = pool_window(source, settings)
         super().__init__(

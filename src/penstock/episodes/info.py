@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from math import inf, log
+from math import log, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,12 @@ DEFAULT_PATHS = {
 }
 
 
+# Samples always have these, under these names.
+ALWAYS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_KINDS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+NUMBER_DTYPES = {name: np.dtype(name) for name in (*_KINDS, "bool")}
 _DEEP = re.compile(r"(gray|yuv[a-z0-9]*p|p0)(9|1[0246])[bl]e")  # pixels of more than 8 bits
+_FAR = 1e9  # meters
 _DEPTH_CODES = 4095  # the largest number in LeRobot's depth maps
 
 
@@ -70,6 +75,14 @@ class Feature:
     names: Any = None
     is_deep: bool = False  # whether it is a video with one channel of more than 8 bits
     depth: DepthScale | None = None
+    is_stored: bool = False  # whether samples have its numbers in the type that they are stored in
+
+    @property
+    def sample_dtype(self) -> str:
+        """The type of its numbers in samples: LeRobot has float32 and int64, whatever is stored."""
+        if self.is_stored or self.dtype not in NUMBER_DTYPES or self.dtype == "bool":
+            return self.dtype
+        return "float32" if self.dtype.startswith("float") else "int64"
 
     @property
     def is_video(self) -> bool:
@@ -236,11 +249,10 @@ def _parse_pixels(key: str, schema: Mapping[str, Any], where: str) -> tuple[bool
     is_depth, deep = notes.get("is_depth_map") is True, _DEEP.fullmatch(str(notes.get("pix_fmt")))
     if not is_depth or not {"depth_min", "depth_max"} <= notes.keys():
         return deep is not None and (is_depth or deep[1] == "gray"), None
-    try:
-        nearest, farthest, shift = (float(notes.get(name, 3.5)) for name in ("depth_min", "depth_max", "shift"))
-    except (TypeError, ValueError, OverflowError):
-        nearest = farthest = shift = 0.0
+    values = [notes.get(name, 3.5) for name in ("depth_min", "depth_max", "shift")]
+    nearest, farthest, shift = (each if type(each) in (int, float) else nan for each in values)
     is_log, unit = bool(notes.get("use_log", True)), notes.get("depth_unit", "mm")
-    if not nearest < farthest < inf or unit not in ("m", "mm") or (is_log and not 0 < nearest + shift < inf):
+    is_range = all(-_FAR < each < _FAR for each in (nearest, farthest, shift)) and nearest < farthest
+    if not is_range or (is_log and nearest + shift <= 0) or unit not in ("m", "mm"):
         raise BadIndexError(f"{where} gives the feature {key!r} a range of depths that cannot be understood", key=key)
     return True, DepthScale(nearest, farthest, shift if is_log else None, unit)

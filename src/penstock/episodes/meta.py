@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.episodes.episode_table import EpisodeTable, check_numbers, table_of_episodes, table_of_files
-from penstock.episodes.info import INFO_NAME, parse_info, parse_json
+from penstock.episodes.info import ALWAYS, INFO_NAME, parse_info, parse_json
 from penstock.episodes.stats import join_stats
-from penstock.errors import BadIndexError, ObjectNotFoundError
+from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError
 from penstock.extras import require
 from penstock.storage.base import shown_url
 
@@ -117,6 +117,17 @@ class LeRobotMetadata:
     def total_frames(self) -> int:
         """The number of frames of all episodes."""
         return int(self.episodes.lengths.sum())
+
+    def chosen(self, keys: Sequence[str] | None, *, is_stored: bool) -> LeRobotMetadata:
+        """Return the same for samples of some features, or all, and the numbers of frames."""
+        features = self.schema.features
+        for key in [key for key in keys or () if key not in features]:
+            text = f"keys= names {key!r}, which {self.url} does not have: it has {', '.join(features)}"
+            raise ConfigError(text, key=key)
+        names = [name for name in features if keys is None or name in keys or name in ALWAYS]
+        raw = {**self.info, "features": {name: self.features[name] for name in names}}
+        kept = {name: replace(features[name], is_stored=is_stored) for name in names}
+        return replace(self, schema=replace(self.schema, features=kept, raw=raw))
 
     def get_task_index(self, task: str) -> int | None:
         """Give the number of a task; None if the dataset has no such task."""

@@ -59,7 +59,7 @@ def open_episodes(
 
     `windows_of` gives the windows in seconds if they depend on the dataset; `stream` is its number in a mix.
     """
-    meta = _read_metadata(settings)
+    meta = _read_metadata(settings).chosen(settings.keys, is_stored=settings.dtypes == "stored")
     windows = settings.delta_timestamps if windows_of is None else windows_of(meta)
     options = SampleOptions(
         windows=parse_windows(windows, list(meta.schema.features), meta.fps, settings.tolerance_s),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.episodes.info import NUMBER_DTYPES
 from penstock.errors import CorruptShardError
 from penstock.extras import require
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.episodes.info import Feature
 
 ImageTransform = Callable[[Any], Any]
-_KINDS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-NUMBER_DTYPES = {name: np.dtype(name) for name in (*_KINDS, "bool")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +37,8 @@ def as_array(feature: Feature, values: Any, where: str) -> Any:
         return values
     try:
         array = np.asarray(values, dtype=dtype)
+        if feature.dtype != feature.sample_dtype == "int64" and array.size and int(array.max()) >= 1 << 63:
+            raise ValueError("a number is too large for int64, so read it with dtypes='stored'")
         return array.reshape(len(array), *(feature.shape if feature.shape != (1,) else ()))
     except (ValueError, TypeError) as error:
         raise CorruptShardError(
@@ -52,9 +53,9 @@ def _torch() -> Any:
     return require("torch", extra="torch", purpose="samples of robot episodes")
 
 
-def to_tensor(values: npt.NDArray[Any]) -> Any:
-    """Give a copy of numbers as a tensor; a single one has no dimensions."""
-    return _torch().from_numpy(np.array(values))
+def to_tensor(values: npt.NDArray[Any], dtype: str | None = None) -> Any:
+    """Return a copy of numbers as a tensor, of another type if one is given; a single one has no dimensions."""
+    return _torch().from_numpy(np.array(values, dtype))
 
 
 def to_picture(pixels: npt.NDArray[Any], options: PictureOptions, feature: Feature | None = None) -> Any:
@@ -65,13 +66,12 @@ def to_picture(pixels: npt.NDArray[Any], options: PictureOptions, feature: Featu
     """
     torch = _torch()
     lying = np.ascontiguousarray(np.moveaxis(pixels, -1, -3))
-    is_deep = pixels.dtype == np.uint16
-    if feature is not None and feature.is_deep and not is_deep:
+    if lying.dtype == np.uint16:
+        lying = lying if feature is None or feature.depth is None else feature.depth.lengths(lying)
+    elif feature is not None and feature.is_deep:
         text = f"the pixels of {feature.key!r} are not one number of more than 8 bits: some of their bits would be lost"
         raise CorruptShardError(text, column=feature.key)
-    if is_deep and feature is not None and feature.depth is not None:
-        lying = feature.depth.lengths(lying)
-    if not options.return_uint8 and not is_deep:  # by NumPy: torch would have a pool of threads do it
+    elif not options.return_uint8:  # by NumPy: torch would have a pool of threads do it
         lying = np.divide(lying, np.float32(255), dtype=np.float32)
     picture = torch.from_numpy(lying)
     return picture if options.image_transforms is None else options.image_transforms(picture)

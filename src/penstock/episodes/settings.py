@@ -29,6 +29,8 @@ class EpisodeSettings:
     episodes: Sequence[int] | None
     image_transforms: Callable[[Any], Any] | None
     delta_timestamps: Mapping[str, Sequence[float]] | None
+    keys: Sequence[str] | None
+    dtypes: str
     tolerance_s: float
     revision: str | None
     episode_pool_size: int
@@ -65,6 +67,8 @@ class EpisodeSettings:
                 f"unknown video_backend {self.video_backend!r}: use 'pyav', which is the default and brings FFmpeg"
                 " along, or 'torchcodec'"
             )
+        if self.dtypes not in ("lerobot", "stored"):
+            raise ConfigError(f"unknown dtypes {self.dtypes!r}: use 'lerobot' or 'stored'")
         if self.video_locality not in (None, "gop"):
             raise ConfigError(f"unknown video_locality {self.video_locality!r}: use 'gop', or leave it out")
         if self.video_decode_device != "cpu":

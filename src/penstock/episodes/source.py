@@ -367,7 +367,7 @@ def image_pixels(value: Any, feature: Feature, where: str) -> npt.NDArray[Any]:
 def _add_values(samples: Sequence[Sample], feature: Feature, values: Any, places: Int64Array) -> None:
     for sample, place in zip(samples, places, strict=True):
         if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-            sample[feature.key] = to_tensor(values[place])
+            sample[feature.key] = to_tensor(values[place], feature.sample_dtype)
         elif place.ndim:
             sample[feature.key] = [values[int(each)] for each in place]
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.samples import NUMBER_DTYPES
+from penstock.episodes.info import ALWAYS, NUMBER_DTYPES
 from penstock.errors import ConfigError
 from penstock.extras import require
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from penstock.episodes.samples import PictureOptions
     from penstock.types import Sample
 
-# Every dataset has these, under these names.
-ALWAYS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _CHANNELS_FIRST = ("channel", "channels")
 
 
@@ -93,7 +91,7 @@ def check_alike(key: KeyOfMix, features: Sequence[Mapping[str, Feature]], urls: 
         if own is None:
             continue
         feature = of_dataset[own]
-        kind = "picture" if feature.is_camera else feature.dtype
+        kind = "picture" if feature.is_camera else feature.sample_dtype
         looks = f"{kind} of shape {list(replace(key, feature=feature, width=None).shape)}"
         if found is not None and found[0] != looks:
             raise ConfigError(
@@ -141,7 +139,7 @@ class AlikeSamples:
                 self._black[key.key] = _picture_like(torch, key)
             return _zeros(torch, *self._black[key.key])
         if feature.dtype in NUMBER_DTYPES:
-            return torch.zeros(key.shape, dtype=getattr(torch, feature.dtype))
+            return torch.zeros(key.shape, dtype=getattr(torch, feature.sample_dtype))
         return "" if key.width is None else [""] * key.width
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.episodes.mixing.alike import ALWAYS, AlikeSamples, check_alike, join_keys
+from penstock.episodes.info import ALWAYS
+from penstock.episodes.mixing.alike import AlikeSamples, check_alike, join_keys
 from penstock.episodes.opening import open_episodes, pool_window
 from penstock.errors import ConfigError
 from penstock.units import parse_bytes

@@ -75,10 +75,7 @@ class VideoBackend(Protocol):
         ...
 
     def make_converter(self) -> Callable[[Any], npt.NDArray[np.uint8]]:
-        """Return a function that turns a frame, packed or not, into RGB: height, width, 3. For one thread at a time.
-
-        Pixels of one number of more than 8 bits stay that, as uint16: height, width, 1.
-        """
+        """Return a function that turns a frame, packed or not, into RGB, or uint16 if it is deep gray, colors last."""
         ...
 
 

@@ -123,10 +123,11 @@ class PyavFile:
                     raise
                 continue
             for frame in frames:
-                if frame.pts is None or frame.pts >= begin:
-                    if frame.is_corrupt:
-                        raise self._av.error.InvalidDataError(_INVALID_DATA, "a frame is marked as damaged", self._name)
-                    yield frame
+                if frame.pts is None or frame.pts < begin:
+                    continue
+                if frame.is_corrupt:
+                    raise self._av.error.InvalidDataError(_INVALID_DATA, "a frame is marked as damaged")
+                yield frame
 
     def close(self) -> None:
         """Close the file."""

@@ -30,18 +30,14 @@ class RgbConverter:
         self._is_by_color: dict[Hashable, bool] = {}  # by kind of frame
 
     def convert(self, frame: Any) -> npt.NDArray[Any]:
-        """Return a frame, packed or not, as height, width, 3, in memory of its own; the colors may lie apart in it.
-
-        One of a single channel of more than 8 bits is height, width, 1, with all its bits.
-        """
+        """Return a frame as height, width, 3, in memory of its own, colors maybe apart; deep gray has one channel."""
         if isinstance(frame, PackedFrame):
             frame = frame.unpack()
-        pixels = frame.format.name
-        if DEEP_GRAY.fullmatch(pixels):
+        if DEEP_GRAY.fullmatch(frame.format.name):
             numbers: npt.NDArray[np.uint16] = frame.to_ndarray()
             return numbers[..., np.newaxis]
-        if pixels.startswith(_NOT_KEPT):
-            raise CorruptShardError(f"the bits of its pixels, which have the format {pixels}, cannot be kept")
+        if frame.format.name.startswith(_NOT_KEPT):
+            raise CorruptShardError(f"its pixels have the format {frame.format.name}, whose bits cannot be kept")
         return np.moveaxis(self._by_color(frame), 0, -1) if self._can_go_by_color(frame) else self._by_pixel(frame)
 
     def _can_go_by_color(self, frame: Any) -> bool:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.episodes.info import Feature, parse_feature
-from penstock.episodes.samples import NUMBER_DTYPES
+from penstock.episodes.info import NUMBER_DTYPES, Feature, parse_feature
 from penstock.episodes.writing.pictures import as_picture, as_pixels, looks_like_picture
 from penstock.errors import (
     BadIndexError,
