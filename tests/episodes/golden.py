@@ -1,4 +1,4 @@
-"""The recorded dataset, and what a map-style reader of lerobot gave for it."""
+"""Recorded datasets, and what a map-style reader of lerobot gave for them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-ROOT = Path(os.environ.get("PENSTOCK_GOLDEN") or Path(__file__).parents[1] / "golden") / "lerobot" / "two_cams_av1"
+_OURS = Path(__file__).parents[1] / "golden"
+# A dataset for other tests, which know what it holds: always the one of this repository.
+ROOT = _OURS / "lerobot" / "two_cams_av1"
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 LENGTHS = [23, 7, 31, 1, 18, 12, 40, 5, 26]
 NUM_FRAMES = 163
 
 
+def recordings() -> list[Path]:
+    """Find all recorded datasets, whatever they are called."""
+    folder = Path(os.environ.get("PENSTOCK_GOLDEN") or _OURS)
+    found = sorted(path.parent for path in folder.rglob("expected.json") if (path.parent / "meta/info.json").is_file())
+    assert found, f"{folder} has no recorded dataset of LeRobot"
+    return found
+
+
 @cache
-def expected() -> dict[str, Any]:
-    answers: dict[str, Any] = json.loads((ROOT / "expected.json").read_text())
+def expected(root: Path = ROOT) -> dict[str, Any]:
+    answers: dict[str, Any] = json.loads((root / "expected.json").read_text())
     return answers
+
+
+def recorded_windows() -> list[Any]:
+    """Return each recording with each of the windows that it has answers for."""
+    each = [(root, name) for root in recordings() for name in expected(root)["windows"]]
+    return [pytest.param(root, name, id=f"{root.name}-{name}") for root, name in each]
 
 
 def code_of(picture: np.ndarray[Any, Any]) -> int:

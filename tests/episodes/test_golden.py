@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,12 +10,15 @@ import torch
 
 from penstock import StreamingLeRobotDataset
 from penstock.errors import SampleIndexError
-from tests.episodes.golden import LENGTHS, NUM_FRAMES, ROOT, codes_of, expected
+from tests.episodes.golden import LENGTHS, NUM_FRAMES, ROOT, codes_of, expected, recorded_windows, recordings
 
-WINDOWS = ["none", "action_chunk", "history_and_chunk", "video_future", "wide"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUBSETS = [root for root in recordings() if "episodes_subset" in expected(root)]
 
 
-def check(value: Any, answer: dict[str, Any]) -> None:
+def check(value: Any, answer: dict[str, Any], root: Path = ROOT) -> None:
     if answer["type"] == "str":
         assert value == answer["value"]
         return
@@ -27,42 +30,54 @@ def check(value: Any, answer: dict[str, Any]) -> None:
         return
     assert codes_of(value) == answer["code"]
     means = (value.double() * 255).reshape(-1, *value.shape[-3:]).mean(dim=(2, 3)).numpy()
-    assert np.abs(means - np.array(answer["mean_rgb"])).max() <= expected()["meta"]["tolerance_mean_rgb"]
+    assert np.abs(means - np.array(answer["mean_rgb"])).max() <= expected(root)["meta"]["tolerance_mean_rgb"]
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_every_query_gives_what_the_map_style_reader_gives(name: str) -> None:
-    window = expected()["windows"][name]
-    with StreamingLeRobotDataset(root=ROOT, delta_timestamps=window["delta_timestamps"]) as dataset:
+@pytest.mark.parametrize(("root", "name"), recorded_windows())
+def test_every_query_gives_what_the_map_style_reader_gives(root: Path, name: str) -> None:
+    window = expected(root)["windows"][name]
+    with StreamingLeRobotDataset(root=root, delta_timestamps=window["delta_timestamps"]) as dataset:
         for query in window["queries"]:
             sample = dataset[query["index"]]
             assert list(sample) == window["keys"]
             for key, answer in query["item"].items():
-                check(sample[key], answer)
+                check(sample[key], answer, root)
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_a_stream_gives_the_same_samples_all_once(name: str) -> None:
-    window = expected()["windows"][name]
+@pytest.mark.parametrize(("root", "name"), recorded_windows())
+def test_a_stream_gives_the_same_samples_all_once(root: Path, name: str) -> None:
+    window, num_frames = expected(root)["windows"][name], expected(root)["meta"]["total_frames"]
     answers = {query["index"]: query["item"] for query in window["queries"]}
     with StreamingLeRobotDataset(
-        root=ROOT, delta_timestamps=window["delta_timestamps"], episode_pool_size=4, batch_size=8
+        root=root, delta_timestamps=window["delta_timestamps"], episode_pool_size=4, batch_size=8
     ) as dataset:
         seen = []
         for sample in dataset:
             seen.append(int(sample["index"]))
             for key, answer in answers.get(seen[-1], {}).items():
-                check(sample[key], answer)
-    assert sorted(seen) == list(range(NUM_FRAMES))
-    assert seen != list(range(NUM_FRAMES))
+                check(sample[key], answer, root)
+    assert sorted(seen) == list(range(num_frames))
+    assert seen != list(range(num_frames))
 
 
-def test_chosen_episodes_keep_their_absolute_numbers() -> None:
-    subset = expected()["episodes_subset"]
-    with StreamingLeRobotDataset(root=ROOT, episodes=subset["episodes"], shuffle=False) as dataset:
+@pytest.mark.parametrize("root", SUBSETS, ids=lambda root: root.name)
+def test_chosen_episodes_keep_their_absolute_numbers(root: Path) -> None:
+    subset = expected(root)["episodes_subset"]
+    with StreamingLeRobotDataset(root=root, episodes=subset["episodes"], shuffle=False) as dataset:
         assert len(dataset) == dataset.num_frames == subset["length"]
         for row, sample in zip(subset["rows"], dataset, strict=True):
             assert (int(sample["index"]), int(sample["episode_index"])) == (row["index"], row["episode_index"])
+
+
+def test_recordings_are_found_whatever_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lerobot/other", "deep/er/one"):
+        (tmp_path / name / "meta").mkdir(parents=True)
+        (tmp_path / name / "meta/info.json").write_text("{}")
+        (tmp_path / name / "expected.json").write_text("{}")
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders/expected.json").write_text("{}")
+    monkeypatch.setenv("PENSTOCK_GOLDEN", str(tmp_path))
+    assert [path.name for path in recordings()] == ["one", "other"]
 
 
 def test_what_the_dataset_says_of_itself() -> None:

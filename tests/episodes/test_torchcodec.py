@@ -16,9 +16,9 @@ from penstock.episodes.video.torchcodec import TorchcodecBackend
 from penstock.errors import ConfigError, CorruptShardError, FrameTimeError, ObjectNotFoundError, PenstockError
 from tests.episodes.build import CAMERA, Layout, write_dataset
 from tests.episodes.clips import number_of, write_clip
-from tests.episodes.golden import NUM_FRAMES, ROOT, expected
+from tests.episodes.golden import ROOT, expected, recorded_windows
 from tests.episodes.test_depth import write_depths
-from tests.episodes.test_golden import WINDOWS, check
+from tests.episodes.test_golden import check
 from tests.episodes.test_ranged import FILES, serving, video
 from tests.episodes.test_video import KINDS
 
@@ -122,18 +122,18 @@ def test_a_file_goes_on_where_it_stopped_and_converts_what_is_wanted(tmp_path: P
     file.close()
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_every_recorded_answer_by_number_and_from_a_stream(name: str) -> None:
-    window = expected()["windows"][name]
+@pytest.mark.parametrize(("root", "name"), recorded_windows())
+def test_every_recorded_answer_by_number_and_from_a_stream(root: Path, name: str) -> None:
+    window = expected(root)["windows"][name]
     answers = {query["index"]: query["item"] for query in window["queries"]}
     arguments: dict[str, Any] = {"delta_timestamps": window["delta_timestamps"], "video_backend": "torchcodec"}
-    with StreamingLeRobotDataset(root=ROOT, episode_pool_size=4, batch_size=8, **arguments) as dataset:
+    with StreamingLeRobotDataset(root=root, episode_pool_size=4, batch_size=8, **arguments) as dataset:
         seen = []
         for sample in [*(dataset[index] for index in answers), *dataset]:
             seen.append(int(sample["index"]))
             for key, answer in answers.get(seen[-1], {}).items():
-                check(sample[key], answer)
-    assert sorted(seen[len(answers) :]) == list(range(NUM_FRAMES))
+                check(sample[key], answer, root)
+    assert sorted(seen[len(answers) :]) == list(range(expected(root)["meta"]["total_frames"]))
 
 
 @pytest.fixture(scope="module")
