@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,11 +204,13 @@ def load_only(args: argparse.Namespace, accelerator: Accelerator) -> None:
     total = accelerator.reduce(counted, reduction="sum").tolist()
     stats = loader.stats(flat=True)
     decoded, used = int(stats["video.frames_decoded"]), int(stats["video.frames_used"])
+    # Nodes may each be a world of their own, which all have a rank 0: so the node is named, too.
+    here = f"rank {accelerator.process_index} of {platform.node()}"
     accelerator.print(
-        f"{num_timed / elapsed:.0f} samples/s on rank 0, {total[0]:.0f} on all {accelerator.num_processes};"
+        f"{num_timed / elapsed:.0f} samples/s on {here}, {total[0]:.0f} on all {accelerator.num_processes};"
         f" {int(total[1])} samples in all; first batch after {first_s:.2f} s;"
-        f" {decoded} video frames decoded for {used} used on rank 0;"
-        f" {stats['downloaded_bytes'] / 1e6:.1f} MB fetched by rank 0"
+        f" {decoded} video frames decoded for {used} used on {here};"
+        f" {stats['downloaded_bytes'] / 1e6:.1f} MB fetched by {here}"
     )
     note(args, accelerator, seen)
 
