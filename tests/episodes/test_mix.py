@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from penstock import LeRobotStream, LeRobotWriter, StreamingDataLoader, StreamingLeRobotDataset, StreamingLeRobotMix
 from penstock.errors import ConfigError, ResumeError
+from tests.episodes.build import Layout, write_dataset
 from tests.episodes.clips import SIZE, picture
 from tests.episodes.test_layouts import numbers_in
 
@@ -130,17 +131,29 @@ def test_a_window_of_one_picture_is_a_picture_whoever_has_it(robots: dict[str, P
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
-def test_shares_are_exact_and_those_of_any_batch_close(robots: dict[str, Path], share: float) -> None:
+def test_shares_are_exact_over_an_epoch(robots: dict[str, Path], share: float) -> None:
     weights = {"arm": share, "hand": 1 - share}
     with open_mix(robots, weights=weights, epoch_size=200) as mix:
         seen = numbers(mix)
     robots_seen = [number >= 1000 for number in seen]
     assert len(seen) == 200
     assert robots_seen.count(False) == round(200 * share)
-    for begin in range(0, 200, 40):
-        assert abs(robots_seen[begin : begin + 40].count(False) - 40 * share) <= 10
     counts = Counter(number for number in seen if number < 1000)
     assert max(counts.values()) - min(counts.get(number, 0) for number in range(50)) <= 1
+
+
+def test_shares_are_exact_over_4096_samples_and_those_of_a_batch_like_drawn(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_dataset(tmp_path / name, Layout(has_video=False))
+    given = [
+        LeRobotStream(root=tmp_path / "one", proportion=0.3),
+        LeRobotStream(root=tmp_path / "other", proportion=0.7),
+    ]
+    with StreamingLeRobotMix(given, keys=["action"], epoch_size=2 * 4096) as mix:
+        is_first = np.array([int(sample["dataset_index"]) == 0 for sample in mix])
+    assert np.abs(is_first.reshape(-1, 4096).sum(axis=1) - 0.3 * 4096).max() <= 1
+    of_batches = is_first.reshape(-1, 64).sum(axis=1)
+    assert 0.7 < of_batches.std() / np.sqrt(64 * 0.3 * 0.7) < 1.3
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

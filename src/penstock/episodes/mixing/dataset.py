@@ -33,8 +33,8 @@ class StreamingLeRobotMix(RobotDataset):
 
     All samples have the same keys. What a dataset does not have is zeros, and `<key>_is_missing` says so for each key
     that not all have; of windows, `<key>_is_pad` is true throughout. `dataset_index` tells the datasets apart.
-    Proportions, ranks, workers and states are those of a `StreamingDataset` of several streams: exact at every step,
-    the same on any number of ranks.
+    Proportions, ranks, workers and states are those of a `StreamingDataset` of several streams: exact over every 4,096
+    samples, like drawn at random in a batch, the same on any number of ranks.
 
     Args:
         streams: The datasets.
