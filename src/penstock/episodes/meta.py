@@ -189,7 +189,7 @@ def _open_parquet(data: bytes, where: str) -> Any:
     parquet = require("pyarrow.parquet", extra="video", purpose="reading a LeRobot dataset")
     arrow = require("pyarrow", extra="video", purpose="reading a LeRobot dataset")
     try:
-        return parquet.ParquetFile(io.BytesIO(data))
+        return parquet.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
     except arrow.ArrowInvalid as error:
         raise BadIndexError(f"{where} is not a Parquet file: {error}", file=where) from error
 

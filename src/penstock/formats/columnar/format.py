@@ -51,7 +51,7 @@ def write_shard(
 ) -> None:
     """Write what pyarrow makes of a shard; that it cannot is an error that names the file."""
     write_columns(
-        _translated(batches, info.name),
+        translated(batches, info.name),
         types,
         out,
         name=info.name,
@@ -63,7 +63,8 @@ def write_shard(
         pyarrow().default_memory_pool().release_unused()
 
 
-def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:
+def translated(batches: Iterator[Any], name: str, part: str = "") -> Iterator[Any]:
+    """Turn what pyarrow says of a file, or of a part of it, into errors that name it."""
     while True:
         try:
             batch = next(batches)
@@ -72,9 +73,9 @@ def _translated(batches: Iterator[Any], name: str) -> Iterator[Any]:
         except PenstockError:
             raise
         except MemoryError as error:
-            raise corrupt(name, f"cannot be decoded, because memory runs out: {error}") from error
+            raise corrupt(name, f"cannot be decoded{part}, because memory runs out: {error}") from error
         except Exception as error:  # pyarrow's errors are of many classes
-            raise corrupt(name, f"cannot be decoded: {error}") from error
+            raise corrupt(name, f"cannot be decoded{part}: {error}") from error
         yield batch
 
 

@@ -22,6 +22,7 @@ from penstock.formats.columnar.format import (
     join_spans,
     read_types,
     reading_entry,
+    translated,
     write_shard,
 )
 from penstock.formats.columnar.inputs import SpansInput
@@ -83,7 +84,7 @@ class ParquetFormat(ColumnarFormat):
 
     def unpack(self, info: ShardInfo, columns: tuple[str, ...] | None, stored: SpanBytes, out: BinaryIO) -> None:
         """Decode some rows at a time and write their buffers."""
-        head = _read_head(info)
+        head, groups = _read_entry(info)
         types = read_types(info, columns)
         raw_bytes = info.parts[0].raw.num_bytes  # of all columns; batches of few of them are joined
         batch_rows = max(1, min(info.num_samples, info.num_samples * CHUNK_BYTES // max(raw_bytes, 1)))
@@ -94,9 +95,11 @@ class ParquetFormat(ColumnarFormat):
         def batches() -> Iterator[Any]:
             metadata = pq.read_metadata(pyarrow().BufferReader(footer))
             # It would hold on to the compressed bytes of the last group.
-            with pq.ParquetFile(SpansInput(stored), metadata=metadata, pre_buffer=False) as file:
-                for group in range(metadata.num_row_groups):  # one by one: dictionaries within lists cannot be joined
-                    yield from file.iter_batches(batch_rows, [group], names, use_threads=False)
+            settings = {"pre_buffer": False, "page_checksum_verification": True}
+            with pq.ParquetFile(SpansInput(stored), metadata=metadata, **settings) as file:
+                for number, group in enumerate(groups):  # one by one: dictionaries within lists cannot be joined
+                    decoded = file.iter_batches(batch_rows, [number], names, use_threads=False)
+                    yield from translated(decoded, info.name, f" in its row group at byte {group.bounds[0]}")
 
         write_shard(batches(), types, info, out)
 

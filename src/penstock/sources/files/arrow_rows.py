@@ -198,11 +198,11 @@ def _kinds() -> list[Callable[[Any], bool]]:
 
 
 @contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Turn what Arrow says of a broken file into an error that names it."""
+def naming(where: str, part: str = "") -> Iterator[None]:
+    """Turn what Arrow says of a broken file, or of a part of it, into an error that names it."""
     try:
         yield
     except PenstockError:
         raise
     except (pyarrow().ArrowException, OSError, ValueError) as error:
-        raise CorruptShardError(f"{where} cannot be read: {error}", path=where) from error
+        raise CorruptShardError(f"{where}{part} cannot be read: {error}", path=where) from error

@@ -169,7 +169,9 @@ class ParquetShardedSource(FileShardedSource):
         footer = self._footer(number)
         wanted = None if self._columns is None else [*self._columns, *self._filtered(footer)]
         stored = open_for_arrow(self._files[number].open())
-        with parquet.ParquetFile(stored, metadata=footer, pre_buffer=isinstance(stored, ArrowInput)) as reader:
+        options = {"pre_buffer": isinstance(stored, ArrowInput), "page_checksum_verification": True}
+        where = self._files[number].url
+        with naming(where, f", row group {group},"), parquet.ParquetFile(stored, metadata=footer, **options) as reader:
             about = footer.row_group(group)
             num_rows = _rows_at_once(about.total_byte_size, about.num_rows)
             begin = ends[group] - about.num_rows
