@@ -148,7 +148,7 @@ class StreamedPasses:
     # --- Samples --------------------------------------------------------------------------------------------
 
     def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Rows, State]]:
-        samples = self._open(epoch, executor)
+        samples = self._open(epoch, executor, takes_turns=self._took_turns(position))
         if position is not None:
             samples.load_state_dict(position)
         settings = self._settings
@@ -159,10 +159,15 @@ class StreamedPasses:
         finally:
             samples.close()
 
-    def _open(self, epoch: int, executor: Executor | None) -> SampleIterator:
+    def _took_turns(self, position: State | None) -> bool:
+        """Return True if a state is of ranks that took samples in turn, as long as their source knew no lengths."""
+        inner = (position or {}).get("samples") if self._settings.is_shuffled else position
+        return isinstance(inner, dict) and "group" in inner
+
+    def _open(self, epoch: int, executor: Executor | None, *, takes_turns: bool) -> SampleIterator:
         settings = self._settings
         names = list(self._source.shard_names)
-        lengths = self._source.shard_lengths() if settings.num_ranks > 1 else None
+        lengths = self._source.shard_lengths() if settings.num_ranks > 1 and not takes_turns else None
         if settings.is_shuffled:
             order = permutation(fold("shards", settings.seed, epoch), len(names)).tolist()
             names = [names[number] for number in order]

@@ -15,6 +15,10 @@ from penstock.formats.columnar.types import ColumnType, array_dtype
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy.typing as npt
+
+    BoolArray = npt.NDArray[np.bool_]
+
 _DEEPEST = 60
 _SAME_NAME = ("null", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -100,6 +104,43 @@ def _dictionary(values: ColumnType) -> ColumnType:
     """Keep the values of a dictionary apart if that saves something: others are made anew for each row anyway."""
     is_simple = array_dtype(values) is not None or values.kind in ("string", "binary", "fixed_binary")
     return ColumnType("dictionary", (), (("", values),)) if is_simple else values
+
+
+# --- Values ---------------------------------------------------------------------------------------------------
+
+
+def validated(batch: Any) -> Any:
+    """Return a record batch whose values were all checked; an `ArrowInvalid` says what is wrong with one."""
+    try:
+        batch.validate(full=True)
+    except pyarrow().ArrowInvalid:
+        batch.validate()  # sizes, so that looking for nulls is safe
+        none = np.zeros(batch.num_rows, np.bool_)
+        columns = [_without_empty_dictionaries(column, none) for column in batch.columns]
+        batch = pyarrow().RecordBatch.from_arrays(columns, schema=batch.schema)
+        batch.validate(full=True)
+    return batch
+
+
+def _without_empty_dictionaries(array: Any, is_hidden: BoolArray) -> Any:
+    """Return the same values with nulls in the place of numbers of an empty dictionary, if all of them are hidden.
+
+    Within structs and lists that are null, pyarrow writes zeros as the numbers, and refuses them when it checks.
+    """
+    pa, kind = pyarrow(), array.type
+    is_hidden = is_hidden | array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(kind):
+        return pa.nulls(len(array), kind) if not len(array.dictionary) and is_hidden.all() else array
+    if pa.types.is_struct(kind):
+        fields = [_without_empty_dictionaries(field, is_hidden) for field in map(array.field, range(kind.num_fields))]
+    elif pa.types.is_fixed_size_list(kind):
+        fields = [_without_empty_dictionaries(array.values, np.repeat(is_hidden, kind.list_size))]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        fields = [_without_empty_dictionaries(array.values, np.zeros(len(array.values), np.bool_))]
+    else:
+        return array
+    buffers = array.buffers()[: kind.num_buffers]
+    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, fields)
 
 
 # --- Features of the Hub --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + bytes(4)
 FILE_MAGIC = b"ARROW1"
+_MOST_ROWS = 1 << 40
 _BLOCK = struct.Struct("<qi4xq")
 
 Read = Callable[[int, int], bytes]  # the bytes of a file from one place to another
@@ -111,7 +112,7 @@ def _describe(message: _Table, begin: int, end: int, body_bytes: int) -> IPCMess
     if header is None or kind not in (DICTIONARY_BATCH, RECORD_BATCH):
         raise IpcError(f"it has a message at byte {begin} of a kind that penstock does not read")
     num_rows, is_compressed = header.number(0, "<q"), header.table(3) is not None
-    if num_rows < 0:
+    if not 0 <= num_rows <= _MOST_ROWS:
         raise IpcError(f"it has a message at byte {begin} with {num_rows} rows")
     return IPCMessage(begin, end, kind, num_rows, body_bytes, is_compressed, number, is_delta)
 

@@ -15,7 +15,7 @@ from penstock.formats.columnar.ipc import (
     messages_of_stream,
     read_tail,
 )
-from penstock.sources.files.arrow_rows import ArrowInput, check_columns, check_values, open_for_arrow
+from penstock.sources.files.arrow_rows import ArrowInput, check_columns, checked, open_for_arrow
 from penstock.sources.iterators import check_row
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None,
     """Give the rows of a file from one on, in record batches; the row after the last is fine."""
     before, batches = (_of_file if _is_file(opened) else _of_stream)(opened, row, columns, where)
     skip = row - before
-    for batch in batches:
-        check_values(batch, before, where)
+    for stored in batches:
+        batch = checked(stored, before, where)
         if skip >= batch.num_rows:
             skip -= batch.num_rows
             before += batch.num_rows
@@ -38,6 +38,16 @@ def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None,
         yield batch.slice(skip)
         before, skip = before + batch.num_rows, 0
     check_row(where, row, row if not skip else before)
+
+
+def count_rows(opened: ScannedObject) -> int:
+    """Return the number of rows of a file, as the heads of its record batches say it."""
+    return sum(message.num_rows for message in _messages_of(opened) if message.kind == RECORD_BATCH)
+
+
+def _messages_of(opened: ScannedObject) -> list[IPCMessage]:
+    read, end = SmallReads(opened).read, opened.num_bytes
+    return messages_of_file(read, end, read_tail(read, end)) if _is_file(opened) else messages_of_stream(read, end)
 
 
 def schema_of(opened: ScannedObject) -> Any:
@@ -57,9 +67,7 @@ def _of_file(opened: ScannedObject, row: int, columns: Sequence[str] | None, whe
     check_columns(columns, names, where)
     first, before = 0, 0
     if row:
-        read = SmallReads(opened).read
-        tail = read_tail(read, opened.num_bytes)
-        first, before = _find(messages_of_file(read, opened.num_bytes, tail), row)
+        first, before = _find(_messages_of(opened), row)
     reader = ipc.open_file(open_for_arrow(opened), options=_options(names, columns))
     return before, map(reader.get_batch, range(first, reader.num_record_batches))
 
@@ -70,7 +78,7 @@ def _of_stream(opened: ScannedObject, row: int, columns: Sequence[str] | None, w
     check_columns(columns, names, where)
     kept, begin, before = b"", 0, 0
     if row:
-        messages = messages_of_stream(SmallReads(opened).read, opened.num_bytes)
+        messages = _messages_of(opened)
         first, before = _find(messages, row)
         batches = [message for message in messages if message.kind == RECORD_BATCH]
         begin = batches[first].begin if first < len(batches) else opened.num_bytes

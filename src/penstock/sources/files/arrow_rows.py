@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
-from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.formats.columnar.arrow_types import pyarrow, validated
 from penstock.order.state_fields import COUNT
 from penstock.sources.iterators import SampleIterator, State, row_after, saved_row
 
@@ -105,10 +105,10 @@ class BatchIterator(SampleIterator):
         self._row, self._batches = saved_row(position, self._num_rows), None
 
 
-def check_values(batch: Any, first: int, where: str) -> None:
+def checked(batch: Any, first: int, where: str) -> Any:
     """Refuse text that is not UTF-8, and offsets that would end the process; `first` is the batch's first row."""
     try:
-        batch.validate(full=True)
+        return validated(batch)
     except (pyarrow().ArrowException, ValueError) as error:
         begin, end = _bad_rows(batch)
         row = first + begin

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError
 from penstock.extras import require
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.sources.files.arrow_batches import batches_from, schema_of
+from penstock.sources.files.arrow_batches import batches_from, count_rows, schema_of
 from penstock.sources.files.arrow_columns import rows_of
 from penstock.sources.files.arrow_rows import (
     ArrowInput,
     BatchIterator,
     check_alike,
     check_columns,
-    check_values,
+    checked,
     naming,
     open_for_arrow,
 )
@@ -73,14 +73,7 @@ class ParquetShardedSource(FileShardedSource):
         """Return the rows of all files, from their footers, which are read many at a time."""
         if self._filter is not None:
             return None
-        missing = [number for number in range(len(self._files)) if number not in self._footers]
-        if len(missing) > 1:
-            threads = WorkerThreads(min(_FOOTERS_AT_ONCE, len(missing)), "penstock-footer")
-            try:
-                for future in [threads.submit(self._footer, number) for number in missing]:
-                    future.result()
-            finally:
-                threads.shutdown()
+        _read_together(self._footer, [number for number in range(len(self._files)) if number not in self._footers])
         return [self._footer(number).num_rows for number in range(len(self._files))]
 
     def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
@@ -156,7 +149,7 @@ class ParquetShardedSource(FileShardedSource):
                 if begin > row:  # these are in groups that do not fit
                     yield [], begin - row
                 if end > row:
-                    check_values(batch, begin, self._files[number].url)
+                    batch = checked(batch, begin, self._files[number].url)
                     part = batch.slice(max(0, row - begin))
                     yield rows_of(part, self._filter, self._columns), part.num_rows
                     row = end
@@ -185,6 +178,17 @@ class ParquetShardedSource(FileShardedSource):
             return []
         text = str(self._filter)
         return [name for name in footer.schema.to_arrow_schema().names if name in text and name not in self._columns]  # type: ignore[operator]
+
+
+def _read_together(read: Callable[[int], object], numbers: Sequence[int]) -> None:
+    """Read something of several files, many at a time."""
+    if len(numbers) > 1:
+        threads = WorkerThreads(min(_FOOTERS_AT_ONCE, len(numbers)), "penstock-footer")
+        try:
+            for future in [threads.submit(read, number) for number in numbers]:
+                future.result()
+        finally:
+            threads.shutdown()
 
 
 def _as_condition(given: Any) -> Any:
@@ -252,6 +256,8 @@ def _begin(part: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 class ArrowShardedSource(FileShardedSource):
     """Arrow files, of the file format or the stream format, as `datasets` writes them. Lists of numbers come as arrays.
 
+    The length is known from the head of each record batch; those of a stream are found one after another.
+
     Args:
         data_files: A path or URL, a glob, a folder, or a list of them.
         storage_options: Credentials and settings of the store.
@@ -269,13 +275,26 @@ class ArrowShardedSource(FileShardedSource):
     ) -> None:
         self._columns = as_names(columns)
         self._first_schema: Any = None
+        self._lengths: dict[int, int] = {}
         super().__init__(data_files, storage_options)
+
+    def shard_lengths(self) -> list[int]:
+        """Return the rows of all files, which are read many at a time."""
+        _read_together(self._num_rows, [number for number in range(len(self._files)) if number not in self._lengths])
+        return [self._num_rows(number) for number in range(len(self._files))]
 
     def _settings(self) -> tuple[object, ...]:
         return (None if self._columns is None else list(self._columns),)
 
     def _in_place(self) -> dict[str, Any] | None:
         return {"format": "arrow", "columns": self._columns}
+
+    def _num_rows(self, number: int) -> int:
+        if number not in self._lengths:
+            file = self._files[number]
+            with naming(file.url):
+                self._lengths[number] = count_rows(file.open())
+        return self._lengths[number]
 
     def _open(self, number: int, row: int) -> SampleIterator:
         return BatchIterator(partial(self._batches, number), row)
