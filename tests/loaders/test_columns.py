@@ -76,6 +76,8 @@ class _Samples:
 
 def exact(value: Any) -> Any:
     """All that can be told of a value, so that nothing that differs is equal."""
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return "objects", value.shape, repr(value.tolist())
     if isinstance(value, np.ndarray):
         return "array", value.dtype.str, value.shape, value.flags.writeable, value.tobytes()
     if isinstance(value, dict):
@@ -97,6 +99,8 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "fixed": (pa.list_(pa.int16(), 2), st.lists(st.integers(-9, 9), min_size=2, max_size=2)),
     "gaps": (pa.large_list(pa.int64()), st.lists(st.none() | st.integers(-9, 9), max_size=2)),
     "nothing in it": (pa.int8(), st.none() | st.integers(-9, 9)),
+    "gaps in floats": (pa.list_(pa.float32()), st.lists(st.none() | st.floats(width=32), max_size=2)),
+    "flags": (pa.list_(pa.bool_()), st.lists(st.none() | st.booleans(), max_size=2)),
     "no list": (pa.list_(pa.int8()), st.none() | st.just([1, 2])),
 }
 NESTED = {

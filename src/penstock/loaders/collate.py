@@ -136,7 +136,10 @@ def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool =
 def _collate_values(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, np.ndarray) and first.dtype.kind in "iufbc":
-        if set(map(type, values)) != {np.ndarray} or len({value.shape for value in values}) > 1:
+        if (
+            set(map(type, values)) != {np.ndarray}
+            or len({(value.shape, value.dtype.hasobject) for value in values}) > 1
+        ):
             return values
         if first.ndim == 1:  # quicker than `stack`
             return np.concatenate(values).reshape(len(values), len(first))

@@ -32,7 +32,7 @@ def to_batch(samples: list[Sample], names: Sequence[str], first_row: int) -> Any
 def _to_array(values: list[Any], name: str, first_row: int) -> Any:
     """Make an Arrow array of the values of a field, and make sure that it says the same."""
     pa = pyarrow()
-    is_array = {isinstance(value, np.ndarray) and value.ndim > 0 for value in values}
+    is_array = {isinstance(value, np.ndarray) and value.ndim > 0 and not value.dtype.hasobject for value in values}
     try:
         if is_array == {True}:
             return _arrays_to_arrow(values)

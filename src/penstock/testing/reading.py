@@ -157,6 +157,8 @@ def is_same(found: Any, stored: Any) -> bool:
     """Tell whether two values have one type and equal content, down to the sign of a zero."""
     if type(found) is not type(stored):
         return False
+    if isinstance(found, np.ndarray) and found.dtype.hasobject:
+        return found.dtype == stored.dtype and is_same(found.tolist(), stored.tolist())
     if isinstance(found, (np.ndarray, np.generic)):
         return (found.dtype, found.shape, found.tobytes()) == (stored.dtype, stored.shape, stored.tobytes())
     if isinstance(found, float):

@@ -18,7 +18,8 @@ def column_values(kind: Any, values: list[Any]) -> Any:
     dtype = array_dtype(kind)
     if dtype is not None:
         return _array(dtype, values, _numbers_of(kind, values))
-    if values and all(isinstance(value, np.ndarray) for value in values) and len({each.shape for each in values}) == 1:
+    alike = {(each.dtype, each.shape) if isinstance(each, np.ndarray) else None for each in values}
+    if len(alike) == 1 and None not in alike and values[0].dtype != object:
         return np.stack(values)
     return values
 
@@ -57,7 +58,7 @@ def _plain_time(value: Any) -> Any:
 
 
 def _array(dtype: np.dtype[Any], values: list[Any], numbers: list[Any]) -> Any:
-    """Nulls are NaN or NaT where there is such a value; else there is no array."""
+    """Nulls are NaN or NaT where there is such a value; else a column is a list, and a list an array of objects."""
     if None not in values:
         return np.array(numbers, dtype)
     missing = np.nan if dtype.kind == "f" else np.array("NaT", dtype) if dtype.kind in "Mm" else None
@@ -89,10 +90,13 @@ def _list(kind: Any, values: list[Any]) -> Any:
     dtype = array_dtype(kind)
     if dtype is not None:
         array = _array(dtype, values, _numbers_of(kind, values))
-        return array if isinstance(array, np.ndarray) else values
-    if _is_block(kind) and all(isinstance(value, np.ndarray) for value in values):
+        return array if isinstance(array, np.ndarray) else np.array(values, object)
+    if _is_block(kind):
         base, shape = _block(kind)
-        return np.stack(values) if values else np.empty((0, *shape), base)
+        missing = np.full(shape, _array(base, [None], [None])[0])  # all elements of a list that is null
+        return (
+            np.stack([missing if each is None else each for each in values]) if values else np.empty((0, *shape), base)
+        )
     return values
 
 

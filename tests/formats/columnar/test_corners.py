@@ -64,9 +64,9 @@ def test_points_are_one_array_a_row() -> None:
     assert is_same(samples[0], np.array([[1, 2], [3, 4]], np.float32))
     assert column.shape == (2, 2, 2)
     samples, column = read_arrow(pa.array([[[1, 2], None], [[5, None]], [], None], kind))
+    assert is_same(samples[0], np.array([[1, 2], [np.nan, np.nan]], np.float32))
     assert is_same(samples[1], np.array([[5, np.nan]], np.float32))
     assert is_same(samples[2], np.empty((0, 2), np.float32))
-    assert isinstance(samples[0], list)
     assert samples[3] is None
 
 

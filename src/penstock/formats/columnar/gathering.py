@@ -210,9 +210,9 @@ class _ListColumn(_ValueColumn):
         return self._give([self._values[place] for place in places.tolist()])
 
     def _give(self, values: list[Any]) -> Values:
-        kinds = set(map(type, values))
         values = to_arrays(self._kind, values)
-        if kinds <= {memoryview, np.ndarray} and not self._by_sample and len({each.shape for each in values}) == 1:
+        alike = {(getattr(each, "dtype", None), np.shape(each)) for each in values}
+        if not self._by_sample and [dtype for dtype, _ in alike] == [element_shape(self._kind)[0]]:
             return np.stack(values)
         return values
 

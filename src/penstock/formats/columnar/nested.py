@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.formats.columnar.nodes import ANY_LENGTH, ArrayNode, Node, ValueBuffers, check_offsets, with_none
-from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements
+from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements, missing_value
 from penstock.formats.gather import as_list
 from penstock.formats.rows import join_columns
 
@@ -64,7 +64,7 @@ class ListNode(_OffsetsNode):
             self.buffers = ValueBuffers(data, num_bytes, self._bytes[1], *offsets, self._validity_place)
 
     def arrays(self, rows: Int64Array) -> list[Any]:
-        """Give an array for each list; a list where an element is null that no array can hold."""
+        """Return an array for each list."""
         if self._bytes is None:
             elements, cuts = self._elements(rows)
             return with_none(_cut_arrays(self._child, elements, cuts), self.is_null(rows))
@@ -99,7 +99,7 @@ class FixedListNode(ArrayNode):
             self.block = block if self._validity is None else None
 
     def arrays(self, rows: Int64Array) -> list[Any]:
-        """Give an array for each list; a list where an element is null that no array can hold."""
+        """Return an array for each list."""
         if self._bytes is not None:
             data, size = self._bytes
             size *= self._size
@@ -118,19 +118,30 @@ class FixedListNode(ArrayNode):
         return with_none(values, self.is_null(rows))
 
     def filled(self, rows: Int64Array) -> npt.NDArray[Any]:
-        """Give the elements of some lists, as elements of larger lists."""
+        """Return the elements of some lists, as elements of larger lists; a list that is null has missing ones."""
         assert isinstance(self._child, ArrayNode)  # noqa: S101  as `has_array_elements` says
         flat = self._child.filled(self._elements(rows))
-        return flat.reshape(len(rows), self._size, *flat.shape[1:])
+        lists, missing = flat.reshape(len(rows), self._size, *flat.shape[1:]), missing_value(flat.dtype)
+        is_null = self.is_null(rows)
+        if is_null is not None and missing is not None:
+            lists[is_null] = missing
+        return lists
 
     def lacks(self, rows: Int64Array) -> BoolArray | None:
-        """Tell which lists are null, or have elements that are and that no array can hold."""
+        """Return which elements have no value in `filled`, and nothing that says so: all of a list that is null."""
+        dtype, shape = element_shape(self.kind)
+        if missing_value(dtype) is not None:
+            return None
         assert isinstance(self._child, ArrayNode)  # noqa: S101  as `has_array_elements` says
         is_null, within = self.is_null(rows), self._child.lacks(self._elements(rows))
-        if within is None:
-            return is_null
-        found: BoolArray = np.any(within.reshape(len(rows), self._size), axis=1)
-        return found if is_null is None else found | is_null
+        if is_null is None and within is None:
+            return None
+        found = np.zeros((len(rows), self._size, *shape), np.bool_)
+        if within is not None:
+            found[:] = within.reshape(found.shape)
+        if is_null is not None:
+            found[is_null] = True
+        return found
 
     def _elements(self, rows: Int64Array) -> Int64Array:
         elements: Int64Array = (rows[:, None] * self._size + np.arange(self._size)).reshape(-1)
@@ -138,13 +149,14 @@ class FixedListNode(ArrayNode):
 
 
 def _cut_arrays(child: Node, elements: Int64Array, cuts: list[int] | range) -> list[Any]:
-    """Cut elements into arrays; those with a null that no array can hold become lists."""
+    """Cut elements into arrays; one with nulls for which its dtype has no value is of objects, with None."""
     assert isinstance(child, ArrayNode)  # noqa: S101  as `has_array_elements` says
     flat, lacks = child.filled(elements), child.lacks(elements)
     values: list[Any] = [flat[begin:end] for begin, end in pairwise(cuts)]
     if lacks is not None and lacks.any():
-        for place in set((np.searchsorted(cuts, np.flatnonzero(lacks), side="right") - 1).tolist()):
-            values[place] = child.values(elements[cuts[place] : cuts[place + 1]])
+        for place in set((np.searchsorted(cuts, lacks.nonzero()[0], side="right") - 1).tolist()):
+            values[place] = values[place].astype(object)
+            values[place][lacks[cuts[place] : cuts[place + 1]]] = None
     return values
 
 

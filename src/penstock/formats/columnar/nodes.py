@@ -98,8 +98,8 @@ class Node:
     def arrays(self, rows: Int64Array) -> list[Any]:
         """Give the lists of a column of lists of an `array_dtype`, None as above.
 
-        Each is an array, or a view of the bytes of one in the file, or a list of values if one of them is null that no
-        array can hold.
+        Each is an array, or a view of the bytes of one in the file. Nulls are NaN or NaT; where a dtype has no such
+        value, an array with nulls is one of objects.
         """
         raise NotImplementedError
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.formats.columnar.arrow_types import number_dtype, pyarrow
+from penstock.formats.columnar.nodes import with_none
 from penstock.formats.rows import join_columns
 from penstock.sources.columns import ColumnarRows
 
@@ -132,12 +133,13 @@ def _number_in_list(kind: Any) -> Any:
     """Give the type of the numbers, if it is one of lists of numbers."""
     types = pyarrow().types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return kind.value_type if _is_number(kind.value_type) else None
+        value = kind.value_type
+        return value if _is_number(value) or types.is_boolean(value) or types.is_float16(value) else None
     return None
 
 
 def _as_kept(column: Any, list_type: np.dtype[Any] | None) -> Any:
-    """Give a column as it is kept, or None if it has a list with a gap in it or in the place of one."""
+    """Return a column as it is kept, or None if a list is null, or an integer in one: no array has a value for that."""
     pa = pyarrow()
     if list_type is None:
         wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
@@ -145,9 +147,9 @@ def _as_kept(column: Any, list_type: np.dtype[Any] | None) -> Any:
     if column.null_count:
         return None
     bounds, values = _bounds_and_values(column)
-    if values.null_count:
+    if values.null_count and list_type.kind != "f":
         return None
-    numbers = values.to_numpy()
+    numbers = values.to_numpy(zero_copy_only=False)
     return pa.Array.from_buffers(
         pa.large_binary(),
         len(column),
@@ -165,30 +167,31 @@ def _widen(column: Any, wide: Any) -> Any:
 
 
 def _bounds_and_values(column: Any) -> tuple[Int64Array, Any]:
-    """Give where each list begins and where the last one ends, in the numbers of all."""
+    """Return where each list begins and where the last one ends in the numbers of all, and these."""
     if pyarrow().types.is_fixed_size_list(column.type):
-        size = column.type.list_size
-        first = column.offset
-        return np.arange(first, first + len(column) + 1, dtype=np.int64) * size, column.values
-    return column.offsets.to_numpy().astype(np.int64), column.values
+        bounds = np.arange(column.offset, column.offset + len(column) + 1, dtype=np.int64) * column.type.list_size
+    else:
+        bounds = column.offsets.to_numpy().astype(np.int64)
+    return bounds - bounds[0], column.values.slice(bounds[0], bounds[-1] - bounds[0])
 
 
 def _values(column: Any) -> list[Any]:
     """Give the values of a column as they are in samples."""
     number = _number_in_list(column.type)
-    listed: list[Any] = column.to_pylist() if number is None or column.null_count or _has_gaps(column) else []
     if number is None:
+        listed: list[Any] = column.to_pylist()
         return listed
-    if listed:  # what has no gap is an array, whatever rows stand beside it
-        kind = number_dtype(number)
-        return [each if each is None or None in each else np.array(each, kind) for each in listed]
     bounds, values = _bounds_and_values(column)
-    numbers = values.to_numpy().copy()
-    return [numbers[low:high] for low, high in pairwise(bounds.tolist())]
-
-
-def _has_gaps(column: Any) -> bool:
-    return bool(_bounds_and_values(column)[1].null_count)
+    kind = number_dtype(number)
+    is_filled = kind.kind != "f" and values.null_count
+    filled = values.fill_null(kind.type(0).item()) if is_filled else values
+    numbers = np.array(filled.to_numpy(zero_copy_only=False), kind)
+    lists: list[Any] = [numbers[low:high] for low, high in pairwise(bounds.tolist())]
+    if is_filled:  # an array with a gap is one of objects
+        for place, (low, high) in enumerate(pairwise(bounds.tolist())):
+            own = values.slice(low, high - low)
+            lists[place] = np.array(own.to_pylist(), object) if own.null_count else lists[place]
+    return with_none(lists, column.is_null().to_numpy(zero_copy_only=False))
 
 
 def _bytes_of(column: Any) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
