@@ -382,7 +382,7 @@ def test_lines_that_are_wrong_are_named_or_left_out(tmp_path: Path) -> None:
         ("a.json", lambda: json.dumps(ROWS).encode()[:-9], JsonShardedSource, r"a\.json"),
         ("a.json", lambda: b"[1, 2]", JsonShardedSource, "item 0 is not a JSON object, but of type int"),
         ("a.json", lambda: b"[{}] x", JsonShardedSource, "continues after its array"),
-        ("a.txt", lambda: b"\xff\xfe\n", TextShardedSource, r"a\.txt, line 1: the line is not UTF-8"),
+        ("a.txt", lambda: b"\xff\xfd\n", TextShardedSource, r"a\.txt, line 1: the line is not UTF-8"),
     ],
 )
 def test_broken_files_are_named(name: str, content: Any, make: Any, text: str, tmp_path: Path) -> None:

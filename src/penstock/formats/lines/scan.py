@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,25 +62,22 @@ class LinesHead(NamedTuple):
 class LineScan:
     """Cuts a file into spans while it passes by, and keeps its first rows."""
 
-    def __init__(self, file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> None:
+    def __init__(self, file: StoredObject, finder: RowFinder, *, has_header: bool = False, mark_bytes: int = 0) -> None:
         self.name = file.name
         self._file, self._finder = file, finder
         self._awaits_header = has_header
         self._head = bytearray()
         self._head_begin = 0
         self._head_rows: list[RowPlace] = []
-        self.num_bytes = 0  # so far
         self._line = 1
-        self._mark_bytes = 0
+        self._mark_bytes = self.num_bytes = mark_bytes  # the second: so far
         self._begin: RowPlace | None = None  # of the span in the making
         self._num_rows = 0
         self._last_row = 0
         self._spans: list[LineSpan] = []
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the file; the first of it in one piece with the mark that may begin it."""
-        if self.num_bytes == 0:
-            chunk = self._without_mark(chunk)
+        """Take the next bytes of the file, after the mark that may begin it."""
         for begin in range(0, len(chunk), _FIND_BYTES):
             self._feed(chunk[begin : begin + _FIND_BYTES])
 
@@ -100,14 +98,6 @@ class LineScan:
         ends = [*begins[1:], *([len(self._head)] if is_all else [])]
         rows = [bytes(self._head[begin:end]) for begin, end in zip(begins, ends, strict=False)]
         return LinesHead(rows, self._head_rows[: len(rows)])
-
-    def _without_mark(self, chunk: bytes) -> bytes:
-        for mark, encoding in _OTHER_MARKS.items():
-            if chunk.startswith(mark):
-                raise CorruptShardError(f"{self.name} is encoded as {encoding}: convert it to UTF-8", path=self.name)
-        if chunk.startswith(_BYTE_ORDER_MARK):
-            self._mark_bytes = self.num_bytes = len(_BYTE_ORDER_MARK)
-        return chunk[self._mark_bytes :]
 
     def _feed(self, chunk: bytes) -> None:
         found = self._finder.find(np.frombuffer(chunk, np.uint8))
@@ -163,21 +153,25 @@ class LineScan:
 
 def scan_lines(file: StoredObject, finder: RowFinder, *, has_header: bool = False) -> tuple[LineScan, list[LineSpan]]:
     """Read all of a file, and cut it into spans of whole rows, after the header; a compressed one at its frames."""
-    scan = LineScan(file, finder, has_header=has_header)
-    for chunk in _with_whole_mark(file.chunks()):
+    mark_bytes, chunks = without_mark(file.chunks(), file.name)
+    scan = LineScan(file, finder, has_header=has_header, mark_bytes=mark_bytes)
+    for chunk in chunks:
         scan.feed(chunk)
     return scan, scan.finish()
 
 
-def _with_whole_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Give chunks of which the first is long enough to show a mark of byte order."""
+def without_mark(chunks: Iterator[bytes], name: str) -> tuple[int, Iterator[bytes]]:
+    """Return the length of the byte order mark that a file begins with, or 0, and the chunks of the rest."""
     first = b""
     for chunk in chunks:
         first += chunk
         if len(first) >= len(_BYTE_ORDER_MARK):
             break
-    yield first
-    yield from chunks
+    for mark, encoding in _OTHER_MARKS.items():
+        if first.startswith(mark):
+            raise CorruptShardError(f"{name} is encoded as {encoding}: convert it to UTF-8", path=name)
+    mark_bytes = len(_BYTE_ORDER_MARK) if first.startswith(_BYTE_ORDER_MARK) else 0
+    return mark_bytes, chain([first[mark_bytes:]], chunks)
 
 
 def _cut_after(file: StoredObject, byte: int) -> int | None:

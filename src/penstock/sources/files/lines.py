@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.errors import CorruptShardError
 from penstock.formats.lines.reader import BadRow
+from penstock.formats.lines.scan import without_mark
 from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.files.content import FileContent, dump_frame, frame_before, load_frame
 from penstock.sources.files.row_places import RowPlace, RowPlaces
@@ -215,7 +216,7 @@ class LineIterator(SampleIterator):
         if self._rows is None:
             if self._parser is None:
                 self._parser = self._make_parser(self._read_header() if self._has_header else None)
-            _, byte, line, frame = self._place
+            _, byte, line, frame = self._place if self._place.row else _FIRST  # before the first row may be a mark
             if not byte and self._header_end is not None:
                 byte, line = self._header_end
             if self._has_header and not byte:
@@ -223,6 +224,8 @@ class LineIterator(SampleIterator):
             is_checked = self._is_resumed and byte > frame.content
             content = self._content.read(byte - is_checked, frame)
             content = self._after_line_end(content, byte) if is_checked else content
+            if not byte:
+                byte, content = without_mark(content, self._file.url)
             self._rows = _Rows(content, self._make_finder(), byte, line)
             self._frames = (frame,)
         return self._rows
@@ -236,11 +239,12 @@ class LineIterator(SampleIterator):
             yield chunk
 
     def _read_header(self) -> bytes | None:
-        head = _Rows(iter([self._file.head()]), self._make_finder(), 0, 0)
-        block = head.take()
-        if block.num_rows < 2:  # the only row may be cut
-            head = _Rows(FileContent(self._file).read(), self._make_finder(), 0, 0)
+        for content in (iter([self._file.head()]), FileContent(self._file).read()):
+            begin, rest = without_mark(content, self._file.url)
+            head = _Rows(rest, self._make_finder(), begin, 0)
             block = head.take()
+            if block.num_rows > 1:  # the only row may be cut
+                break
         self._header_end = block.place(1) if block.num_rows > 1 else head.place
         return block.rows()[0] if block.num_rows else None
 

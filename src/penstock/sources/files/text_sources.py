@@ -175,7 +175,6 @@ class CsvShardedSource(_TextFiles):
             [names] = split_rows([header or b""], self._delimiter) if header else [[]]
         except BadRow as error:
             raise CorruptShardError(f"{name} has a header that cannot be read: {error}", path=name) from error
-        names = [names[0].removeprefix("\ufeff"), *names[1:]] if names else names
         twice = sorted({each for each in names if names.count(each) > 1})
         if twice:
             raise CorruptShardError(
