@@ -103,7 +103,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         num_nodes: The number of nodes; all have the same number of ranks.
         on_error: What happens if a sample cannot be read: `raise` an error, or `skip`: another sample of the same batch
             takes its place.
-        image_decoder: Give images as `"pil"` images, as RGB `"array"`s, or as the stored bytes (`"raw"`).
+        image_decoder: Give images as `"pil"` images, as `"array"`s (RGB or deep gray), or the stored bytes (`"raw"`).
         columns: Read only these columns.
         columnar: Iterate over batches, each a dict of arrays, instead of samples.
         order: `native` (the default), `mosaic`, or an order that a plug-in registered.

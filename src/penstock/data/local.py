@@ -46,7 +46,7 @@ class LocalDataset:
         local: The folder of the dataset, or the one above it if you pass `split`.
         split: A folder below `local`.
         allow_unsafe_types: Read `pkl` columns, which can run code of whoever wrote them.
-        image_decoder: Give images as `"pil"` images, as RGB `"array"`s, or as the stored bytes (`"raw"`).
+        image_decoder: Give images as `"pil"` images, as `"array"`s (RGB or deep gray), or the stored bytes (`"raw"`).
         columns: Read only these columns.
         validate_hash: Name of a digest to check on each file of a shard when it is opened.
         unpack_dir: A folder to keep the unpacked shards of a compressed dataset in, for this reader and later ones.

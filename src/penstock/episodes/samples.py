@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.episodes.info import NUMBER_DTYPES
-from penstock.errors import CorruptShardError
+from penstock.errors import CorruptShardError, MissingExtraError
 from penstock.extras import require
+from penstock.formats.encodings.table import get_encoding
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,14 +84,15 @@ def stack_pictures(pictures: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def decode_image(value: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
     """Decode an image of a file that does not mark it as one: a dict with its bytes."""
-    images = require("PIL.Image", extra="images", purpose="images of robot episodes")
     try:
-        image = images.open(io.BytesIO(value["bytes"]))
-        if image.mode in ("I", "F"):
-            raise CorruptShardError(f"{where} has an image of 32 bits a pixel, which cannot be kept")
-        return np.array(image if image.mode.startswith("I;16") else image.convert("RGB"))
-    except (KeyError, TypeError, OSError, SyntaxError, images.DecompressionBombError) as error:
+        pixels: npt.NDArray[Any] = get_encoding("png", "array").decode(value["bytes"])
+    except MissingExtraError:
+        raise
+    except Exception as error:  # Pillow's errors are of many classes
         raise CorruptShardError(f"{where} has an image that cannot be decoded: {error}") from error
+    if pixels.itemsize > 2:
+        raise CorruptShardError(f"{where} has an image of 32 bits a pixel, which cannot be kept")
+    return pixels
 
 
 def task_of(tasks: Mapping[int, str], number: int, where: str) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.formats.encodings.base import ImageDecoder
 
+    ArrayKind = tuple[tuple[int, int, int], np.dtype[Any]]
+
 # While Pillow decodes: its own pixels, those in RGB, and the array.
 _WORKING_BYTES = 4 + 3 + 3
 _decoded = BufferPool(max_bytes=32 << 20)
@@ -39,6 +41,8 @@ _PIXEL_BYTES = {
     **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 3),
     **dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 4),
 }
+# Of one channel with more than eight bits: what keeps all of them. Images in other modes become RGB.
+_DEEP_MODES = {"I;16": np.uint16, "I;16L": np.uint16, "I;16B": np.uint16, "I": np.int32, "F": np.float32}
 
 _JPEG_BEGIN = b"\xff\xd8\xff"
 _IMAGE_FILES = {
@@ -65,6 +69,31 @@ def _simplejpeg() -> Any:
     return require("simplejpeg", extra="images", purpose="image_decoder='array'")
 
 
+def _array_kind(image: Any, data: bytes) -> ArrayKind:
+    """Return shape and dtype of an array that keeps what an image file holds; refuse one of which Pillow drops bits."""
+    width, height = image.size
+    deep = np.uint16 if image.mode == "I" and image.format in ("PNG", "PPM") else _DEEP_MODES.get(image.mode)
+    if deep is None and _channel_bits(image, data) > 8:
+        raise ColumnValueError(
+            f"holds a {image.format} image in {image.mode} with more than 8 bits in a channel, of which Pillow reads 8:"
+            " write it with 8, or use image_decoder='raw' and decode it with a library that reads all of them"
+        )
+    return (height, width, 3 if deep is None else 1), np.dtype(np.uint8 if deep is None else deep)
+
+
+def _channel_bits(image: Any, data: bytes) -> int:
+    """Return how many bits each channel has in an image file, if it is of a kind of which Pillow may drop some."""
+    if image.format == "TIFF":
+        return int(max(image.tag_v2.get(258, (8,))))
+    if image.format == "JPEG2000":
+        at = (
+            data.find(b"\xff\x4f\xff\x51") + 40
+        )  # the number of components, and each with its bits in one of three bytes
+        return max(((bits & 127) + 1 for bits in data[at + 2 : at + 2 + 3 * data[at + 1] : 3]), default=8)
+    args = image.tile[0][3] if image.format in ("PNG", "PPM") and image.tile else None
+    return 16 if str(args).endswith(";16B") or (isinstance(args, tuple) and args[-1] > 255) else 8
+
+
 class ImageCodec(ABC):
     """One stored image ↔ a PIL image; some have a quicker way to an array."""
 
@@ -80,23 +109,24 @@ class ImageCodec(ABC):
     def to_pil(self, data: bytes) -> Any:
         """Give a PIL image."""
 
-    def shape_of(self, data: bytes) -> tuple[int, int]:
-        """Give the height and the width, without decoding any pixel."""
-        width, height = self.to_pil(data).size
-        return height, width
+    def array_kind(self, data: bytes) -> ArrayKind:
+        """Return shape and dtype of the array of an image, without decoding any pixel."""
+        return _array_kind(self.to_pil(data), data)
 
-    def to_array(
-        self, data: bytes, budget: DecodeBudget, out: npt.NDArray[np.uint8] | None = None
-    ) -> npt.NDArray[np.uint8]:
-        """Give an RGB array of (height, width, 3), if the budget allows it; or fill `out`, which is in the budget."""
+    def to_array(self, data: bytes, budget: DecodeBudget, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Return an array of (height, width, channels), if the budget allows it; or fill `out`, which is in the budget.
+
+        It is RGB in bytes, or one channel of a type that keeps all bits.
+        """
         image = self.to_pil(data)
-        width, height = image.size
+        (height, width, channels), dtype = _array_kind(image, data)
         if out is None:
             budget.take(width, height)
         with budget.working(width * height * _WORKING_BYTES):
+            pixels = np.asarray(image)[..., None] if channels == 1 else image.convert("RGB")
             if out is None:
-                return np.array(image.convert("RGB"))
-            out[:] = image.convert("RGB")
+                return np.array(pixels, dtype)
+            out[:] = pixels
             return out
 
 
@@ -193,16 +223,14 @@ class JpegCodec(FileCodec):
             f"expects the bytes of a JPEG file, got a {kind} file: use the encoding 'png', or 'bytes'"
         )
 
-    def shape_of(self, data: bytes) -> tuple[int, int]:
+    def array_kind(self, data: bytes) -> ArrayKind:
         """Read the header."""
         if not data.startswith(_JPEG_BEGIN):  # others store any images in a column of this name
-            return super().shape_of(data)
+            return super().array_kind(data)
         height, width, _ = _read_header(data)
-        return height, width
+        return (height, width, 3), np.dtype(np.uint8)
 
-    def to_array(
-        self, data: bytes, budget: DecodeBudget, out: npt.NDArray[np.uint8] | None = None
-    ) -> npt.NDArray[np.uint8]:
+    def to_array(self, data: bytes, budget: DecodeBudget, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Decode the pixels to RGB."""
         if not data.startswith(_JPEG_BEGIN):
             return super().to_array(data, budget, out)
@@ -271,17 +299,17 @@ class ImageEncoding(_ImageEncoding):
         return self._codec.check(data)
 
     def to_column(self, pieces: Sequence[bytes]) -> npt.NDArray[Any] | list[Any]:
-        """Decode images of one size straight into one array of (count, height, width, 3); others are a list."""
+        """Decode images of one size and depth into one array of (count, height, width, channels); others are a list."""
         codec = self._codec
-        shapes = {codec.shape_of(piece) for piece in pieces} if self._decoder == "array" else ()
-        if len(shapes) != 1:
+        kinds = {codec.array_kind(piece) for piece in pieces} if self._decoder == "array" else ()
+        if len(kinds) != 1:
             return self.decode_many(pieces)
-        [(height, width)] = shapes
+        [((height, width, channels), dtype)] = kinds
         budget = DecodeBudget()
         for _ in pieces:
             budget.take(width, height)
-        memory = _columns.take(len(pieces) * height * width * 3)
-        images = np.frombuffer(memory, np.uint8).reshape(len(pieces), height, width, 3)
+        memory = _columns.take(len(pieces) * height * width * channels * dtype.itemsize)
+        images = np.frombuffer(memory, dtype).reshape(len(pieces), height, width, channels)
         map_in_threads(lambda each: codec.to_array(each[0], budget, each[1]), list(zip(pieces, images, strict=True)))
         return images
 
