@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import LocalDataset
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions, get_format
+from penstock.formats.files import get_file_format
 from penstock.formats.parts import load_part
 from penstock.index.catalog import parse_index
 from penstock.index.model import Column, FileInfo, Part
@@ -206,6 +207,8 @@ def _other_encodings(columns: tuple[Column, ...], rng: random.Random) -> tuple[C
 
 def make_index_case() -> Callable[[random.Random], None]:
     files = [(recording.path / "index.json").read_bytes() for recording in recordings()]
+    kept = Path(__file__).parents[1] / "golden" / "fuzz"
+    files += [path.read_bytes() for path in sorted(kept.glob("*.json"))]  # of files in place
 
     def run(rng: random.Random) -> None:
         data = rng.choice(files)
@@ -218,6 +221,9 @@ def make_index_case() -> Callable[[random.Random], None]:
         index = parse_index(data, "here")
         for layout in {shard.layout for shard in index.shards}:
             get_format(layout.format).check(layout, ReadOptions())
+        for shard in index.shards:
+            if shard.parts[0].span is not None:
+                get_file_format(shard.layout.format).spans(shard, None)
 
     return run
 

@@ -47,7 +47,14 @@ def test_damage_is_noticed_or_harmless(kind: str, cases: int, tmp_path: Path) ->
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize(
     ("kind", "cases"),
-    [("shards", 60_000), ("index", 60_000), ("files", 10_000), ("lines", 60_000), ("tars", 40_000), ("packed", 40_000)],
+    [
+        ("shards", 60_000),
+        ("index", 100_000),
+        ("files", 10_000),
+        ("lines", 60_000),
+        ("tars", 40_000),
+        ("packed", 40_000),
+    ],
 )
 def test_much_damage_is_noticed_or_harmless(kind: str, cases: int, seed: int, tmp_path: Path) -> None:
     check(fuzz(kind, seed, cases, tmp_path, timeout=1800), cases)

@@ -105,7 +105,7 @@ class _FilesColumns:
             is_exact = bytes([len(row) == 4 or bool(row[4]) for row in rows])
             details = [b"" if len(row) == 4 else a2b_base64(row[5], strict_mode=True) for row in rows]
             is_right = is_right and {int}.issuperset(map(type, values)) and self._fit(files, numbers)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, LookupError, OverflowError):
             is_right = False
         if not is_right:
             for head, shards in files:

@@ -2,9 +2,10 @@
 
     python -m tests.formats.columnar.fuzzing KIND SEED CASES
 
-KIND is what to damage: `parquet` and `arrow` (bytes of files), `raw` (bytes of unpacked files), `index` (what the index
-keeps of a shard). Every case has a generator of its own, so a failure repeats from its number alone. Prints what
-happened as JSON: how many cases were read and refused, the failures, and how much the memory grew.
+KIND is what to damage: `parquet` and `arrow` (bytes of files), `parquet footer` and `arrow footer` (of the files in
+tests/golden/fuzz, read in place and by sources), `raw` (bytes of unpacked files), `index` (what the index keeps of a
+shard). Every case has a generator of its own, so a failure repeats from its number alone. Prints what happened as JSON:
+how many cases were read and refused, the failures, and how much the memory grew.
 """
 
 from __future__ import annotations
@@ -15,21 +16,26 @@ import random
 import sys
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock import ArrowShardedSource, ParquetShardedSource
 from penstock.errors import PenstockError
 from penstock.formats.base import ReadOptions
 from tests.formats.columnar.test_values import write_ipc, write_parquet
-from tests.formats.fuzzing import damaged, read_all, respelled
+from tests.formats.fuzzing import WORDS, damaged, read_all, respelled
 from tests.formats.hostile import limit_memory, most_memory
 from tests.formats.in_place import InPlace, MemoryFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ROOT = Path(__file__).parents[2] / "golden" / "fuzz"
+CORPUS = {name: [path.read_bytes() for path in sorted(ROOT.glob(f"*.{name}"))] for name in ("parquet", "arrow")}
 MORE_MB = 3072  # that can be mapped; a page may say that it unpacks to 2 GB, which pyarrow asks for and does not touch
 
 
@@ -79,6 +85,46 @@ def damage_file(cases: list[tuple[str, bytes]], rng: random.Random) -> None:
     read_file(name, data[:begin] + damaged(data[begin:], rng), rng)
 
 
+def with_other_footer(data: bytes, rng: random.Random) -> bytes:
+    """Damage the footer alone, and have its length fit."""
+    magic = 4 if data.endswith(b"PAR1") else 6
+    end = len(data) - magic
+    begin = end - 4 - int.from_bytes(data[end - 4 : end], "little")
+    footer = data[begin : end - 4]
+    if rng.random() < 0.5:  # a number of Thrift's
+        at = rng.randrange(len(footer))
+        footer = footer[:at] + varint(rng.choice((*WORDS, 2**63 - 1, 2**64 - 1, 10**30))) + footer[at + 1 :]
+    else:
+        footer = damaged(footer, rng)
+    return data[:begin] + footer + len(footer).to_bytes(4, "little") + data[end:]
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def damage_footer(name: str, rng: random.Random, folder: Path) -> None:
+    """Read a file with a damaged footer in place and by a source: both refuse it, or read it."""
+    data = with_other_footer(rng.choice(CORPUS[name]), rng)
+    path = folder / f"a.file.{name}"
+    path.write_bytes(data)
+    refused = None
+    try:
+        read_file(name, data, rng)
+    except PenstockError as error:
+        refused = error
+    source = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource}[name](path)
+    source.shard_lengths()
+    samples = source.open_shard_at_row(str(path), rng.choice((0, 0, 1, 5)))
+    samples.take(100)
+    if refused is not None:
+        raise refused
+
+
 def damage_raw(opened: list[tuple[InPlace, int, bytes]], rng: random.Random) -> None:
     file, number, raw = rng.choice(opened)
     begin = rng.choice((0, len(raw) * 3 // 4))
@@ -98,7 +144,9 @@ def damage_index(opened: list[tuple[InPlace, int, bytes]], rng: random.Random) -
     read_all(file.form.open([file.raw(info)], info, ReadOptions()), rng)
 
 
-def make_damage(kind: str) -> Callable[[random.Random], None]:
+def make_damage(kind: str, folder: Path) -> Callable[[random.Random], None]:
+    if kind.endswith(" footer"):
+        return lambda rng: damage_footer(kind.partition(" ")[0], rng, folder)
     cases = files()
     if kind in cases:
         return lambda rng: damage_file(cases[kind], rng)
@@ -111,7 +159,11 @@ def make_damage(kind: str) -> Callable[[random.Random], None]:
 
 
 def main(kind: str, seed: int, cases: int) -> None:
-    damage = make_damage(kind)
+    with TemporaryDirectory() as folder:
+        run(kind, seed, cases, make_damage(kind, Path(folder)))
+
+
+def run(kind: str, seed: int, cases: int, damage: Callable[[random.Random], None]) -> None:
     np.seterr(all="ignore")
     before = most_memory()
     limit_memory(MORE_MB)

@@ -69,6 +69,17 @@ def test_damage_is_noticed_or_harmless(kind: str) -> None:
     check(fuzz(kind, 0, 250, timeout=120), 250)
 
 
+@pytest.mark.parametrize("kind", ["parquet footer", "arrow footer"])
+def test_any_footer_is_read_or_refused(kind: str) -> None:
+    check(fuzz(kind, 0, 300, timeout=120), 300)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["parquet footer", "arrow footer"])
+def test_a_hundred_thousand_footers_are_read_or_refused(kind: str) -> None:
+    check(fuzz(kind, 1, 100_000, timeout=3000), 100_000)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "raw", "index"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,9 +14,6 @@ from tests.formats.columnar.test_parquet import with_flipped_bit
 from tests.formats.columnar.test_values import write_ipc
 from tests.formats.in_place import InPlace, MemoryFile
 from tests.states.cases import make_data
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KINDS = pa.dictionary(pa.int8(), pa.string())
 
@@ -135,3 +133,9 @@ def test_a_value_that_refers_to_an_empty_dictionary_is_refused(tmp_path: Path) -
         list(ArrowShardedSource(path))
     with pytest.raises(CorruptShardError, match="out of bounds"):
         InPlace("arrow", MemoryFile("a.file", path.read_bytes())).samples()
+
+
+def test_decimals_that_are_none_are_refused() -> None:
+    path = Path(__file__).parents[2] / "golden" / "fuzz" / "decimals_of_no_sense.arrow"
+    with pytest.raises(CorruptShardError, match=r"decimals_of_no_sense\.arrow cannot be read: .*decimal"):
+        list(ArrowShardedSource(path))

@@ -15,10 +15,6 @@ from penstock.formats.columnar.types import ColumnType, array_dtype
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
-
-    BoolArray = npt.NDArray[np.bool_]
-
 _DEEPEST = 60
 _SAME_NAME = ("null", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -122,7 +118,7 @@ def validated(batch: Any) -> Any:
     return batch
 
 
-def _without_empty_dictionaries(array: Any, is_hidden: BoolArray) -> Any:
+def _without_empty_dictionaries(array: Any, is_hidden: Any) -> Any:
     """Return the same values with nulls in the place of numbers of an empty dictionary, if all of them are hidden.
 
     Within structs and lists that are null, pyarrow writes zeros as the numbers, and refuses them when it checks.

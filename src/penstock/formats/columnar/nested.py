@@ -129,12 +129,10 @@ class FixedListNode(ArrayNode):
 
     def lacks(self, rows: Int64Array) -> BoolArray | None:
         """Return which elements have no value in `filled`, and nothing that says so: all of a list that is null."""
-        dtype, shape = element_shape(self.kind)
-        if missing_value(dtype) is not None:
-            return None
         assert isinstance(self._child, ArrayNode)  # noqa: S101  as `has_array_elements` says
         is_null, within = self.is_null(rows), self._child.lacks(self._elements(rows))
-        if is_null is None and within is None:
+        dtype, shape = element_shape(self.kind)
+        if missing_value(dtype) is not None or (is_null is None and within is None):
             return None
         found = np.zeros((len(rows), self._size, *shape), np.bool_)
         if within is not None:

@@ -204,5 +204,5 @@ def naming(where: str, part: str = "") -> Iterator[None]:
         yield
     except PenstockError:
         raise
-    except (pyarrow().ArrowException, OSError, ValueError) as error:
+    except (pyarrow().ArrowException, OSError, ValueError, ArithmeticError, LookupError) as error:
         raise CorruptShardError(f"{where}{part} cannot be read: {error}", path=where) from error
