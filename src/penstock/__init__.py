@@ -13,6 +13,7 @@ from penstock._version import __version__
 if TYPE_CHECKING:
     from penstock.cache.cleanup import clear_cache, prune_cache
     from penstock.cache.contents import list_cache
+    from penstock.cache.verify import verify_cache
     from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
     from penstock.data.stats import Stats
@@ -216,6 +217,7 @@ _HOMES = {
     "save_iterator": "penstock.pipeline.saving.save",
     "tokenize_and_save": "penstock.pipeline.pretokenize",
     "tokenizer_hash": "penstock.sources.tokens.tokenizers",
+    "verify_cache": "penstock.cache.verify",
     "warm_cache": "penstock.data.warm",
     "wrap_hf_dataset": "penstock.sources.hf",
 }
@@ -335,6 +337,7 @@ __all__ = [
     "save_iterator",
     "tokenize_and_save",
     "tokenizer_hash",
+    "verify_cache",
     "warm_cache",
     "wrap_hf_dataset",
 ]

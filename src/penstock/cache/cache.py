@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
-from penstock.cache.lease import Lease, Paths, try_lease
+from penstock.cache.lease import Lease, Paths, find_damaged, try_lease
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheCounts
@@ -21,7 +21,7 @@ from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard
 from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
 from penstock.cachedir.presence import tries
-from penstock.errors import CacheError, CacheTooSmallError, ConfigError, FetcherError
+from penstock.errors import CacheError, CacheTooSmallError, ConfigError, CorruptShardError, FetcherError, StoreError
 from penstock.files import appearing, translated
 from penstock.index.catalog import parse_index_file
 from penstock.index.paths import is_shard_name
@@ -329,7 +329,17 @@ class Cache:
         raw = raw_files(index.shards[shard], self.streams[stream].columns)
         path_of, name_of = state.paths[stream], opened.edition.name_of
         paths = [path_of(name_of(name, entry)) for name, _ in raw]
-        return try_lease(paths, [num_bytes for _, num_bytes in raw], entry, self._released)
+        lease = try_lease(paths, [num_bytes for _, num_bytes in raw], entry, self._released)
+        if lease is None or self.streams[stream].validate_hash is None or opened.edition.is_checked(shard, entry):
+            return lease
+        item = self._item(stream, shard)
+        damaged = find_damaged(lease.paths, item)
+        if damaged is None:
+            opened.edition.note_checked(shard, entry)
+            return lease
+        lease.close()
+        self.fetch_again(stream, item, damaged)
+        return None  # whoever waits for it finds the new one
 
     def _wait_for(self, stream: int, shard: int, item: Item, what: str | None) -> Lease:
         for _ in tries():
@@ -352,6 +362,18 @@ class Cache:
             answer = self._backend(stream).fetch(stream, item, show, is_urgent=is_urgent)
         _warn(answer.warnings)
         return answer
+
+    def fetch_again(self, stream: int, item: Item, damaged: Path) -> None:
+        """Replace a file that changed in the cache, or on its disk, without a new time."""
+        _log.warning("%s does not have the digest that the index says: it is fetched again", damaged)
+        try:
+            self._fetch(stream, item._replace(refresh=True), is_urgent=True)
+        except StoreError as error:
+            raise CorruptShardError(
+                f"{damaged} does not have the digest that the index says: it was damaged after it was fetched, and"
+                f" cannot be fetched again ({error}): make its store available, or delete the file",
+                path=str(damaged),
+            ) from error
 
     def _listen(self, stream: int) -> None:
         """Whoever keeps shards open can be asked for them: he has a line to the fetcher, or keeps nothing."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.lock import Descriptor
     from penstock.cachedir.presence import ShardStamp
+    from penstock.wire.item import Item
 
 
 class Lease:
@@ -94,3 +95,14 @@ def try_lease(
     with suppress(OSError):  # a file of another user: its time of use is then not ours to set
         os.utime(descriptor.number, ns=(time.time_ns(), status.st_mtime_ns))
     return Lease(paths, descriptor, on_close)
+
+
+def find_damaged(paths: Sequence[Path], item: Item) -> Path | None:
+    """Return the first file of a shard that does not have the digest that the index says; None: all have theirs."""
+    from penstock.fetcher.open_editions import digest_of  # which only those need who check digests
+
+    for path, part in zip(paths, item.parts, strict=True):
+        name, _, expected = (part.raw.digest or "").partition(":")
+        if name and digest_of(path, name) != expected:
+            return path
+    return None

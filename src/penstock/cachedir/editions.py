@@ -6,6 +6,7 @@ An edition has a folder of its own below the control folder of a cache directory
     about.json      where it came from, and its version there
     current-BOOT    a table of stamps: for each shard, the file that was found to be the right one
     seen            for each shard, the version of its objects that was seen first by the jobs that run now
+    checked         for each shard, the stamp of the files whose digests the jobs that run now have checked
     files/          copies whose plain names are taken by something else
 
 A shard is there if its file has the stamp that the table says: readers look there, and need not ask anybody.
@@ -42,7 +43,7 @@ SOUGHT = " files "  # stands between a store and what was looked for there
 _ABOUT = "about.json"
 _NAME = re.compile("[0-9a-f]+")  # whatever has another one is not ours to remove
 _ENTRY = struct.Struct("<QqQQ")
-_SEEN_NAME = "seen"
+_SEEN_NAME, _CHECKED_NAME = "seen", "checked"
 _SEEN = struct.Struct("<Q")
 _PATIENCE_S = 60.0  # a table is locked by others only while they look at it, or remove the edition
 
@@ -112,7 +113,8 @@ class Edition:
                 old.unlink(missing_ok=True)
             self.table_path.touch(mode=0o600)
         if not self.is_open():
-            (self.folder / _SEEN_NAME).unlink(missing_ok=True)
+            for name in (_SEEN_NAME, _CHECKED_NAME):
+                (self.folder / name).unlink(missing_ok=True)
         os.utime(self.folder / _ABOUT)
 
     def about(self) -> About | None:
@@ -152,6 +154,14 @@ class Edition:
     def confirm(self, number: int, files: Sequence[FileStamp], *, is_apart: bool) -> None:
         """Say which files are a shard."""
         self._write(self.table_path, number, _ENTRY.pack(*ShardStamp.of(files, is_apart=is_apart)))
+
+    def is_checked(self, number: int, entry: ShardStamp) -> bool:
+        """Tell whether the digests of just these files of a shard were checked since the jobs that run now began."""
+        return _read_at(self.folder / _CHECKED_NAME, number, _ENTRY.size) == _ENTRY.pack(*entry)
+
+    def note_checked(self, number: int, entry: ShardStamp) -> None:
+        """Spare other processes, and later leases, checking these files of a shard again."""
+        self._write(self.folder / _CHECKED_NAME, number, _ENTRY.pack(*entry))
 
     def seen(self, number: int) -> int:
         """Give a fingerprint of the version of a shard that was seen first; 0: none was."""

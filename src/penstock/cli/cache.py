@@ -53,13 +53,17 @@ def add_to(commands: Any) -> None:
     prune.add_argument("--to", required=True, metavar="SIZE", help="how much may stay, such as 50gb")
     prune.set_defaults(run=run_prune)
 
+    verify = below.add_parser("verify", help="compare cached shards with the digests in their indexes")
+    verify.add_argument("--repair", action="store_true", help="fetch damaged shards again")
+    verify.set_defaults(run=run_verify)
+
     warm = below.add_parser("warm", help="fetch all shards of a dataset now")
     warm.add_argument("url", metavar="URL", help="the remote of the dataset")
     warm.add_argument("--local", metavar="FOLDER", help="the folder to keep the shards in, instead of your user cache")
     warm.add_argument("--split", help="a folder below both")
     warm.set_defaults(run=run_warm)
 
-    for action in (clear, prune):
+    for action in (clear, prune, verify):
         action.add_argument(
             "--folder",
             dest="folders",
@@ -67,7 +71,7 @@ def add_to(commands: Any) -> None:
             metavar="FOLDER",
             help="a folder that you passed as `local`, instead of your user cache; can be repeated",
         )
-    for action in (found, clear, prune, warm):
+    for action in (found, clear, prune, verify, warm):
         # What was said before the action holds, too.
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
 
@@ -111,6 +115,25 @@ def run_prune(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 1
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Digest what is cached, print what was found, and give 1 if a damaged shard is left."""
+    from penstock.cache.verify import verify_cache
+
+    check = verify_cache(options.folders or None, repair=options.repair)
+    if options.json:
+        print(json.dumps(asdict(check)))
+    else:
+        for path in check.damaged:
+            print(printable(f"{path} does not have the digest that its index says"))
+        for problem in check.problems:
+            print(printable(problem))
+        print(
+            f"{format_count(check.num_shards, 'shard')} checked, {len(check.damaged)} damaged,"
+            f" {len(check.repaired)} fetched again; {check.num_unknown} without a digest"
+        )
+    return int(len(check.repaired) < len(check.damaged))
 
 
 def run_warm(options: argparse.Namespace) -> int:

@@ -111,8 +111,10 @@ class Copies:
         record = folder.ledger.get(item.name)
         if record is None or stamp is None or record.files[0] != stamp:
             return self._find_foreign(folder, item)
-        if item.refresh:
+        if item.refresh and not self._is_wanted_elsewhere(folder, item, record):
             return Copy(item.name, is_right=False)  # it is ours, and replaced when the new one is here
+        if item.refresh:
+            return self._apart(folder, item)
         if self._is_right(folder, item, record, origin):
             record = self._take_over(folder, item, record)
             return Copy(item.name, is_right=True, record=record)
@@ -129,7 +131,8 @@ class Copies:
         record = folder.ledger.get(item.name)
         if record is None or stamp not in record.files:
             return KeptFile(path, None, is_ours=False) if self._is_right_file(folder, item, stamp, file) else None
-        if record.edition != item.edition or file.key not in record.keys or not _is_trusted_boot(record):
+        is_of_it = record.edition == item.edition and file.key in record.keys
+        if item.refresh or not is_of_it or not _is_trusted_boot(record):  # what it was unpacked to was damaged
             return None
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 

@@ -200,6 +200,8 @@ class Downloader:
                 edition = Edition(transfer.directory, item.edition)
                 files = record.files[: len(item.parts)]
                 edition.confirm(item.number, files, is_apart=copy.name != item.name)
+                if item.validates:
+                    edition.note_checked(item.number, edition.entry(item.number))
         if record.boot is not None:
             self._flusher.add(transfer.directory, record, folder.ledger)
         return Fetched(copy.name, num_bytes)
