@@ -13,7 +13,6 @@ from penstock._version import __version__
 if TYPE_CHECKING:
     from penstock.cache.cleanup import clear_cache, prune_cache
     from penstock.cache.contents import list_cache
-    from penstock.cache.verify import verify_cache
     from penstock.data.dataset import StreamingDataset
     from penstock.data.local import LocalDataset
     from penstock.data.stats import Stats
@@ -217,7 +216,6 @@ _HOMES = {
     "save_iterator": "penstock.pipeline.saving.save",
     "tokenize_and_save": "penstock.pipeline.pretokenize",
     "tokenizer_hash": "penstock.sources.tokens.tokenizers",
-    "verify_cache": "penstock.cache.verify",
     "warm_cache": "penstock.data.warm",
     "wrap_hf_dataset": "penstock.sources.hf",
 }
@@ -337,7 +335,6 @@ __all__ = [
     "save_iterator",
     "tokenize_and_save",
     "tokenizer_hash",
-    "verify_cache",
     "warm_cache",
     "wrap_hf_dataset",
 ]

@@ -333,7 +333,7 @@ class Cache:
         if lease is None or self.streams[stream].validate_hash is None or opened.edition.is_checked(shard, entry):
             return lease
         item = self._item(stream, shard)
-        damaged = find_damaged(lease.paths, item)
+        damaged = find_damaged(zip(lease.paths, (part.raw for part in item.parts), strict=True))
         if damaged is None:
             opened.edition.note_checked(shard, entry)
             return lease

@@ -15,13 +15,13 @@ from penstock.files import translated
 from penstock.index.paths import is_plain_name, resolve_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
     from penstock.cachedir.lock import Descriptor
     from penstock.cachedir.presence import ShardStamp
-    from penstock.wire.item import Item
+    from penstock.wire.item import StoredFile
 
 
 class Lease:
@@ -97,12 +97,12 @@ def try_lease(
     return Lease(paths, descriptor, on_close)
 
 
-def find_damaged(paths: Sequence[Path], item: Item) -> Path | None:
-    """Return the first file of a shard that does not have the digest that the index says; None: all have theirs."""
+def find_damaged(files: Iterable[tuple[Path, StoredFile]]) -> Path | None:
+    """Return the first file that does not have the digest that the index says; None: all have theirs."""
     from penstock.fetcher.open_editions import digest_of  # which only those need who check digests
 
-    for path, part in zip(paths, item.parts, strict=True):
-        name, _, expected = (part.raw.digest or "").partition(":")
+    for path, file in files:
+        name, _, expected = (file.digest or "").partition(":")
         if name and digest_of(path, name) != expected:
             return path
     return None

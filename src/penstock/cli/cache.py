@@ -122,18 +122,12 @@ def run_verify(options: argparse.Namespace) -> int:
     from penstock.cache.verify import verify_cache
 
     check = verify_cache(options.folders or None, repair=options.repair)
-    if options.json:
-        print(json.dumps(asdict(check)))
-    else:
-        for path in check.damaged:
-            print(printable(f"{path} does not have the digest that its index says"))
-        for problem in check.problems:
-            print(printable(problem))
-        print(
-            f"{format_count(check.num_shards, 'shard')} checked, {len(check.damaged)} damaged,"
-            f" {len(check.repaired)} fetched again; {check.num_unknown} without a digest"
-        )
-    return int(len(check.repaired) < len(check.damaged))
+    num_repaired = len(check.damaged) - len(check.problems)
+    text = (
+        f"{format_count(check.num_shards, 'shard')} checked, {len(check.damaged)} damaged, {num_repaired} fetched again"
+    )
+    print(json.dumps(check._asdict()) if options.json else printable("\n".join([*check.problems, text]), lines=True))
+    return 1 if check.problems else 0
 
 
 def run_warm(options: argparse.Namespace) -> int:
