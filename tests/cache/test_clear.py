@@ -345,6 +345,17 @@ def test_what_was_used_longest_ago_goes_first_over_all_folders(tmp_path: Path) -
             check_shard(cache, shard)
 
 
+def test_pruning_removes_what_a_killed_fetcher_left(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, num_shards=1)
+    with data.cache() as cache:
+        check_shard(cache, 0)
+    left = new_part_path(data.local, stripe_of(data.infos[0].name))
+    left.write_bytes(b"half")
+    prune_cache("1gb", [data.local])
+    assert not left.exists()
+    assert data.cached_names() == {data.infos[0].name}
+
+
 @pytest.mark.parametrize("size", ["much", -1, "1.5b"])
 def test_a_size_that_is_none(tmp_path: Path, size: str | int) -> None:
     with pytest.raises(ConfigError):

@@ -322,6 +322,32 @@ def test_a_process_of_the_pool_that_dies_is_replaced(tmp_path: Path) -> None:
         build_all(again, ProcessPool(2), done.append, lambda: False)
 
 
+BUILD_AND_DIE = """
+import signal, sys
+from penstock import MemoryShardedSource
+from penstock.pipeline.caching.build import CacheFormat, prepare_build
+from penstock.pipeline.caching.engines import ThisProcess, build_all
+from penstock.pipeline.caching.place import CachePlace
+def die(event, arguments):
+    if event == "os.rename" and str(arguments[1]) == f"{sys.argv[1]}/{sys.argv[2]}":
+        signal.raise_signal(signal.SIGKILL)
+sys.addaudithook(die)
+source = MemoryShardedSource([{"n": n} for n in range(40)], num_shards=4, fingerprint="numbers")
+job = prepare_build(source, CachePlace(sys.argv[1]), CacheFormat(part_size=1), {})
+build_all(job, ThisProcess(), lambda part: None, lambda: False)
+job.finish()
+"""
+
+
+@pytest.mark.parametrize("name", ["_plan.json", "index.json", "_manifest.json"])
+def test_what_a_killed_builder_left_is_removed_by_the_next_one(tmp_path: Path, name: str) -> None:
+    build = [sys.executable, "-c", BUILD_AND_DIE, str(tmp_path / "cache")]
+    assert subprocess.run([*build, name], check=False).returncode == -signal.SIGKILL
+    assert list(tmp_path.rglob("*.part"))
+    subprocess.run([*build, "none"], check=True)
+    assert not list(tmp_path.rglob("*.part"))
+
+
 def test_an_error_in_a_process_of_the_pool_is_raised_here(data: Path) -> None:
     with (data / "books-1.jsonl").open("a") as file:
         file.write('\n{"id": "no text"}')

@@ -175,7 +175,7 @@ def _remove_rest(remover: Remover, contents: Contents, place: str | None) -> Non
 def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]] | None = None) -> CacheRemoval:
     """Remove the shards that were not used for longest, until at most so many bytes are left.
 
-    Shards that are in use or pinned stay. Copies that belong only to an earlier version of a dataset, and that nobody
+    What killed downloads left goes, too. Shards that are in use or pinned stay. Copies that belong only to an earlier version of a dataset, and that nobody
     reads, are removed first. `left_bytes` of the result tells you whether that was enough.
 
     Args:
@@ -193,6 +193,7 @@ def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]]
         tried += [(copy, Outcome.IN_USE) for copy in kept]
     for contents in found:
         _remove_unread(remover, contents, tried)
+        remover.folder(contents.directory).sweep()
     return CacheRemoval(datasets=sum_up(tried), left_bytes=left_bytes)
 
 

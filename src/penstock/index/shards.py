@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import BadIndexError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T", "FileInfo", "ObjectSpan")
 
 # Offsets inside a shard are 32-bit unsigned, so no raw file can be longer.
 MAX_SHARD_BYTES = 2**32 - 1
@@ -111,3 +113,15 @@ class ShardInfo:
     def name(self) -> str:
         """The raw name of the first part, which stands for the whole shard."""
         return self.parts[0].raw.basename
+
+    def renamed(self, rename: Callable[[str], str]) -> ShardInfo:
+        """Return the same shard whose files have other names."""
+
+        def move(file: T) -> T:
+            return replace(file, basename=rename(file.basename))
+
+        parts = (
+            Part(move(each.raw), each.packed and move(each.packed), each.span and move(each.span))
+            for each in self.parts
+        )
+        return replace(self, parts=tuple(parts))

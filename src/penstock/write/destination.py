@@ -19,11 +19,12 @@ from penstock.index.paths import resolve_inside
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.retry import RetryPolicy
-from penstock.write.rotate import is_shard_file
+from penstock.write.rotate import is_shard_file, renumbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.index.model import ShardInfo
     from penstock.storage.base import Store
 
 
@@ -43,25 +44,29 @@ class Destination:
         return shown_url(self.remote or str(self.local))
 
     def open(self, *, exist_ok: bool, append: bool) -> Index:
-        """Make it ready and give the index to continue; what is there already is an error unless allowed."""
+        """Make it ready and give the index to continue or to replace; what is there is an error unless allowed.
+
+        Shards that no index names, because their writer died, are removed. A dataset that is replaced stays until then.
+        """
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one of them")
         with translated(self.local):
             if self.store is not None:
                 check_writable(self.store)  # before the first sample, not after the last one
-            if append:
+            if append or exist_ok:
                 sweep(self.local)
-                return self._published_index() or Index(())
-            if exist_ok:
-                sweep(self.local)
-                self._clear()
-            elif self.local.is_dir() and any(self.local.iterdir()):
+                index = (self._published_index() if append else self._replaced_index()) or Index(())
+                if index.shards or exist_ok:
+                    self.remove_others(index)
+                self.local.mkdir(parents=True, exist_ok=True)
+                return index
+            if self.local.is_dir() and any(self.local.iterdir()):
                 raise OutputExistsError(
                     f"Directory is not empty: {self.local}. Pass exist_ok=True to replace the dataset in it, or"
                     " append=True to continue it",
                     path=str(self.local),
                 )
-            elif self.store is not None and _read_index(self.store, self.shown) is not None:
+            if self.store is not None and _read_index(self.store, self.shown) is not None:
                 raise OutputExistsError(
                     f"Directory is not empty: {self.shown} already holds a dataset. Pass exist_ok=True to replace it,"
                     " or append=True to continue it",
@@ -98,8 +103,28 @@ class Destination:
                 if self.local.is_dir() and not any(self.local.iterdir()):
                     self.local.rmdir()
 
+    def remove_others(self, index: Index, replaced: Index | None = None) -> None:
+        """Remove shards that an index does not name, and those that it replaces; other files are not ours to touch."""
+        kept = set(_files(index))
+        for store in filter(None, (LocalStore(self.local), self.store)):
+            names = {info.key for info in store.list("shard.") if is_shard_file(info.key)}
+            for name in names.union(_files(replaced or Index(()))) - kept:
+                if isinstance(store, LocalStore):
+                    resolve_inside(store.root, name)
+                with suppress(ObjectNotFoundError):  # of a compressed file, only one form is stored
+                    store.delete(name)
+
+    def renumber(self, index: Index) -> Index:
+        """Give the shards of a local folder second names, numbered from 0 on; return the index that says so."""
+        numbered = renumbered(index)
+        with suppress(OSError):  # a disk without links, or more shards than there are numbers before these
+            for name, new in dict(zip(_files(index), _files(numbered), strict=True)).items():
+                with suppress(FileNotFoundError):  # of a compressed file, only one form is stored
+                    (self.local / new).hardlink_to(self.local / name)
+            return numbered
+        return index
+
     def _published_index(self) -> Index | None:
-        self.local.mkdir(parents=True, exist_ok=True)
         local = _read_index(LocalStore(self.local), str(self.local))
         if self.store is None:
             return local
@@ -110,13 +135,13 @@ class Destination:
             )
         return remote or local
 
-    def _clear(self) -> None:
-        """Remove the dataset that is there, its index first; other files are not ours to touch."""
-        _delete_dataset(LocalStore(self.local), str(self.local))
-        if self.local.is_dir():
-            self.flush_names()  # or the old index might come back, with new shards behind it
-        if self.store is not None:
-            _delete_dataset(self.store, self.shown)
+    def _replaced_index(self) -> Index:
+        shards: list[ShardInfo] = []
+        for store in filter(None, (LocalStore(self.local), self.store)):
+            with suppress(BadIndexError):  # it shall be replaced, so it need not be readable
+                found = _read_index(store, self.shown)
+                shards += found.shards if found is not None else ()
+        return Index(tuple(shards))
 
 
 def parse_destination(
@@ -175,17 +200,5 @@ def _read_index(store: Store, where: str) -> Index | None:
         return None
 
 
-def _delete_dataset(store: Store, where: str) -> None:
-    names = {info.key for info in store.list("shard.") if is_shard_file(info.key)}  # also of a writer that died
-    try:
-        index = _read_index(store, where)
-    except BadIndexError:
-        index = Index(())  # it shall be replaced, so it need not be readable
-    if index is not None:
-        store.delete(INDEX_NAME)
-        names |= {file.basename for shard in index.shards for part in shard.parts for file in (part.raw, part.stored)}
-    for name in names:
-        if isinstance(store, LocalStore):
-            resolve_inside(store.root, name)
-        with suppress(ObjectNotFoundError):  # of a compressed file, only one form is stored
-            store.delete(name)
+def _files(index: Index) -> list[str]:
+    return [file.basename for shard in index.shards for part in shard.parts for file in (part.raw, part.stored)]

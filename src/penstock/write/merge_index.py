@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import posixpath
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.errors import BadIndexError, ConfigError, ObjectNotFoundError, StoreTimeoutError
+from penstock.files import sweep
 from penstock.index.catalog import INDEX_NAME, parse_index
-from penstock.index.model import FileInfo, Index, ObjectSpan, Part
+from penstock.index.model import Index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import is_shard_name
 from penstock.storage.base import shown_url, url_scheme
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     Location = str | PathLike[str]
     Out = Location | tuple[Location, Location]
-
-T = TypeVar("T", FileInfo, ObjectSpan)
 
 
 def merge_index(
@@ -58,6 +57,7 @@ def merge_index(
     destination = parse_destination(out, keep_local=keep_local, storage_options=storage_options)
     deadline = time.monotonic() + download_timeout
     try:
+        sweep(destination.local)
         if index_file_urls is None:
             merged = merge_indexes(_indexes_below(destination, deadline))
         else:
@@ -149,7 +149,7 @@ def merge_indexes(by_folder: Mapping[str, Index]) -> Index:
     merged: dict[str, ShardInfo] = {}
     for folder in sorted(by_folder, key=lambda path: path.split("/")):
         for shard in by_folder[folder].shards:
-            moved = _below(folder, shard)
+            moved = shard.renamed(partial(posixpath.join, folder))
             known = merged.setdefault(moved.name, moved)
             if known != moved:
                 raise BadIndexError(
@@ -158,16 +158,3 @@ def merge_indexes(by_folder: Mapping[str, Index]) -> Index:
                     shard=moved.name,
                 )
     return Index(tuple(merged.values()))
-
-
-def _below(folder: str, shard: ShardInfo) -> ShardInfo:
-    if not folder:
-        return shard
-
-    def move(file: T) -> T:
-        return replace(file, basename=f"{folder}/{file.basename}")
-
-    parts = (
-        Part(move(part.raw), part.packed and move(part.packed), part.span and move(part.span)) for part in shard.parts
-    )
-    return replace(shard, parts=tuple(parts))

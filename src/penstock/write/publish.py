@@ -6,6 +6,7 @@ import os
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
@@ -95,7 +96,11 @@ def publish_index(destination: Destination, data: bytes) -> None:
     with translated(destination.local):
         destination.local.mkdir(parents=True, exist_ok=True)
     destination.flush_names()
-    write_file(destination.local / INDEX_NAME, [data], flush=destination.flushes)
+    write = partial(write_file, destination.local / INDEX_NAME, [data], flush=destination.flushes)
+    try:
+        write()
+    except FileNotFoundError:  # another merge took its hidden file for that of a killed one
+        write()
     destination.flush_names()
     publish(destination, INDEX_NAME)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from functools import partial
 
 from penstock.errors import ConfigError
-from penstock.index.model import MAX_SHARD_BYTES
+from penstock.index.model import MAX_SHARD_BYTES, Index
 from penstock.units import format_bytes, parse_bytes
-
-if TYPE_CHECKING:
-    from penstock.index.model import Index
 
 DEFAULT_SIZE_LIMIT = 1 << 26
 _SHARD_NAME = re.compile(r"shard\.(\d{5,})\.\w+")
@@ -58,6 +55,15 @@ def next_number(index: Index) -> int:
     """Give the first number that no shard in the dataset's own folder has."""
     matches = (_SHARD_NAME.fullmatch(shard.name) for shard in index.shards)
     return max((int(match.group(1)) + 1 for match in matches if match), default=0)
+
+
+def renumbered(index: Index) -> Index:
+    """Name shards that lie in the dataset's own folder by their places in its index."""
+
+    def rename(number: int, name: str) -> str:
+        return f"shard.{number:05}.{name.split('.', 2)[2]}"
+
+    return Index(tuple(shard.renamed(partial(rename, number)) for number, shard in enumerate(index.shards)))
 
 
 def is_shard_file(name: str) -> bool:

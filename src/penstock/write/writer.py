@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.write")
 
+_ASIDE = 100_000  # added to the numbers of shards until the dataset that they replace is gone
+
 
 class Writer:
     """Writes samples to shards of one format and, at the end, their index.
@@ -55,7 +57,7 @@ class Writer:
         progress_bar: Show samples, bytes and rates on the terminal.
         max_workers: Number of background threads.
         retry: Tries per upload. With 2 or more, penstock keeps trying for at least two minutes; 1 means a single try.
-        exist_ok: Replace the dataset that is already there.
+        exist_ok: Replace the dataset that is already there, which stays until the new one is whole.
         append: Add to the dataset that is already there.
         storage_options: Credentials and settings of the remote store, under the names that fsspec uses.
     """
@@ -110,9 +112,11 @@ class Writer:
             out, remote, keep_local=keep_local, storage_options=storage_options, attempts=retry
         )
         try:
-            self._old = self._destination.open(exist_ok=exist_ok, append=append)
+            found = self._destination.open(exist_ok=exist_ok, append=append)
+            self._old, self._replaced = (Index(()), found) if exist_ok else (found, Index(()))
             self._num_handed_over = self._old.num_samples
-            self._next_shard = next_number(self._old)
+            self._is_renumbered = bool(self._replaced.shards) and self._destination.store is None  # once these are gone
+            self._next_shard = next_number(found) + (_ASIDE if self._is_renumbered else 0)
             self._continue(layout)
         except KeyboardInterrupt as interrupt:
             self._close()
@@ -177,6 +181,13 @@ class Writer:
         except BaseException:
             log.warning(self._describe_orphans())
             raise
+        else:
+            if self._replaced.shards:
+                self._destination.remove_others(index, self._replaced)
+            if self._is_renumbered:
+                index = self._destination.renumber(index)
+                publish_index(self._destination, dump_index(index))
+                self._destination.remove_others(index)
         finally:
             self._close()
 

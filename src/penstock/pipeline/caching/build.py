@@ -131,7 +131,6 @@ class CacheBuild:
             indexes[part_name(number)] = found[1]
         if not sum(rows):
             raise EmptyDatasetError(f"there is no sample to cache at {self.place.shown}")
-        self.place.write(INDEX_NAME, dump_index(merge_indexes(indexes), is_merged=True))
         manifest = {
             "version": VERSION,
             "key": self.format.key,
@@ -140,7 +139,9 @@ class CacheBuild:
             "rows_of_parts": rows,
             "finished_at": time.time(),
         }
-        self.place.write(MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
+        with self.place.hold(PLAN_LOCK, waits=True):
+            self.place.write(INDEX_NAME, dump_index(merge_indexes(indexes), is_merged=True))
+            self.place.write(MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
         self.place.forget_locks(indexes)
 
 

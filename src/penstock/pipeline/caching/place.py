@@ -16,6 +16,7 @@ from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import place_of, user_cache_dir
 from penstock.cachedir.lock import try_hold, wait_for_lock
 from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputBusyError
+from penstock.files import sweep
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.interrupts import WaitingFor
 from penstock.pipeline.caching.parts import part_name
@@ -73,9 +74,10 @@ class CachePlace:
         return values
 
     def write(self, name: str, data: bytes) -> None:
-        """Write one of its small files, which appears whole."""
+        """Write one of its small files, which appears whole; whoever calls holds a name, and others write none."""
         folder = self.folder
         if folder is not None:
+            sweep(folder)
             write_file(folder / name, [data], flush=True)
             return
         with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
