@@ -100,6 +100,14 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
             folder.mkdir(mode)
 
 
+_ADVICE = {
+    errno.ENOSPC: "free some space on its disk",
+    errno.EDQUOT: "free some space, your quota is used up",
+    errno.EROFS: "its disk is read-only, so choose another folder",
+    errno.EMFILE: "raise the limit of open files, which `ulimit -n` shows",
+}
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn errors of the operating system into ours, naming the file."""
@@ -114,7 +122,8 @@ def translated(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise AccessDeniedError(f"no permission to access {path}: {error.strerror}", path=str(path)) from error
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}", path=str(path)) from error
+        advice = f" ({_ADVICE[error.errno]})" if error.errno in _ADVICE else ""
+        raise StoreError(f"{path}: {error.strerror or error}{advice}", path=str(path)) from error
 
 
 def open_file(path: Path) -> BinaryIO:

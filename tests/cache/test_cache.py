@@ -233,6 +233,16 @@ def test_a_digest_that_was_never_recorded(tmp_path: Path) -> None:
         cache.lease(0, data.shards[0])
 
 
+def test_what_no_limit_counts_is_said(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, num_shards=20, num_bytes=100)
+    with data.cache(limit_bytes=2000) as cache:
+        for shard in data.shards:
+            check_shard(cache, shard)
+        said = cache.node_stats()["uncounted_bytes"]
+        files = [path for path in data.local.rglob("*") if path.is_file()]
+        assert said == sum(path.stat().st_size for path in files if path.suffix != ".data") > 2000
+
+
 def test_settings_are_checked(tmp_path: Path) -> None:
     store = resolve_store(str(tmp_path))
     with pytest.raises(ConfigError):

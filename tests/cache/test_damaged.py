@@ -144,4 +144,4 @@ def test_what_cannot_be_repaired_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["cache", "verify", "--repair", "--folder", str(data.local)]) == 1
     out = capsys.readouterr().out
     assert "cannot be fetched again" in out
-    assert "2 shards checked, 1 damaged, 0 fetched again" in out
+    assert "2 shards checked, 1 damaged, 1 left" in out

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import shutil
 import subprocess
+import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import MDSWriter, StreamingDataset
-from penstock.errors import ConfigError
+from penstock import MDSWriter, MemoryShardedSource, StreamingDataset, save_dataset
+from penstock.errors import ConfigError, PenstockError
 from penstock.fetcher.disk import measure_disk, parse_reserve
 from tests.cache.kit import check_shard, left_over, write_dataset
 
@@ -102,6 +105,90 @@ def test_shards_that_a_dataset_keeps_open_do_not_fill_the_disk(tmp_path: Path, m
         with StreamingDataset(**options) as dataset, warned_once():
             assert [dataset[number]["id"] for number in range(40)] == list(range(40))
             assert [sample["id"] for sample in dataset] == list(range(40))
+
+
+# --- Errors that say where and what to do ---------------------------------------------------------------------
+
+
+def fill(folder: Path, left_bytes: int) -> None:
+    """Take all of a small disk but so many bytes."""
+    with (folder / "filling").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(folder / "filling", (folder / "filling").stat().st_size - left_bytes)
+
+
+def remount(folder: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+
+
+def check_said(error: PenstockError, folder: Path) -> None:
+    """Errors name a file there, and what to do."""
+    assert str(folder) in str(error)
+    assert re.search("free some space|choose another", str(error)), error
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("left_bytes", [0, 8192, 16384, None])
+def test_a_disk_that_takes_nothing_more(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch, left_bytes: int | None, compression: str | None
+) -> None:
+    monkeypatch.setenv("PENSTOCK_DISK_RESERVE", "0")
+    with MDSWriter(out=tmp_path / "remote", columns={"x": "str"}, compression=compression, size_limit=5000) as writer:
+        for number in range(1000):
+            writer.write({"x": f"number {number}"})
+    small = tmp_path / "small"
+    with small_disk(small, "200k", monkeypatch) as is_small:
+        if left_bytes is None:  # the folder is there already, and cannot be written to any more
+            with StreamingDataset(remote=tmp_path / "remote", local=small / "cache", batch_size=4) as dataset:
+                next(iter(dataset))
+            assert not left_over(runtime)
+        if is_small is not None:
+            remount(small, "ro") if left_bytes is None else fill(small, left_bytes)
+        try:
+            with StreamingDataset(remote=tmp_path / "remote", local=small / "cache", batch_size=4) as dataset:
+                assert len(list(dataset)) == 1000
+        except PenstockError as error:
+            check_said(error, small)
+        else:
+            assert is_small is None or (left_bytes or 0) >= 8192
+        gc.collect()  # of a dataset that could not be opened, the error holds what is connected
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "mds"])
+def test_saving_to_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    source = MemoryShardedSource([{"n": number} for number in range(20_000)])
+    with small_disk(tmp_path / "small", "100k", monkeypatch) as is_small:
+        try:
+            save_dataset(source, tmp_path / "small" / "out", format=kind)
+        except PenstockError as error:
+            check_said(error, tmp_path / "small")
+        else:
+            assert is_small is None
+
+
+FEW_FILES = """
+import os, resource, sys
+from penstock import LocalDataset, StreamingDataset
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+for read in (LocalDataset, StreamingDataset):
+    sys.modules["torch"] = None  # it is not needed, and takes longer than all else
+    try:
+        print(len(list(read(local=sys.argv[1]))))
+    except BaseException as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_too_few_open_files(tmp_path: Path) -> None:
+    with MDSWriter(out=tmp_path / "data", columns={"x": "int"}, size_limit=60) as writer:
+        for number in range(200):
+            writer.write({"x": number})
+    run = [sys.executable, "-c", FEW_FILES, str(tmp_path / "data")]
+    lines = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line == "200" or re.match("StoreError .*Too many open files.*ulimit -n", line), line
 
 
 # --- The setting ------------------------------------------------------------------------------------------------

@@ -341,6 +341,13 @@ def test_a_shard_cannot_hold_more_samples_than_offsets() -> None:
             parse_entry(entry)
 
 
+def test_an_empty_shard_may_have_no_samples() -> None:
+    for kind, file in (("mds", "raw_data"), ("csv", "raw_meta")):
+        entry = good_entry(kind) | {"samples": 0}
+        entry[file]["bytes"] = 0
+        assert parse_entry(entry).num_samples == 0
+
+
 # --- Anything at all ----------------------------------------------------------------------------------------
 
 anything = st.recursive(

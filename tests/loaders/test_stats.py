@@ -208,13 +208,14 @@ NODE = [
 def test_names_are_those_that_dashboards_were_made_with(folder: Path, tmp_path: Path) -> None:
     loader = StreamingDataLoader(open_dataset(folder, tmp_path), num_workers=1)
     assert sum(map(len, batch_ids(loader))) == NUM_SAMPLES
-    named = [*READ, *(f"loop.{name}" for name in LOOP), *(f"node.{name}" for name in NODE)]
+    named = [*READ, *(f"loop.{name}" for name in LOOP), "uncounted_bytes", *(f"node.{name}" for name in NODE)]
     numbers = loader.stats(flat=True)
     assert list(numbers) == named
     assert all(type(number) in (int, float) for number in numbers.values())
     by_worker = [f"workers.{worker}.{name}" for worker in ("main", "0") for name in READ]
     assert set(loader.stats(by_worker=True, flat=True)) == {*named, *by_worker}
     assert numbers["samples"] == loader.stats().samples == NUM_SAMPLES
+    assert numbers["uncounted_bytes"] > 2 * (folder / "index.json").stat().st_size  # it is there twice
 
 
 def test_all_that_the_fetcher_counts_is_shown() -> None:

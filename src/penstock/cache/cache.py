@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.editions import Edition, OpenEdition
+from penstock.cachedir.folder import uncounted_bytes
 from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, settled
 from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
@@ -278,7 +280,9 @@ class Cache:
         backends = self._process.get().backends
         backend = backends.get(False)
         backend = backend if backend is not None and backend.is_running else backends.get(True)
-        return backend.node_stats() if backend is not None else {}
+        counts = backend.node_stats() if backend is not None else {}
+        num_bytes = sum(map(uncounted_bytes, {stream.directory for stream in self.streams}))
+        return counts and {**counts, "uncounted_bytes": num_bytes}
 
     def close(self) -> None:
         """Hang up. Leases stay; using the cache again connects anew, and goes on with the same editions."""
@@ -335,7 +339,8 @@ class Cache:
         item = self._item(stream, shard)
         damaged = find_damaged(zip(lease.paths, (part.raw for part in item.parts), strict=True))
         if damaged is None:
-            opened.edition.note_checked(shard, entry)
+            with suppress(StoreError):  # the disk is full: it is checked again the next time
+                opened.edition.note_checked(shard, entry)
             return lease
         lease.close()
         self.fetch_again(stream, item, damaged)

@@ -175,8 +175,8 @@ def _remove_rest(remover: Remover, contents: Contents, place: str | None) -> Non
 def prune_cache(to: int | float | str, folders: Sequence[str | os.PathLike[str]] | None = None) -> CacheRemoval:
     """Remove the shards that were not used for longest, until at most so many bytes are left.
 
-    What killed downloads left goes, too. Shards that are in use or pinned stay. Copies that belong only to an earlier version of a dataset, and that nobody
-    reads, are removed first. `left_bytes` of the result tells you whether that was enough.
+    What killed downloads left goes, too. Shards that are in use or pinned stay. Copies that belong only to an earlier
+    version of a dataset, and that nobody reads, are removed first. `left_bytes` tells you whether that was enough.
 
     Args:
         to: How many bytes may be left in all folders together, such as "50gb".

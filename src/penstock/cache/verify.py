@@ -39,9 +39,7 @@ def verify_cache(folders: Sequence[str] | None = None, *, repair: bool = False) 
         files = {file.name: file for part in item.parts for file in (part.raw, part.stored)}
         num_shards += 1
         with suppress(FileNotFoundError):  # it was evicted at this moment
-            path = find_damaged(
-                (copy.directory / each.name, files[plain_name(each.name)]) for each in copy.record.files
-            )
+            path = find_damaged((copy.directory / it.name, files[plain_name(it.name)]) for it in copy.record.files)
             if path is not None:
                 damaged.append(str(path))
                 problems += _repair(copy, item, path) if repair else [f"{path} does not have the digest in its index"]
@@ -51,10 +49,11 @@ def verify_cache(folders: Sequence[str] | None = None, *, repair: bool = False) 
 def _with_digests(contents: Contents) -> Iterator[tuple[CachedCopy, Item]]:
     copies = {(copy.record.edition, plain_name(copy.record.name)): copy for copy in contents.copies}
     for edition in (found.edition for found in contents.editions if found.source is not None):
-        for number, shard in enumerate(parse_index_file(edition.index_path, str(edition.index_path)).shards):
-            copy = copies.get((edition.name, shard.name))
-            if copy is not None and shard.parts[0].stored.digests:
-                yield copy, item_of_shard(shard, number, edition.name)
+        with suppress(FileNotFoundError):
+            for number, shard in enumerate(parse_index_file(edition.index_path, str(edition.index_path)).shards):
+                copy = copies.get((edition.name, shard.name))
+                if copy is not None and shard.parts[0].stored.digests:
+                    yield copy, item_of_shard(shard, number, edition.name)
 
 
 def _repair(copy: CachedCopy, item: Item, path: Path) -> list[str]:

@@ -29,7 +29,7 @@ from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import Descriptor, open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
-from penstock.files import appearing, make_folders
+from penstock.files import appearing, make_folders, translated
 from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
@@ -173,9 +173,10 @@ class Edition:
 
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
-        make_folders(self.folder, 0o700)
-        with Descriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
-            os.pwrite(file.number, data, number * len(data))
+        with translated(path):
+            make_folders(self.folder, 0o700)
+            with Descriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
+                os.pwrite(file.number, data, number * len(data))
 
     def remove_unused(self) -> bool:
         """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.

@@ -17,6 +17,7 @@ from penstock.cachedir.presence import status_if_unchanged
 from penstock.errors import AccessDeniedError, CacheError, StoreError
 from penstock.failpoints import reach
 from penstock.files import make_folders, translated
+from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +140,15 @@ def describe_risks(directory: Path, status: os.stat_result, user: int) -> list[s
             )
         ]
     return []
+
+
+def uncounted_bytes(directory: Path) -> int:
+    """Return the bytes of indexes, tables and the ledger of a directory, which no limit counts."""
+    total = 0
+    for path in (directory / INDEX_NAME, *control_folder(directory).glob("*"), *editions_folder(directory).glob("*/*")):
+        with suppress(OSError):  # it was removed at this moment
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 class Folder:

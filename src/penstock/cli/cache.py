@@ -122,9 +122,8 @@ def run_verify(options: argparse.Namespace) -> int:
     from penstock.cache.verify import verify_cache
 
     check = verify_cache(options.folders or None, repair=options.repair)
-    num_repaired = len(check.damaged) - len(check.problems)
     text = (
-        f"{format_count(check.num_shards, 'shard')} checked, {len(check.damaged)} damaged, {num_repaired} fetched again"
+        f"{format_count(check.num_shards, 'shard')} checked, {len(check.damaged)} damaged, {len(check.problems)} left"
     )
     print(json.dumps(check._asdict()) if options.json else printable("\n".join([*check.problems, text]), lines=True))
     return 1 if check.problems else 0

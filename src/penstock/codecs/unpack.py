@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """Map a file for reading. The mapping holds a descriptor of its own; an empty file has nothing to map."""
-    with open_file(path) as file:
+    with translated(path), open_file(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
         return MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
+from penstock.files import translated
 from penstock.order.cursor import Cursor
 from penstock.processes import PerProcess
+from penstock.runtime import runtime_folder
 from penstock.shared_file import SharedFile
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ class SharedPasses:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         here = self._in_process.get()
-        with here.lock:
+        with here.lock, translated(runtime_folder()):
             descriptor = self._file.descriptor
             here.depth += 1
             # Of the process, not of the open file, which forked workers share with their parent.

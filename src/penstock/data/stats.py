@@ -82,6 +82,7 @@ class Stats(WorkerStats):
     streams: tuple[StreamStats, ...] = ()
     workers: Mapping[str, WorkerStats] = field(default_factory=dict)  # with `by_worker=True`: "0", "1", …, and "main"
     loop: LoopStats | None = None  # None: a loader other than `StreamingDataLoader` hides it
+    uncounted_bytes: int = 0  # that indexes and tables take in its cache folders besides what `cache_limit` counts
     node: NodeStats = field(default_factory=NodeStats)  # zeros as long as nothing had to be fetched
 
     def flat(self) -> dict[str, float]:
@@ -133,6 +134,7 @@ def make_stats(
         streams=tuple(StreamStats(**_of_stream(total, stream)) for stream in range(num_streams)),
         workers={name: WorkerStats(**_of_worker(numbers, num_streams)) for name, numbers in workers.items()},
         loop=loop,
+        uncounted_bytes=(node or {}).get("uncounted_bytes", 0),
         node=NodeStats(**{each.name: node[each.name] for each in fields(NodeStats)}) if node else NodeStats(),
     )
 

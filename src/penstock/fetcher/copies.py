@@ -111,10 +111,9 @@ class Copies:
         record = folder.ledger.get(item.name)
         if record is None or stamp is None or record.files[0] != stamp:
             return self._find_foreign(folder, item)
-        if item.refresh and not self._is_wanted_elsewhere(folder, item, record):
-            return Copy(item.name, is_right=False)  # it is ours, and replaced when the new one is here
-        if item.refresh:
-            return self._apart(folder, item)
+        if item.refresh:  # it is ours, and replaced when the new one is here
+            is_kept = self._is_wanted_elsewhere(folder, item, record)
+            return self._apart(folder, item) if is_kept else Copy(item.name, is_right=False)
         if self._is_right(folder, item, record, origin):
             record = self._take_over(folder, item, record)
             return Copy(item.name, is_right=True, record=record)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.downloader import Admission, Downloader, NoLongerWanted
 from penstock.fetcher.queue import Demand, State, Transfer
+from penstock.files import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -203,7 +204,8 @@ class Dispatcher:
     def _try(self, transfer: Transfer, step: Callable[[], T]) -> T | Exception:
         """Give what a step gives, or its error: errors go to whoever wants the item, not to this thread."""
         try:
-            return step()
+            with translated(transfer.directory / transfer.item.name):  # of what lies beside it: tables, locks
+                return step()
         except (PenstockError, NoLongerWanted) as error:
             return error
         except Exception as error:  # noqa: BLE001

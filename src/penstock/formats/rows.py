@@ -26,7 +26,7 @@ def table_bytes(num_samples: int) -> int:
 
 def max_samples(num_bytes: int) -> int:
     """Say how many samples a file that holds the table can hold: the number of them is no more to be trusted."""
-    return num_bytes // 4 - 2
+    return max(0, num_bytes // 4 - 2)
 
 
 def read_offsets(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-T = TypeVar("T", "FileInfo", "ObjectSpan")
 
 # Offsets inside a shard are 32-bit unsigned, so no raw file can be longer.
 MAX_SHARD_BYTES = 2**32 - 1
@@ -117,11 +115,8 @@ class ShardInfo:
     def renamed(self, rename: Callable[[str], str]) -> ShardInfo:
         """Return the same shard whose files have other names."""
 
-        def move(file: T) -> T:
+        def move(file: Any) -> Any:
             return replace(file, basename=rename(file.basename))
 
-        parts = (
-            Part(move(each.raw), each.packed and move(each.packed), each.span and move(each.span))
-            for each in self.parts
-        )
+        parts = [Part(move(it.raw), it.packed and move(it.packed), it.span and move(it.span)) for it in self.parts]
         return replace(self, parts=tuple(parts))

@@ -44,10 +44,7 @@ class Destination:
         return shown_url(self.remote or str(self.local))
 
     def open(self, *, exist_ok: bool, append: bool) -> Index:
-        """Make it ready and give the index to continue or to replace; what is there is an error unless allowed.
-
-        Shards that no index names, because their writer died, are removed. A dataset that is replaced stays until then.
-        """
+        """Make it ready, without what killed writers left, and give the index to continue or, later, to replace."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one of them")
         with translated(self.local):
@@ -60,17 +57,13 @@ class Destination:
                     self.remove_others(index)
                 self.local.mkdir(parents=True, exist_ok=True)
                 return index
-            if self.local.is_dir() and any(self.local.iterdir()):
+            is_taken = self.local.is_dir() and any(self.local.iterdir())
+            if is_taken or (self.store is not None and _read_index(self.store, self.shown) is not None):
+                place = str(self.local) if is_taken else self.shown
                 raise OutputExistsError(
-                    f"Directory is not empty: {self.local}. Pass exist_ok=True to replace the dataset in it, or"
+                    f"Directory is not empty: {place}. Pass exist_ok=True to replace the dataset in it, or"
                     " append=True to continue it",
-                    path=str(self.local),
-                )
-            if self.store is not None and _read_index(self.store, self.shown) is not None:
-                raise OutputExistsError(
-                    f"Directory is not empty: {self.shown} already holds a dataset. Pass exist_ok=True to replace it,"
-                    " or append=True to continue it",
-                    path=self.shown,
+                    path=place,
                 )
             self.local.mkdir(parents=True, exist_ok=True)
             return Index(())

@@ -6,7 +6,6 @@ import os
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
@@ -96,11 +95,10 @@ def publish_index(destination: Destination, data: bytes) -> None:
     with translated(destination.local):
         destination.local.mkdir(parents=True, exist_ok=True)
     destination.flush_names()
-    write = partial(write_file, destination.local / INDEX_NAME, [data], flush=destination.flushes)
     try:
-        write()
+        write_file(destination.local / INDEX_NAME, [data], flush=destination.flushes)
     except FileNotFoundError:  # another merge took its hidden file for that of a killed one
-        write()
+        write_file(destination.local / INDEX_NAME, [data], flush=destination.flushes)
     destination.flush_names()
     publish(destination, INDEX_NAME)
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.write")
 
-_ASIDE = 100_000  # added to the numbers of shards until the dataset that they replace is gone
-
 
 class Writer:
     """Writes samples to shards of one format and, at the end, their index.
@@ -116,7 +114,7 @@ class Writer:
             self._old, self._replaced = (Index(()), found) if exist_ok else (found, Index(()))
             self._num_handed_over = self._old.num_samples
             self._is_renumbered = bool(self._replaced.shards) and self._destination.store is None  # once these are gone
-            self._next_shard = next_number(found) + (_ASIDE if self._is_renumbered else 0)
+            self._next_shard = next_number(found) + (100_000 if self._is_renumbered else 0)
             self._continue(layout)
         except KeyboardInterrupt as interrupt:
             self._close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
+from penstock.files import translated
 from penstock.pipeline.saving.blocks import PROBE_ROWS
 from penstock.pipeline.saving.files import (
     ColumnarSaveFormat,
@@ -145,12 +147,9 @@ class DatasetWriter:
         """Learn columns and the size of a row from first rows, without writing them."""
         if self._bytes_per_row is None and rows:
             self._form.begin(rows)
-            probe = self._form.open(self._target.folder, 0)
-            try:
+            with translated(self._target.folder), closing(self._form.open(self._target.folder, 0)) as probe:
                 probe.add(rows, 0)
                 size = max(probe.num_bytes, 1)
-            finally:
-                probe.close()
             self._bytes_per_row = size / len(rows)
 
     @property
@@ -165,9 +164,11 @@ class DatasetWriter:
         if self._shard is None:
             if len(self._shards) == self._sizes.num_shards:
                 raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
-            self._shard = self._form.open(self._target.folder, len(self._shards))
+            with translated(self._target.folder):
+                self._shard = self._form.open(self._target.folder, len(self._shards))
         before = self._shard.num_bytes
-        self._shard.add(rows, self._num_rows)
+        with translated(self._target.folder):
+            self._shard.add(rows, self._num_rows)
         if self._settings.on_rows is not None:
             self._settings.on_rows(len(rows), self._shard.num_bytes - before)
         self._rows_of_shard += len(rows)
@@ -180,11 +181,12 @@ class DatasetWriter:
         self._check_open()
         try:
             for number, rows in numbered:
-                if number not in self._parted:
-                    self._parted[number] = self._form.open(self._target.folder, number), 0
-                shard, count = self._parted[number]
-                before = shard.num_bytes
-                shard.add(rows, self._num_rows)
+                with translated(self._target.folder):
+                    if number not in self._parted:
+                        self._parted[number] = self._form.open(self._target.folder, number), 0
+                    shard, count = self._parted[number]
+                    before = shard.num_bytes
+                    shard.add(rows, self._num_rows)
                 self._parted[number] = shard, count + len(rows)
                 self._num_rows += len(rows)
                 if self._settings.on_rows is not None:
@@ -209,7 +211,8 @@ class DatasetWriter:
     def _end_shard(self, position: Any) -> None:
         if self._shard is None:
             return
-        names, extra = self._shard.finish()
+        with translated(self._target.folder):
+            names, extra = self._shard.finish()
         files = [describe_file(self._target.folder, name) for name in names]
         if not self._shards and self._target.needs_notice:
             self._write_ledger()
@@ -302,9 +305,9 @@ class DatasetWriter:
     def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            if self._shard is not None:
-                self._shard.close()
-            self._target.close()
+            with translated(self._target.folder), closing(self._target):
+                if self._shard is not None:
+                    self._shard.close()
 
 
 def create_writer(
