@@ -339,7 +339,7 @@ job.finish()
 """
 
 
-@pytest.mark.parametrize("name", ["_plan.json", "index.json", "_manifest.json"])
+@pytest.mark.parametrize("name", ["_plan.json", "index.json"])
 def test_what_a_killed_builder_left_is_removed_by_the_next_one(tmp_path: Path, name: str) -> None:
     build = [sys.executable, "-c", BUILD_AND_DIE, str(tmp_path / "cache")]
     assert subprocess.run([*build, name], check=False).returncode == -signal.SIGKILL
