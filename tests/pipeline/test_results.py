@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
+import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock import CacheMetadata, DatasetCache, DiskCache, MemoryCache, TreeCacheManager
+from penstock.codecs.digest import digest
 from penstock.errors import ConfigError, CorruptShardError
 from penstock.pipeline.results.values import decode, encode
 
@@ -61,10 +62,10 @@ def test_values_come_back(value: Any, compression: str) -> None:
 
 
 @given(value=values, at=st.integers(0, 10**6), byte=st.integers(1, 255))
-def test_damaged_bytes_are_an_error_of_ours_or_no_difference(value: Any, at: int, byte: int) -> None:
+def test_damaged_bytes_are_an_error_of_ours(value: Any, at: int, byte: int) -> None:
     data = bytearray(encode(value, {}, "zstd"))
     data[at % len(data)] ^= byte
-    with contextlib.suppress(CorruptShardError):
+    with pytest.raises(CorruptShardError):
         decode(bytes(data), "here")
     for cut in (0, 5, len(data) // 2, len(data) - 1):
         with pytest.raises(CorruptShardError):
@@ -75,6 +76,32 @@ def test_damaged_bytes_are_an_error_of_ours_or_no_difference(value: Any, at: int
 def test_what_would_need_pickle_is_refused(tmp_path: Path, value: Any) -> None:
     with pytest.raises(ConfigError, match="without pickle"):
         DiskCache(tmp_path).put("key", value)
+
+
+def sealed(body: bytes) -> bytes:
+    """Give what a value is described by, and no arrays, as a whole file."""
+    data = struct.pack("<8sQ", b"PSTKVAL2", body.rindex(b"}") + 1) + body
+    return data + digest([data], ["xxh3_64"])["xxh3_64"].encode()
+
+
+# What penstock 0.1.0.dev0 wrote for {"x": 1.25} under "key": its digest is one of no bytes at all.
+VERSION_1 = (
+    b'PSTKVAL1\x89\0\0\0\0\0\0\0{"about": {"key": "key", "metadata": {}}, "value": {"dict": {"x": 1.25}}, "sizes": [],'
+    b' "compression": "none", "hash": "2d06800538d394c2"}'
+)
+
+
+def test_each_byte_is_in_the_digest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = DiskCache(tmp_path)
+    cache.put("key", {"x": 1.25, "text": "words", "array": np.arange(3, dtype=np.int32)})
+    (path,) = tmp_path.glob("*.data")
+    written = path.read_bytes()
+    for before, after in ((b"1.25", b"9.25"), (b"words", b"sword"), (b"<i4", b"<u4"), (b'"x"', b'"y"')):
+        path.write_bytes(written.replace(before, after))
+        assert cache.get("key") is None
+        assert "its bytes are not those that were written" in caplog.records[-1].getMessage()
+    path.write_bytes(VERSION_1)
+    assert TreeCacheManager(tmp_path).get_or_compute("key", lambda: 2) == 2
 
 
 class Evil:
@@ -88,8 +115,10 @@ def test_nothing_is_unpickled(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (path,) = tmp_path.glob("*.data")
     path.write_bytes(pickle.dumps((Evil(), {})))
     assert cache.get("key") is None  # and a warning in the log: it is computed again
-    bomb = encode({"x": b""}, {"key": "key", "metadata": {}}, "zstd").replace(b'"sizes": [0]', b'"sizes": [9000000000]')
-    path.write_bytes(bomb)
+    bomb = encode({"x": b""}, {"key": "key", "metadata": {}}, "zstd")
+    path.write_bytes(sealed(bomb[16:-16].replace(b'"sizes": [0]', b'"sizes": [9000000000]')))
+    with pytest.raises(CorruptShardError, match="are said to hold 9000000000"):
+        decode(path.read_bytes(), "here")
     assert cache.get("key") is None
     assert "code has run" not in capsys.readouterr().out
 

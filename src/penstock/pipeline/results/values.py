@@ -3,6 +3,7 @@
 magic, length of the description        16 bytes
 the description, as JSON: the value with arrays and bytes left out, and what these are
 arrays and bytes, one after another, maybe compressed
+digest of all that                      16 bytes
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from penstock.codecs.compress import Codec, parse_compression
 from penstock.codecs.digest import digest
 from penstock.errors import ConfigError, CorruptShardError
 
-_MAGIC = b"PSTKVAL1"
+_MAGIC = b"PSTKVAL2"  # those of version 1 are made anew: their digest leaves out text, numbers and types
 _HEAD = struct.Struct("<8sQ")
 _KINDS = "?biufcSUmM"  # of arrays: numbers, text and times, but no objects
 _PLAIN = (str, int, float, bool, type(None))
-_HASH = "xxh3_64"
+_HASH, _DIGEST_BYTES = "xxh3_64", 16  # as text
 # What is stored may unpack to this many times its size, and no more: a few bytes must not fill the memory.
 _MOST_UNPACKED, _SMALL_BYTES = 2000, 1 << 20
 _CODECS = {"gzip": "gz", "zstd": "zstd"}
@@ -51,18 +52,16 @@ def encode(value: Any, about: dict[str, Any], compression: str = "none") -> byte
         "value": shape,
         "sizes": [len(blob) for blob in blobs],
         "compression": compression,
-        "hash": digest([stored], (_HASH,))[_HASH],
     }
     text = json.dumps(description).encode()
-    return _HEAD.pack(_MAGIC, len(text)) + text + stored
+    data = _HEAD.pack(_MAGIC, len(text)) + text + stored
+    return data + _digest(data)
 
 
 def decode(data: bytes, where: str) -> tuple[Any, dict[str, Any]]:
     """Give back a value and what is said about it; anything else than what `encode` gives is an error."""
     try:
         description, stored = _open(data)
-        if digest([stored], (_HASH,))[_HASH] != description["hash"]:
-            raise ValueError("its bytes are not those that were written")
         blobs = _split(_unpack(stored, description, where), description["sizes"])
         return _put_together(description["value"], blobs), dict(description["about"])
     except (ValueError, KeyError, TypeError, IndexError, RecursionError, struct.error) as error:
@@ -73,12 +72,19 @@ def decode(data: bytes, where: str) -> tuple[Any, dict[str, Any]]:
 
 def _open(data: bytes) -> tuple[dict[str, Any], bytes]:
     magic, length = _HEAD.unpack_from(data)
-    if magic != _MAGIC or length > len(data) - _HEAD.size:
+    if magic != _MAGIC:
         raise ValueError("it does not begin like one")
+    data, written = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if _digest(data) != written:
+        raise ValueError("its bytes are not those that were written")
     description = json.loads(data[_HEAD.size : _HEAD.size + length])
     if not isinstance(description, dict):
         raise ValueError("its description is not a JSON object")
     return description, data[_HEAD.size + length :]
+
+
+def _digest(data: bytes) -> bytes:
+    return digest([data], (_HASH,))[_HASH].encode()
 
 
 def _unpack(stored: bytes, description: dict[str, Any], where: str) -> bytes:
