@@ -182,8 +182,9 @@ def test_small_caches_are_held_in_memory(data: Path, kind: str, megabytes: int, 
 
 def test_what_has_no_fingerprint_is_not_cached(data: Path) -> None:
     config = settings(data, cache={"cache_dir": f"{data}/cache"})
-    config["datasets"][0]["format_callback"] = lambda sample: sample
-    with pytest.raises(ConfigError, match="no fingerprint"):
+    lock = threading.Lock()
+    config["datasets"][0]["format_callback"] = lambda sample: {**sample, "id": lock.locked()}
+    with pytest.raises(ConfigError, match="no fingerprint.* has no digest, because of 'lock': cannot pickle"):
         Pipeline.from_config(config).source().cache().build()
     assert not (data / "cache").exists()
 

@@ -317,5 +317,8 @@ def test_fingerprints() -> None:
     assert chosen.fingerprint
     assert chosen.fingerprint != source.fingerprint
     assert chosen.fingerprint == source.select_fields(["x"]).fingerprint != source.select_fields(["y"]).fingerprint
-    assert source.map(double).fingerprint is None  # what a function does cannot be known
+    mapped = source.map(double).fingerprint
+    assert mapped
+    assert mapped == source.map(double).fingerprint != source.map(lambda sample: {"x": 3 * sample["x"]}).fingerprint
+    assert mapped != source.flat_map(double).fingerprint
     assert numbers(3).select_fields(["x"]).fingerprint is None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.data.stream import Stream
     from penstock.formats.base import ReadOptions
     from penstock.reading.shard_table import InPlace
+    from penstock.reading.source import CodeDigest
     from penstock.types import Int64Array
 
     Numbers = slice | Sequence[int] | Int64Array
@@ -60,6 +61,7 @@ class OpenedStreams:
     table: ShardTable | None  # of the streams that lie in stores and folders, if there are any
     files: tuple[StreamFiles | None, ...]  # of each stream, if it is one of those
     contents: tuple[str, ...]  # what tells the samples of each stream from others, if it has a source of its own
+    code_digests: tuple[Sequence[CodeDigest], ...]  # of functions that make the samples of each stream
     stretches: tuple[Int64Array | None, ...]  # of each stream whose source says where they begin
 
     def describe(self, names: Sequence[str], streams: Sequence[Stream]) -> list[StreamShards]:
@@ -80,7 +82,10 @@ class OpenedStreams:
 
     def identity(self, names: Sequence[str], streams: Sequence[Stream]) -> DataIdentity:
         """Say which data these are, besides what the order sees of them."""
-        identity = DataIdentity(tuple(stream.described_place for stream in streams))
+        code = {
+            name: [[*each[:2]] for each in code] for name, code in zip(names, self.code_digests, strict=True) if code
+        }
+        identity = DataIdentity(tuple(stream.described_place for stream in streams), code=code)
         for name, files in zip(names, self.files, strict=True):
             if files is None or self.table is None:
                 continue
@@ -155,6 +160,7 @@ def open_streams(
         table=table,
         files=tuple(files),
         contents=contents,
+        code_digests=tuple(() if source is None else source.code_digests for source in own),
         stretches=tuple(None if source is None else source.stretches for source in own),
     )
 

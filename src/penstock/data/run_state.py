@@ -134,7 +134,8 @@ class RunState:
         self._planner, self._seat = planner, seat
         self._parents_seat: Seat | None = None
         found = [stream.fingerprint for stream in planner.streams]
-        self._agreement = Agreement(identity.places, json.dumps([found, identity.state()], sort_keys=True))
+        of_data = {**identity.state(), "code": None}  # ranks may not run the same release of Python
+        self._agreement = Agreement(identity.places, json.dumps([found, of_data], sort_keys=True))
         self.compare_with_ranks(waits=False)
 
     @property

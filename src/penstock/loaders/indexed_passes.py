@@ -70,10 +70,12 @@ def as_dataset(
             source.run.sit(rank, world_size)
         return source
     samples = as_source(source)
-    # What is in memory may have no fingerprint: its order then fits any data of the same lengths.
-    is_nameless = samples.fingerprint is None and samples.has_random_rows
+    # What is in memory may have no fingerprint: its order then fits any data of the same lengths. So does, as in the
+    # first release, what functions made of data in memory.
+    is_named = samples.fingerprint is not None and all(each.has_settings for each in samples.code_digests)
+    is_nameless = not is_named and samples.has_random_rows
     return StreamingDataset(
-        streams=[Stream(source=IndexedSource(samples) if is_nameless else samples)],
+        streams=[Stream(source=IndexedSource(samples, is_nameless=True) if is_nameless else samples)],
         shuffle=True,
         shuffle_seed=seed,
         rank=rank,

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.data.in_place.identity import warn_of_other_code
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
@@ -119,7 +120,8 @@ class StreamedPasses:
             "epoch": self._epoch,
             "position": self._position,
             "settings": self._settings.order,
-            "source": self._source.fingerprint,
+            "source": self._source.order_fingerprint,
+            "code": [[*each[:2]] for each in self._source.code_digests],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -138,8 +140,10 @@ class StreamedPasses:
                 " buffer gave another order than this one: finish the epoch with that release, or begin it again, or"
                 " the next one, with set_epoch"
             )
-        if None not in (state.get("source"), self._source.fingerprint) and state["source"] != self._source.fingerprint:
+        now = self._source.order_fingerprint
+        if None not in (state.get("source"), now) and state["source"] != now:
             raise ResumeError("the state belongs to another source: its fingerprint differs")
+        warn_of_other_code(state.get("code"), [[*each[:2]] for each in self._source.code_digests])
         self._go_to(state["epoch"], state.get("position"))
 
     def _go_to(self, epoch: int, position: State | None) -> None:

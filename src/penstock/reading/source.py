@@ -61,6 +61,15 @@ class SourceFiles:
     queries: Mapping[str, str] = field(default_factory=dict, repr=False)  # of files on the web, by their URLs
 
 
+class CodeDigest(NamedTuple):
+    """A digest of a function or class of a user that makes samples."""
+
+    name: str
+    digest: str  # "" if there is none
+    reason: str = ""  # why there is none
+    has_settings: bool = True  # which name what it does as well
+
+
 class OpenShard(NamedTuple):
     """A reader of a shard and, if it has files, a lease that keeps them in place while the reader is open."""
 
@@ -146,6 +155,11 @@ class Source(ABC):
     def content(self) -> str:
         """A word that changes with the samples, if there is one: a state of other samples is then refused."""
         return ""
+
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions that make the samples: a state that was saved with others is warned of."""
+        return ()
 
     def describe_shard(self, shard: int) -> str:
         """Describe where a shard is, for error messages."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
+from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
 from penstock.sources.indexed import IndexedSource
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, State, check_row, in_chunks
@@ -31,7 +32,7 @@ from penstock.sources.written import write_once
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
-    from penstock.reading.source import Source, SourceFiles
+    from penstock.reading.source import CodeDigest, Source, SourceFiles
     from penstock.sources.chat import AppliesChatTemplate
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnyTransform
@@ -47,6 +48,7 @@ class ShardedSource(ABC):
     """
 
     makes_new_samples: ClassVar[bool] = False  # each sample is a new dict, of which no function of a user's knows
+    _input_sources: Sequence[ShardedSource] = ()  # that it reads
 
     @property
     @abstractmethod
@@ -109,7 +111,17 @@ class ShardedSource(ABC):
     @property
     def fingerprint(self) -> str | None:
         """A hash that changes with the samples and their order, or None if that cannot be known."""
-        return None
+        return with_code(self.order_fingerprint, self.code_digests)
+
+    @property
+    def order_fingerprint(self) -> str | None:
+        """A hash of the data, kinds of stages and settings, without code: what states compare."""
+        return None if type(self).fingerprint is ShardedSource.fingerprint else self.fingerprint
+
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions of yours that make the samples."""
+        return [digest for source in self._input_sources for digest in source.code_digests]
 
     @property
     def is_endless(self) -> bool:
@@ -160,10 +172,9 @@ class ShardedSource(ABC):
         fingerprint = self.fingerprint
         if fingerprint is None:
             raise ConfigError(
-                f"{type(self).__name__} has no fingerprint, so a state could be resumed with other data unnoticed: give"
-                " data in memory a fingerprint=, and in the place of functions use transforms that define settings(),"
-                " stream what save_dataset(..., format='mds') writes, or shuffle with shuffle_buffer_size= of"
-                " AsyncDataLoader"
+                f"{type(self).__name__} has no fingerprint, so a state could be resumed with other data unnoticed:"
+                f" {why_none(self.code_digests)}stream what save_dataset(..., format='mds') writes, or shuffle with"
+                " shuffle_buffer_size= of AsyncDataLoader"
             )
         if self.has_random_rows and self.shard_lengths() is not None:
             return IndexedSource(self, columns)
@@ -172,7 +183,9 @@ class ShardedSource(ABC):
                 f"{type(self).__name__} never ends, because its mix restarts: use stop_strategy='all_exhausted' or"
                 " 'first_exhausted', epochs=, or LimitedShardedSource"
             )
-        return write_once(self.iter_shards, fingerprint, type(self).__name__, columns, limit_bytes)
+        made = write_once(self.iter_shards, fingerprint, type(self).__name__, columns, limit_bytes)
+        made.content, made.code_digests = self.order_fingerprint or fingerprint, self.code_digests
+        return made
 
     # --- Transforms -----------------------------------------------------------------------------------------
 
@@ -296,6 +309,7 @@ class TransformedShardedSource(ShardedSource):
         self._joins: bool = num_workers == 0 and not is_batched
         self._source: ShardedSource = source
         self._transforms: list[AnyTransform] = transforms
+        self._code: list[CodeDigest] | None = None
         # For those who want to know what it is made of.
         self.source, self.transforms = source, tuple(transforms)
         self.num_workers, self.worker_kind = num_workers, worker_kind
@@ -306,11 +320,21 @@ class TransformedShardedSource(ShardedSource):
         return self._source.shard_names
 
     @property
-    def fingerprint(self) -> str | None:
-        """A hash of the source and its transforms, if they all have one."""
-        transform = ChainedTransform(self._transforms).fingerprint()
-        inner = self._source.fingerprint
+    def order_fingerprint(self) -> str | None:
+        """A hash of the source, and of the kinds and settings of its transforms."""
+        transform = ChainedTransform(self._transforms).order_fingerprint()
+        inner = self._source.order_fingerprint
         return None if inner is None or transform is None else f"{inner}-{transform}"
+
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions of yours that make the samples."""
+        if self._code is None:  # from then on it is the same, whatever the functions keep in themselves
+            self._code = ChainedTransform(self._transforms).code_digests()
+        return [*self._source.code_digests, *self._code]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_code": None}
 
     @property
     def is_endless(self) -> bool:

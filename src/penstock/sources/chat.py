@@ -78,6 +78,8 @@ class ChatTemplateTransform(Transform):
         **template_kwargs: More variables of the template, such as `add_generation_prompt`.
     """
 
+    written_name = "chat.ChatTemplateTransform/1"
+
     def __init__(
         self,
         tokenizer: AppliesChatTemplate,
@@ -129,6 +131,7 @@ class MaybeApplyChatTemplate(ChatTemplateTransform):
     answer begins, and `chosen`, `rejected` and `completion` become what follows.
     """
 
+    written_name = "chat.MaybeApplyChatTemplate/1"
     _answers = ("chosen", "rejected", "completion")
 
     def __call__(self, sample: Sample) -> Sample:
@@ -160,6 +163,8 @@ class ConvertToChatML(Transform):
         use_default_mapping: Map the usual names: human to user, gpt, bot and model to assistant, function to tool.
     """
 
+    written_name = "chat.ConvertToChatML/1"
+
     def __init__(
         self,
         input_field: str = "conversations",
@@ -183,6 +188,8 @@ class ConvertToChatML(Transform):
 
 class ConvertInputOutputToChatML(Transform):
     """Converts turns with input and output, such as `[{"input": …, "output": …}]`, to messages, two for each turn."""
+
+    written_name = "chat.ConvertInputOutputToChatML/1"
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class CompositeShardedSource(ShardedSource):
     def __init__(self, sources: Sequence[ShardedSource | GivesSource]) -> None:
         if not sources or isinstance(sources, ShardedSource):
             raise ConfigError("CompositeShardedSource needs a list of at least one source")
-        self._sources = [as_source(source) for source in sources]
+        self._sources = self._input_sources = [as_source(source) for source in sources]
         # The name here, the source, and the name there.
         self._homes: dict[str, tuple[ShardedSource, str]] = {}
         for source in self._sources:
@@ -48,9 +48,9 @@ class CompositeShardedSource(ShardedSource):
         return any(source.is_endless for source in self._sources)
 
     @property
-    def fingerprint(self) -> str | None:
+    def order_fingerprint(self) -> str | None:
         """The fingerprints of all sources, if they all have one."""
-        each = [source.fingerprint for source in self._sources]
+        each = [source.order_fingerprint for source in self._sources]
         return None if None in each else "+".join(map(str, each))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:
@@ -107,6 +107,7 @@ class LimitedShardedSource(ShardedSource):
     def __init__(self, source: ShardedSource | GivesSource, max_rows: int) -> None:
         check_whole("max_rows", max_rows, 0)
         self._source, self._max_rows = as_source(source), max_rows
+        self._input_sources = (self._source,)
         self._counted: list[int] = []  # samples of the first shards, where they had to be counted
 
     @property
@@ -125,9 +126,9 @@ class LimitedShardedSource(ShardedSource):
         return self._source.shard_names
 
     @property
-    def fingerprint(self) -> str | None:
+    def order_fingerprint(self) -> str | None:
         """A hash of the source and the limit."""
-        inner = self._source.fingerprint
+        inner = self._source.order_fingerprint
         return None if inner is None else f"{inner}-first-{self._max_rows}"
 
     def get_shard_info(self, shard_name: str) -> ShardInfo | None:

@@ -19,6 +19,8 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
 class SelectFields(Transform):
     """Keeps these fields only. A sample that lacks one is an error."""
 
+    written_name = "fields.SelectFields/1"
+
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = _names(fields)
 
@@ -37,6 +39,8 @@ class SelectFields(Transform):
 class DropFields(Transform):
     """Removes these fields from samples that have them."""
 
+    written_name = "fields.DropFields/1"
+
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = frozenset(_names(fields))
 
@@ -51,6 +55,8 @@ class DropFields(Transform):
 
 class RenameFields(Transform):
     """Renames fields, old name to new, in samples that have them. Two fields with the same name are an error."""
+
+    written_name = "fields.RenameFields/1"
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
         self._mapping = dict(mapping)
@@ -72,6 +78,8 @@ class RenameFields(Transform):
 class MapField(Transform):
     """Applies a function to one field; a sample without it stays as it is."""
 
+    written_name = "fields.MapField/1"
+
     def __init__(self, field: str, fn: Callable[[Any], Any], output_field: str | None = None) -> None:
         self._field, self._fn = field, check_callable(fn, "fn")
         self._output_field = output_field or field
@@ -82,23 +90,33 @@ class MapField(Transform):
             return sample
         return {**sample, self._output_field: self._fn(sample[self._field])}
 
+    def settings(self) -> Mapping[str, Any]:
+        """Return the fields."""
+        return {"field": self._field, "output_field": self._output_field}
+
 
 class FilterByField(Transform):
     """Keeps samples with a field for whose value a function returns True."""
 
+    written_name = "fields.FilterByField/1"
     is_filter = True
 
     def __init__(self, field: str, predicate: Callable[[Any], Any]) -> None:
-        self._field, self._predicate = field, check_callable(predicate, "predicate")
+        self._field, self._fn = field, check_callable(predicate, "predicate")
 
     def __call__(self, sample: Sample) -> Sample | None:
         """Give the sample, or None."""
-        return sample if self._field in sample and self._predicate(sample[self._field]) else None
+        return sample if self._field in sample and self._fn(sample[self._field]) else None
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the field."""
+        return {"field": self._field}
 
 
 class FilterNonEmpty(Transform):
     """Keeps samples that have something in all of these fields: not None, and not of length 0."""
 
+    written_name = "fields.FilterNonEmpty/1"
     is_filter = True
 
     def __init__(self, fields: Sequence[str]) -> None:
@@ -116,8 +134,11 @@ class FilterNonEmpty(Transform):
 class ExtractField(Transform):
     """Copies a nested value, such as `"meta.authors[0].name"`, to a field of its own; a default if there is none."""
 
+    written_name = "fields.ExtractField/1"
+
     def __init__(self, source_path: str, target_field: str, default: Any = None) -> None:
         self._path, self._target, self._default = source_path, target_field, default
+        self._fn = _unless_plain(default)
         self._steps = [key if key else int(number) for key, number in _STEP.findall(source_path)]
         if not self._steps:
             raise ConfigError(
@@ -151,6 +172,8 @@ class CombineFields(Transform):
         drop_sources: Leave the fields themselves out.
     """
 
+    written_name = "fields.CombineFields/1"
+
     def __init__(
         self,
         source_fields: Sequence[str] | None = None,
@@ -166,20 +189,18 @@ class CombineFields(Transform):
         if not names or not target:
             raise ConfigError("CombineFields needs source_fields and target_field")
         self._fields, self._target, self._separator = _names(names), target, separator
-        self._combiner = None if combiner is None else check_callable(combiner, "combiner")
+        self._fn = None if combiner is None else check_callable(combiner, "combiner")
         self._drops = drop_sources
 
     def __call__(self, sample: Sample) -> Sample:
         """Give a sample with the joined field; fields that are not there are left out of it."""
         values = [sample[name] for name in self._fields if name in sample]
-        joined = self._separator.join(map(str, values)) if self._combiner is None else self._combiner(values)
+        joined = self._separator.join(map(str, values)) if self._fn is None else self._fn(values)
         kept = {name: value for name, value in sample.items() if not (self._drops and name in self._fields)}
         return {**kept, self._target: joined}
 
-    def settings(self) -> Mapping[str, Any] | None:
+    def settings(self) -> Mapping[str, Any]:
         """Return everything but a function."""
-        if self._combiner is not None:
-            return None
         return {
             "fields": self._fields,
             "target": self._target,
@@ -191,22 +212,29 @@ class CombineFields(Transform):
 class AddField(Transform):
     """Adds a field: a value, or what a function returns for the sample."""
 
-    def __init__(self, field: str, value_or_callable: Any) -> None:
-        self._field, self._value = field, value_or_callable
+    written_name = "fields.AddField/1"
+
+    def __init__(self, field: str, value: Any) -> None:
+        self._field, self._value = field, value
+        self._fn = _unless_plain(value)
 
     def __call__(self, sample: Sample) -> Sample:
         """Give a sample with the field."""
         return {**sample, self._field: self._value(sample) if callable(self._value) else self._value}
 
-    def settings(self) -> Mapping[str, Any] | None:
+    def settings(self) -> Mapping[str, Any]:
         """Return the field and its value, if it is no function."""
-        return None if callable(self._value) else {"field": self._field, "value": self._value}
+        return {"field": self._field, "value": None if callable(self._value) else self._value}
 
 
 def _names(fields: Sequence[str]) -> list[str]:
     if isinstance(fields, str):
         raise ConfigError(f"fields={fields!r} is a string: pass a list of names")
     return list(fields)
+
+
+def _unless_plain(value: Any) -> Any:
+    return None if isinstance(value, str | int | float) else value
 
 
 def _is_empty(value: Any) -> bool:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.formats.base import Rows
+    from penstock.reading.source import CodeDigest
     from penstock.types import Sample
 
 
@@ -28,8 +29,13 @@ class RowsByNumber(Protocol):
         ...
 
     @property
-    def fingerprint(self) -> str | None:
-        """A hash that changes with the samples, if it can be known."""
+    def order_fingerprint(self) -> str | None:
+        """A hash that changes with the data, if it can be known."""
+        ...
+
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions that make the samples."""
         ...
 
     def shard_lengths(self) -> list[int] | None:
@@ -44,7 +50,9 @@ class RowsByNumber(Protocol):
 class IndexedSource(Source):
     """The shards of a source that knows its lengths and reads any rows; give it to a `Stream` as `source=`."""
 
-    def __init__(self, source: RowsByNumber, columns: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, source: RowsByNumber, columns: tuple[str, ...] | None = None, *, is_nameless: bool = False
+    ) -> None:
         lengths = source.shard_lengths()
         if lengths is None or not source.has_random_rows:
             raise ConfigError(
@@ -54,6 +62,7 @@ class IndexedSource(Source):
             )
         super().__init__(lengths)
         self._source, self._names, self._columns = source, list(source.shard_names), columns
+        self._is_nameless = is_nameless
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard."""
@@ -62,8 +71,13 @@ class IndexedSource(Source):
 
     @property
     def content(self) -> str:
-        """The fingerprint, if there is one."""
-        return self._source.fingerprint or ""
+        """The fingerprint of what decides the order, if there is one."""
+        return "" if self._is_nameless else self._source.order_fingerprint or ""
+
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions that make the samples."""
+        return self._source.code_digests
 
     def describe_shard(self, shard: int) -> str:
         """Give the name of the shard."""

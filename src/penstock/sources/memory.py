@@ -45,7 +45,7 @@ class MemoryShardedSource(ShardedSource):
         return self._names
 
     @property
-    def fingerprint(self) -> str | None:
+    def order_fingerprint(self) -> str | None:
         """The word that was given for the samples, with how they are cut."""
         return None if self._fingerprint is None else f"memory-{self._fingerprint}-{len(self._names)}"
 

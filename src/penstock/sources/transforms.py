@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.sources.code_digest import digest_code, name_of, with_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from penstock.reading.source import CodeDigest
     from penstock.types import Sample
 
 
@@ -22,6 +24,8 @@ class _Composes:
     is_filter = False  # may give nothing for a sample
     is_expand = False  # may give several
     is_batched = False
+    written_name = ""  # of penstock's own, which may move; the number after it grows when what it makes changes
+    _fn: Any = None  # a function that it calls, or another value that is not plain
 
     def __rshift__(self, other: AnyTransform | Callable[[Sample], Any]) -> ChainedTransform:
         return ChainedTransform([self, other])  # type: ignore[list-item]
@@ -30,16 +34,43 @@ class _Composes:
         return ChainedTransform([function, self])  # type: ignore[list-item]
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Give all that the result depends on as plain values, or None if there is more to it, such as a function."""
+        """Return all that the result depends on beside code, as plain values; None if there is more to it.
+
+        Without this method, all attributes of a transform count as its code does.
+        """
         return None
 
     def fingerprint(self) -> str | None:
-        """Name what the transform does by a hash, or give None if that cannot be known."""
-        settings = self.settings()
-        if settings is None:
+        """Return a hash of what the transform does, code included, or None if that cannot be known."""
+        return with_code(self.order_fingerprint(), self.code_digests())
+
+    def order_fingerprint(self) -> str | None:
+        """Return a hash of the kind and the settings alone."""
+        has_settings, settings = self._has_settings, self.settings()
+        if has_settings and settings is None:
             return None
-        text = json.dumps([type(self).__module__, type(self).__qualname__, settings], sort_keys=True, default=repr)
+        module, _, name = self._written_name.removesuffix("/1").rpartition(".")
+        # As the first release hashed them: its caches and states are of use.
+        named = [f"penstock.sources.{module}", name] if name else [type(self).__module__, type(self).__qualname__]
+        text = json.dumps([*named, settings or {}], sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def code_digests(self) -> list[CodeDigest]:
+        """Return a digest of each function of yours that it calls, or of its class if that is yours."""
+        function = self._fn
+        if self._written_name:
+            is_called = callable(function)
+            return [] if function is None else [digest_code(name_of(function), function, has_settings=not is_called)]
+        values = self.settings() if self._has_settings else vars(self)
+        return [digest_code(type(self).__qualname__, (type(self), values), has_settings=self._has_settings)]
+
+    @property
+    def _written_name(self) -> str:
+        return str(vars(type(self)).get("written_name", ""))  # a class that is derived from ours is another one
+
+    @property
+    def _has_settings(self) -> bool:
+        return type(self).settings is not _Composes.settings
 
 
 class Transform(_Composes, ABC):
@@ -78,6 +109,8 @@ AnyTransform = Transform | ExpandTransform | BatchTransform
 class MapTransform(Transform):
     """Applies a function that returns a new sample. None is an error: use `FilterTransform` to drop samples."""
 
+    written_name = "transforms.MapTransform/1"
+
     def __init__(self, fn: Callable[[Sample], Sample]) -> None:
         self._fn = check_callable(fn, "fn")
 
@@ -95,8 +128,10 @@ class MapTransform(Transform):
 class MapBatchTransform(BatchTransform):
     """Applies a function to lists of samples; it returns the samples that replace them, fewer or more."""
 
+    written_name = "transforms.MapBatchTransform/1"
+
     def __init__(self, fn: Callable[[list[Sample]], Iterable[Sample]], batch_size: int = 1000) -> None:
-        self._fn: Callable[[list[Sample]], Iterable[Sample]] = check_callable(fn, "fn")
+        self._fn = check_callable(fn, "fn")
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size} is too small: pass 1 or more")
         self.batch_size = batch_size
@@ -105,12 +140,18 @@ class MapBatchTransform(BatchTransform):
         """Give what the function makes of the samples."""
         return checked_samples(self._fn(samples))
 
+    def settings(self) -> Mapping[str, Any]:
+        """Return the size of batches."""
+        return {"batch_size": self.batch_size}
+
 
 class FlatMapTransform(ExpandTransform):
     """Applies a function that returns any number of samples for each sample."""
 
+    written_name = "transforms.FlatMapTransform/1"
+
     def __init__(self, fn: Callable[[Sample], Iterable[Sample]]) -> None:
-        self._fn: Callable[[Sample], Iterable[Sample]] = check_callable(fn, "fn")
+        self._fn = check_callable(fn, "fn")
 
     def __call__(self, sample: Sample) -> Iterable[Sample]:
         """Give what the function makes of a sample."""
@@ -121,13 +162,14 @@ class FilterTransform(Transform):
     """Keeps the samples for which a function returns True."""
 
     is_filter = True
+    written_name = "transforms.FilterTransform/1"
 
     def __init__(self, predicate: Callable[[Sample], Any]) -> None:
-        self._predicate = check_callable(predicate, "predicate")
+        self._fn = check_callable(predicate, "predicate")
 
     def __call__(self, sample: Sample) -> Sample | None:
         """Give the sample, or None."""
-        return sample if self._predicate(sample) else None
+        return sample if self._fn(sample) else None
 
 
 class ChainedTransform(_Composes):
@@ -135,6 +177,8 @@ class ChainedTransform(_Composes):
 
     Chains within chains are laid flat. Functions among the transforms count as `MapTransform`.
     """
+
+    written_name = "transforms.ChainedTransform/1"
 
     def __init__(self, transforms: Sequence[AnyTransform | ChainedTransform | Callable[[Sample], Any]]) -> None:
         flat: list[AnyTransform] = []
@@ -164,9 +208,13 @@ class ChainedTransform(_Composes):
         return made[0] if made else None
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Return the fingerprints of all transforms, if they all have one."""
-        fingerprints = [each.fingerprint() for each in self._transforms]
+        """Return the kinds and settings of all transforms, if they can be known."""
+        fingerprints = [each.order_fingerprint() for each in self._transforms]
         return None if None in fingerprints else {"transforms": fingerprints}
+
+    def code_digests(self) -> list[CodeDigest]:
+        """Return the digests of all functions that are called."""
+        return [digest for each in self._transforms for digest in each.code_digests()]
 
 
 def apply_all(transforms: Sequence[AnyTransform], sample: Sample) -> list[Sample]:

@@ -34,9 +34,10 @@ from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from penstock.reading.source import CodeDigest
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Int64Array
 
@@ -81,31 +82,30 @@ def write_once(
         written = _read(folder / WRITTEN)
         if written is None or not _is_whole(folder, written):
             written = _write_or_wait(folder, open_samples, label, limit_bytes)
-        made = _opened(folder, written, fingerprint, label, columns)
+        made = _opened(folder, written, label, columns)
         made.keep()
     return made
 
 
-def _opened(
-    folder: Path, written: Written, fingerprint: str, label: str, columns: tuple[str, ...] | None
-) -> WrittenSource:
+def _opened(folder: Path, written: Written, label: str, columns: tuple[str, ...] | None) -> WrittenSource:
     if not sum(written.rows):
         raise EmptyDatasetError(f"Stream contains no samples: {label} gives none")
     for name in columns or ():
         if name not in written.columns:
             raise ConfigError(f"there is no column {name!r}: {label} gives {', '.join(written.columns)}")
-    return WrittenSource(folder, written, fingerprint, label, columns)
+    return WrittenSource(folder, written, label, columns)
 
 
 class WrittenSource(Source):
     """Samples in files of columns."""
 
-    def __init__(
-        self, folder: Path, written: Written, fingerprint: str, label: str, columns: tuple[str, ...] | None
-    ) -> None:
+    content = ""  # the fingerprint of what decides the order of the source
+    code_digests: Sequence[CodeDigest] = ()
+
+    def __init__(self, folder: Path, written: Written, label: str, columns: tuple[str, ...] | None) -> None:
         super().__init__(written.rows)
         self._folder, self._written, self._label = folder, written, label
-        self._content, self._options = fingerprint, ReadOptions(columns=columns)
+        self._options = ReadOptions(columns=columns)
         self._layout = ShardLayout(format="columns", columns=tuple(Column(name, "arrow") for name in written.columns))
         self._in_use = PerProcess(partial(use, folder))
 
@@ -144,11 +144,6 @@ class WrittenSource(Source):
         import numpy as np
 
         return np.array(self._written.num_bytes, np.int64)
-
-    @property
-    def content(self) -> str:
-        """The fingerprint of the source."""
-        return self._content
 
     def describe_shard(self, shard: int) -> str:
         """Say where a shard is."""

@@ -25,10 +25,11 @@ class DataIdentity:
     places: tuple[str, ...] = ()  # where the data are, in words that are the same on all ranks
     versions: dict[str, str] = field(default_factory=dict)  # of files without an index of their own
     revisions: dict[str, str] = field(default_factory=dict)  # of repositories
+    code: dict[str, list[list[str]]] = field(default_factory=dict)  # of functions: their names and digests
 
     def state(self) -> dict[str, Any]:
         """Give what a state carries; nothing where there is nothing to say."""
-        fields = {"versions": self.versions, "revisions": self.revisions}
+        fields: dict[str, dict[str, Any]] = {"versions": self.versions, "revisions": self.revisions, "code": self.code}
         return {name: dict(value) for name, value in fields.items() if value}
 
     def compare(self, state: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
@@ -37,6 +38,8 @@ class DataIdentity:
         Streams whose fingerprints differ are other data: whoever goes on from the state is told that.
         """
         before, streams = _mapping(state, "versions"), _mapping(state, "streams")
+        for name, code in self.code.items():
+            warn_of_other_code(_mapping(state, "code").get(name), code)
         changed = [
             name
             for name, version in self.versions.items()
@@ -47,6 +50,16 @@ class DataIdentity:
                 f"the files of stream {changed[0]!r} are not the versions that the state was saved with, or are a copy"
                 " of them: their names, sizes and numbers of rows are the same, so penstock continues with them"
             )
+
+
+def warn_of_other_code(before: Any, now: Sequence[Sequence[str]]) -> None:
+    """Say so if functions are others than when a state was saved: people mend them, and go on."""
+    changed = [name for name, digest in now if [name, digest] not in before] if isinstance(before, list) else []
+    if changed:
+        warn_user(
+            f"the code of {', '.join(dict.fromkeys(changed))}, or what it refers to, is not what it was when the state"
+            " was saved: penstock continues with the code of now"
+        )
 
 
 def adopt_revisions(streams: Sequence[Stream], known: DataIdentity, state: Mapping[str, Any]) -> bool:

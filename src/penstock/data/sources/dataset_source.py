@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.data.pass_readers import PassReaders
     from penstock.data.settings import DatasetSettings
     from penstock.data.stream import Stream
-    from penstock.reading.source import Source
+    from penstock.reading.source import CodeDigest, Source
     from penstock.reading.transforms import SampleTransforms
     from penstock.types import Int64Array, Sample
 
@@ -106,7 +106,7 @@ class DatasetShardedSource(ShardedSource):
         return True
 
     @property
-    def fingerprint(self) -> str | None:
+    def order_fingerprint(self) -> str | None:
         """A hash of the data and of how they are read; None if functions of yours or unknown sources take part."""
         dataset = self._dataset
         opened = dataset._opened
@@ -116,6 +116,11 @@ class DatasetShardedSource(ShardedSource):
         told = repr((versions, dataset._settings.decoding, self.shard_lengths()))
         return f"dataset-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions of yours that make the samples of its streams."""
+        return [digest for code in self._dataset._opened.code_digests for digest in code]
+
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
         """Return the samples at these rows of a shard, in this order."""
         first = int(self._starts[self.shard_number(shard_name)])
@@ -123,10 +128,10 @@ class DatasetShardedSource(ShardedSource):
 
     def as_stream_source(self, columns: tuple[str, ...] | None = None, limit_bytes: int | None = None) -> Source:
         """Give the shards of the dataset, read and fetched ahead as it does itself."""
-        fingerprint = self.fingerprint
-        if fingerprint is None or columns is not None:
+        fingerprint = self.order_fingerprint
+        if self.fingerprint is None or fingerprint is None or columns is not None:
             return super().as_stream_source(columns, limit_bytes)
-        return _StreamOfDataset(self._dataset._opened.source, fingerprint)
+        return _StreamOfDataset(self._dataset._opened.source, fingerprint, self.code_digests)
 
     def _read_chunks(self, shard_name: str, row: int) -> Iterator[list[Sample]]:
         number = self.shard_number(shard_name)
@@ -157,14 +162,12 @@ class DatasetShardedSource(ShardedSource):
 class _StreamOfDataset(JoinedSources):
     """The shards of a dataset that is a stream of another one."""
 
-    def __init__(self, source: Source, content: str) -> None:
-        super().__init__([ShardRange(source, 0, len(source.spans))])
-        self._content = content
+    content = ""  # the fingerprint of the dataset
+    code_digests: Sequence[CodeDigest] = ()
 
-    @property
-    def content(self) -> str:
-        """The fingerprint of the dataset."""
-        return self._content
+    def __init__(self, source: Source, content: str, code_digests: Sequence[CodeDigest]) -> None:
+        super().__init__([ShardRange(source, 0, len(source.spans))])
+        self.content, self.code_digests = content, code_digests
 
 
 def _version_of(opened: OpenedStreams, number: int) -> str:

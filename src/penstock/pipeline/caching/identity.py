@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from penstock.sources.transforms import AnyTransform
 
 
-def fingerprint_by(source: ShardedSource, how: HashFunction) -> str | None:
-    """Give the fingerprint of a source in which files are told apart as `hash_fn` asks for.
+def order_fingerprint_by(source: ShardedSource, how: HashFunction) -> str | None:
+    """Return the fingerprint of a source, without code, in which files are told apart as `hash_fn` asks for.
 
     `"combined"` is the one that it has: names, sizes, versions and times of files. `"path"` takes names alone: a cache
     stays right for you whatever happens to the files. `"content"` reads all bytes of local files, and takes what stores
     tell of others, but no names or times: moved and copied files find their cache again.
     """
     if how == "combined":
-        return source.fingerprint
+        return source.order_fingerprint
     if isinstance(source, TransformedShardedSource):
-        inner = fingerprint_by(source.source, how)
-        transform = ChainedTransform(list(source.transforms)).fingerprint()
+        inner = order_fingerprint_by(source.source, how)
+        transform = ChainedTransform(list(source.transforms)).order_fingerprint()
         return None if inner is None or transform is None else f"{inner}-{transform}"
     if isinstance(source, LimitedShardedSource):
-        inner = fingerprint_by(source.source, how)
+        inner = order_fingerprint_by(source.source, how)
         return None if inner is None else f"{inner}-first-{source.max_rows}"
     if isinstance(source, HuggingFaceShardedSource) and source.file_source is not None:
-        return fingerprint_by(source.file_source, how)
+        return order_fingerprint_by(source.file_source, how)
     if how == "path":
         return f"path-{_digest([_kind(source), list(source.shard_names)])}"
     if not isinstance(source, FileShardedSource):
@@ -60,7 +60,8 @@ def describe(source: ShardedSource, fingerprint: str) -> dict[str, Any]:
     return {
         "fingerprint": fingerprint,
         "source": inner.fingerprint,
-        "transforms": ChainedTransform(transforms).fingerprint() if transforms else None,
+        "transforms": ChainedTransform(transforms).order_fingerprint() if transforms else None,
+        "code": [each[:2] for each in source.code_digests],
         "tokenizers": [each.tokenizer_hash for each in transforms if isinstance(each, TokenizeTransform)],
     }
 

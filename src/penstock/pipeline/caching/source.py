@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.data.dataset import StreamingDataset
     from penstock.pipeline.caching.background import BackgroundBuild
     from penstock.pipeline.caching.place import CachePlace
+    from penstock.reading.source import CodeDigest
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
 
@@ -39,7 +40,8 @@ class CachedShardedSource(ShardedSource):
     Args:
         place: The cache.
         num_parts: How many parts it has or will have.
-        fingerprint: That of the source whose samples these are.
+        fingerprint: That of the source whose samples these are, without its code.
+        code_digests: Of the functions that made the samples.
         builder: Who builds it, if it is not whole.
         memory_bytes: Up to how many bytes of samples that were read are held in memory.
     """
@@ -49,11 +51,13 @@ class CachedShardedSource(ShardedSource):
         place: CachePlace,
         num_parts: int,
         fingerprint: str,
+        code_digests: Sequence[CodeDigest] = (),
         *,
         builder: BackgroundBuild | None = None,
         memory_bytes: int = 0,
     ) -> None:
         self._place, self._fingerprint, self._builder = place, fingerprint, builder
+        self._code_digests = code_digests
         self._names = [part_name(number) for number in range(num_parts)]
         self._memory_bytes = memory_bytes
         self._rows: dict[int, int] = {}  # of parts that are known to be whole
@@ -75,9 +79,14 @@ class CachedShardedSource(ShardedSource):
         return self._names
 
     @property
-    def fingerprint(self) -> str:
+    def order_fingerprint(self) -> str:
         """That of the source, and how it is cut."""
         return f"{self._fingerprint}-cached-{len(self._names)}"
+
+    @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """Those of the source."""
+        return self._code_digests
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         """Give the number of rows of a part; waits for it."""

@@ -9,11 +9,12 @@ from penstock.errors import ConfigError
 from penstock.pipeline.caching.background import BackgroundBuild
 from penstock.pipeline.caching.build import PLAN_LOCK, CacheFormat, prepare_build
 from penstock.pipeline.caching.engines import ProcessPool, ThisProcess, build_all
-from penstock.pipeline.caching.identity import cache_name, describe, fingerprint_by
+from penstock.pipeline.caching.identity import cache_name, describe, order_fingerprint_by
 from penstock.pipeline.caching.place import CachePlace
 from penstock.pipeline.caching.ray_engine import RayEngine
 from penstock.pipeline.caching.source import CachedShardedSource
 from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.memory import MemoryShardedSource
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
@@ -58,12 +59,13 @@ def cache_source(
         raise ConfigError("a source that never ends cannot be cached: cache before you mix")
     if config.cache_type == "memory":
         return hold_in_memory(source, name, observer)
-    fingerprint = fingerprint_by(source, config.hash_fn)
-    if fingerprint is None:
+    order_fingerprint = order_fingerprint_by(source, config.hash_fn)
+    fingerprint = with_code(order_fingerprint, source.code_digests)
+    if fingerprint is None or order_fingerprint is None:
         raise ConfigError(
-            "the source has no fingerprint, so nobody could tell whether cached samples are still right: functions such"
-            " as format_callback have none. Cache in memory, cache_type='memory', use transforms with settings(), or"
-            " write the samples with save_dataset"
+            "the source has no fingerprint, so cached samples might be out of date:"
+            f" {why_none(source.code_digests)}cache in memory, cache_type='memory', or write the samples with"
+            " save_dataset"
         )
     form = CacheFormat(
         compression=CODECS[config.compression], max_shard_size=config.max_shard_size, part_size=config.part_size
@@ -72,10 +74,13 @@ def cache_source(
     held = config.memory_cache_size << 20 if config.cache_type == "hierarchical" else 0
     manifest = _fresh_manifest(place, config.disk_cache_expiry)
     if manifest is not None:
-        return CachedShardedSource(place, len(manifest["rows_of_parts"]), fingerprint, memory_bytes=held)
+        parts = len(manifest["rows_of_parts"])
+        return CachedShardedSource(place, parts, order_fingerprint, source.code_digests, memory_bytes=held)
     job = prepare_build(source, place, form, describe(source, fingerprint))
     builder = _build(job, _engine(config, ray), name, observer, waits=config.wait)
-    return CachedShardedSource(place, len(job.plan.parts), fingerprint, builder=builder, memory_bytes=held)
+    return CachedShardedSource(
+        place, len(job.plan.parts), order_fingerprint, source.code_digests, builder=builder, memory_bytes=held
+    )
 
 
 def hold_in_memory(source: ShardedSource, name: str, observer: Observer) -> ShardedSource:
@@ -88,7 +93,9 @@ def hold_in_memory(source: ShardedSource, name: str, observer: Observer) -> Shar
             held += rows
             work.add(len(rows))
         samples.close()
-    return MemoryShardedSource(held, num_shards=shards, fingerprint=source.fingerprint)
+    made = MemoryShardedSource(held, num_shards=shards, fingerprint=source.order_fingerprint)
+    made._input_sources = (source,)
+    return made
 
 
 def _build(job: CacheBuild, engine: Engine, name: str, observer: Observer, *, waits: bool) -> BackgroundBuild | None:

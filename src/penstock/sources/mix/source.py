@@ -80,6 +80,7 @@ class MixedShardedSource(ShardedSource):
             raise ConfigError(f"stop_strategy={stop_strategy!r} is unknown: use {', '.join(get_args(StopStrategy))}")
         check_whole("block_size", block_size, 1)
         self._sources, self._names = {name: as_source(each) for name, each in sources.items()}, list(sources)
+        self._input_sources = list(self._sources.values())
         self._seed, self._stop = int(seed or 0), stop_strategy
         self._block_size, self._token_field = block_size, token_field
         self._scheduler = weight_scheduler
@@ -101,9 +102,9 @@ class MixedShardedSource(ShardedSource):
         return ("mixed",)
 
     @property
-    def fingerprint(self) -> str | None:
+    def order_fingerprint(self) -> str | None:
         """A hash of all sources and settings."""
-        each = [source.fingerprint for source in self._sources.values()]
+        each = [source.order_fingerprint for source in self._sources.values()]
         if None in each:
             return None
         points = [] if self._scheduler is None else [repr(point) for point in self._scheduler.points]

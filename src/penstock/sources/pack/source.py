@@ -87,6 +87,7 @@ class PackedShardedSource(ShardedSource):
         if max_segments is not None and strategy != "first_fit":
             raise ConfigError("max_segments= only works with strategy='first_fit'")
         self._source = as_source(source)
+        self._input_sources = (self._source,)
         self._options = PackOptions(
             eos_token_id=eos_token_id,
             strategy=strategy,
@@ -112,9 +113,9 @@ class PackedShardedSource(ShardedSource):
         return ("packed",)
 
     @property
-    def fingerprint(self) -> str | None:
+    def order_fingerprint(self) -> str | None:
         """A hash of the source and of all settings."""
-        inner = self._source.fingerprint
+        inner = self._source.order_fingerprint
         return None if inner is None else f"{inner}-packed-{fold(repr(self._options)):016x}"
 
     @property

@@ -35,6 +35,8 @@ class TokenizeTransform(BatchTransform):
         batch_size: How many texts are tokenized at once.
     """
 
+    written_name = "tokens.source.TokenizeTransform/1"
+
     def __init__(
         self,
         tokenizer: Any,
