@@ -66,6 +66,19 @@ def test_a_stock_loader_that_accelerate_would_divide_again_is_refused(
     assert "not refused" not in done.stdout
 
 
+@pytest.mark.parametrize(("ranks", "workers", "how"), [(1, 0, ""), (2, 2, ""), (1, 2, "registers")])
+def test_accelerate_saves_and_loads_the_state_of_a_loader(tmp_path: Path, ranks: int, workers: int, how: str) -> None:
+    data = write_samples(tmp_path, 400)
+    done = launch(ranks, "tests/integrations/checkpoint.py", data, workers, tmp_path, how)
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+    assert sorted(number for each in seen for number in each["before"] + each["resumed"]) == list(range(400))
+    for each in seen:
+        assert len(each["before"]) == 40
+        assert each["resumed"] == each["after"]
+        assert each["next"] == each["epoch"]
+
+
 def test_the_trainer_goes_on_with_packed_text(tmp_path: Path) -> None:
     def train(steps: int, seen: str, *more: object) -> None:
         done = launch(

@@ -127,7 +127,7 @@ def test_states_with_other_words_about_code(code: Any) -> None:
         assert next(iter(loader))
 
 
-@pytest.mark.parametrize("cache", [{}, {"hash_fn": "content"}, {"hash_fn": "path"}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("cache", [{}, {"hash_fn": "content"}, {"hash_fn": "path"}], ids=str)
 def test_caches_of_pipelines_are_made_by_the_code_of_now(tmp_path: Path, cache: dict[str, Any]) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"x": n}) + "\n" for n in range(20)))
 

@@ -54,6 +54,8 @@ class StreamingDataLoader(DataLoader[Any]):
 
     # What Accelerate looks at before it divides the batches of a loader among the ranks.
     _is_accelerate_prepared = True
+    # With this, its `save_state` and `load_state` keep the state of a loader, too.
+    use_stateful_dataloader = True
 
     def __init__(
         self,
@@ -72,7 +74,9 @@ class StreamingDataLoader(DataLoader[Any]):
         if not self._is_streaming:
             if columnar:
                 raise ConfigError(f"columnar=True needs a StreamingDataset, not a {type(dataset).__name__}")
-            self._is_accelerate_prepared = False  # nobody has given each rank its own samples yet
+            self.use_stateful_dataloader = self._is_accelerate_prepared = (
+                False  # nobody has given each rank its own samples yet
+            )
             super().__init__(dataset, 1 if batch_size is None else batch_size, **options)
             return
         for name in ("shuffle", "sampler", "batch_sampler"):
