@@ -102,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     ROUTES = (
-        ("GET", r"/api/(\w+s/[^/]+/[^/]+)/revision/(.+)", "info"),
+        ("GET", r"/api/datasets/([^/]+)", "with_organization"),
+        ("GET", r"/api/(\w+s/[^/]+/[^/]+)(?:/revision/(.+))?", "info"),
         ("GET", r"/api/(\w+s/[^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", "tree"),
         ("POST", r"/api/repos/create", "create"),
         ("POST", r"/api/validate-yaml", "validate_card"),
@@ -164,8 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
         commit = repo.find(revision)
         return (repo, commit) if commit else self.fail(404, "RevisionNotFound")
 
-    def info(self, name: str, revision: str) -> tuple[int, bytes, dict[str, str]]:
-        found = self.open(name, revision)
+    def with_organization(self, name: str) -> tuple[int, bytes, dict[str, str]]:
+        found = [known for known in self.server.hub.repos if known.endswith(f"/{name}")]
+        return (307, b"", {"Location": f"/api/{found[0]}"}) if found else (404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def info(self, name: str, revision: str | None) -> tuple[int, bytes, dict[str, str]]:
+        found = self.open(name, revision or "main")
         if len(found) == 3:
             return found
         return self.json({"id": name.partition("/")[2], "sha": found[1], "siblings": [], "tags": [], "private": False})

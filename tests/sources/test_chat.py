@@ -54,7 +54,10 @@ def test_a_template_that_fails_is_an_error_that_names_the_row() -> None:
 
 
 def test_a_sample_without_messages_is_an_error() -> None:
-    with pytest.raises(MissingColumnError, match="no messages: messages, conversations, conversation hold none"):
+    with pytest.raises(
+        MissingColumnError,
+        match="no messages: messages, conversations, conversation hold none.*or use MaybeApplyChatTemplate",
+    ):
         ChatTemplateTransform(CHATML)({"instruction": "do", "output": "done"})
     assert MaybeApplyChatTemplate(CHATML)({"instruction": "do"}) == {"instruction": "do"}
 

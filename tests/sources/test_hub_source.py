@@ -21,7 +21,7 @@ from penstock import (
     StreamingDataset,
     wrap_hf_dataset,
 )
-from penstock.errors import ConfigError, MissingExtraError, SampleIndexError
+from penstock.errors import ConfigError, MissingExtraError, SampleIndexError, StoreError
 from tests.cache.kit import fetcher_pids
 from tests.servers.hub import HubServer, Repo, running_hub
 from tests.sources.cutting import check_cut_anywhere
@@ -66,6 +66,17 @@ def test_a_split_of_a_dataset_is_read_at_one_commit(hub: HubServer) -> None:
     assert [sample["n"] for sample in test] == list(range(100, 105))
     with pytest.raises(ConfigError, match="validation"):
         HuggingFaceShardedSource("me/words", split="validation", storage_options=options)
+
+
+def test_the_hub_says_whose_a_dataset_is(hub: HubServer) -> None:
+    hub.repos["datasets/me/words"] = Repo()
+    hub.repos["datasets/me/words"].commit("main", {"data/train-0.parquet": parquet(range(10))})
+    source = HuggingFaceShardedSource("words", storage_options=hub.options())
+    assert [sample["n"] for sample in source] == list(range(10))
+    assert list(source.shard_names) == ["hf://datasets/me/words/data/train-0.parquet"]
+    assert source.fingerprint == HuggingFaceShardedSource("me/words", storage_options=hub.options()).fingerprint
+    with pytest.raises(StoreError, match="nowords"):
+        HuggingFaceShardedSource("nowords", storage_options=hub.options())
 
 
 def test_it_stays_at_its_commit_when_the_fetcher_starts_again(hub: HubServer) -> None:

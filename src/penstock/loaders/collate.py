@@ -124,10 +124,10 @@ class PadCollator:
         return made
 
 
-def batch_iterator(samples: Iterable[Sample], batch_size: int, drop_last: bool = True) -> Iterator[list[Sample]]:
+def batch_iterator(source: Iterable[Sample], batch_size: int, drop_last: bool = True) -> Iterator[list[Sample]]:
     """Return lists of `batch_size` samples; what is left over at the end is dropped, or is a shorter list."""
     check_whole("batch_size", batch_size, 1)
-    iterator = iter(samples)
+    iterator = iter(source)
     while batch := list(islice(iterator, batch_size)):
         if len(batch) == batch_size or not drop_last:
             yield batch

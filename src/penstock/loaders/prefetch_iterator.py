@@ -72,6 +72,7 @@ def create_data_iterator(
     drop_last: bool = False,
     prefetch: bool = True,
     *,
+    prefetch_buffer: int = 4,
     shuffle_buffer: int = 10_000,
     seed: int | None = None,
     **options: Any,
@@ -84,6 +85,7 @@ def create_data_iterator(
         shuffle: Shuffle with a buffer.
         drop_last: Leave out a last batch that is not full.
         prefetch: Read ahead, in threads.
+        prefetch_buffer: How many batches are kept ready.
         shuffle_buffer: How many samples the buffer holds.
         seed: Seeds the shuffling.
         **options: Those of `AsyncDataLoader`.
@@ -92,6 +94,7 @@ def create_data_iterator(
         wrap_hf_dataset(dataset),
         batch_size,
         prefetch,
+        prefetch_buffer_size=prefetch_buffer,
         shuffle_buffer_size=shuffle_buffer if shuffle else None,
         drop_last=drop_last,
         seed=seed,

@@ -112,10 +112,10 @@ class ResumeState:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ResumeState:
+    def from_dict(cls, data: Mapping[str, Any]) -> ResumeState:
         """Make a state of what `to_dict` gave."""
         counts = {f"{name}?": COUNT for name in ("shard_index", "row_index", "epoch", "step")}
-        check_fields(values, {**counts, "dataset_states?": dict}, "a ResumeState")
-        if set(values) - set(cls().to_dict()):
-            raise ResumeError(f"this is {describe_kind(values)}, and no ResumeState")
-        return cls(**{name: value for name, value in values.items() if value is not None})
+        check_fields(data, {**counts, "dataset_states?": dict}, "a ResumeState")
+        if set(data) - set(cls().to_dict()):
+            raise ResumeError(f"this is {describe_kind(data)}, and no ResumeState")
+        return cls(**{name: value for name, value in data.items() if value is not None})

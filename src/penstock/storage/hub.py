@@ -101,6 +101,15 @@ class HubStore(ReadsBodies):
             operation = _hub().CommitOperationDelete(path_in_repo=target)
             self._ask(key, lambda: self._commit(key, [operation], f"Delete {target}"))
 
+    def full_name(self, name: str) -> str:
+        """Return the name of a dataset with its organization, whom the Hub knows, where it was given without."""
+
+        def ask() -> str:
+            with translated_errors(name):
+                return str(self._api().dataset_info(name, timeout=self.retry.stall_s).id)
+
+        return self._ask(name, ask)
+
     def make_repo(self, *, private: bool) -> None:
         """Make the repository, if there is none."""
         location = self.location

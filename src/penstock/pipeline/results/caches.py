@@ -57,10 +57,10 @@ class CacheMetadata:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> CacheMetadata:
+    def from_dict(cls, data: dict[str, Any]) -> CacheMetadata:
         """Make it of what `to_dict` gave."""
         known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        return cls(**{name: value for name, value in data.items() if name in known})
 
 
 Found = tuple[Any, CacheMetadata]

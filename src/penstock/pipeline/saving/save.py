@@ -138,7 +138,7 @@ def _count(source: ShardedSource) -> int:
 
 
 def save_iterator(
-    samples: Iterable[Sample],
+    iterator: Iterable[Sample],
     output_path: str | os.PathLike[str],
     format: SaveFormat = "parquet",  # noqa: A002  what users call it
     max_shard_size: int | str = "500MB",
@@ -152,8 +152,8 @@ def save_iterator(
     With `resume=True` it must give the same rows again: those that were written are passed over. `num_shards` needs
     `num_rows`, or something with a length. The other arguments are those of `create_writer`.
     """
-    if further.get("num_rows") is None and isinstance(samples, Sized):
-        further["num_rows"] = len(samples)
+    if further.get("num_rows") is None and isinstance(iterator, Sized):
+        further["num_rows"] = len(iterator)
     settings = SaveSettings(
         format=format,
         max_shard_size=max_shard_size,
@@ -164,6 +164,6 @@ def save_iterator(
     )
     with open_writer(output_path, settings) as writer:
         if not writer.has_all:
-            for sample in islice(samples, writer.num_rows, None):
+            for sample in islice(iterator, writer.num_rows, None):
                 writer.write(sample)
         return writer.finish()

@@ -18,7 +18,8 @@ from penstock.sources.files.hub_copies import bring_copies, copy_folder
 from penstock.sources.files.hub_library import HubPart, load_with_library
 from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
 from penstock.sources.hf import HFDatasetShardedSource
-from penstock.storage.base import resolve_store
+from penstock.storage.base import open_store, resolve_store
+from penstock.storage.hub import HubStore
 from penstock.storage.hub_location import parse_hub_url
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class HuggingFaceShardedSource(ShardedSource):
     penstock reads is left to the `datasets` library (`pip install 'penstock[datasets]'`), and is one shard.
 
     Args:
-        dataset_name: `"user/name"`.
+        dataset_name: `"user/name"`; of `"name"` alone, the Hub says whose it is.
         split: The split.
         subset: The subset, if there are several.
         streaming: Read the files from the Hub as they are needed. With False, all of them are downloaded first.
@@ -67,6 +68,12 @@ class HuggingFaceShardedSource(ShardedSource):
         storage_options: Mapping[str, Any] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
+        if "/" not in dataset_name:
+            hub = open_store(
+                resolve_store(f"hf://datasets/{dataset_name}/{dataset_name}", storage_options), retry=retry
+            )
+            assert isinstance(hub, HubStore)  # noqa: S101  which is what such a URL names
+            dataset_name = hub.full_name(dataset_name)
         url = f"hf://datasets/{dataset_name}" + ("" if revision is None else f"@{revision}")
         store, pinned, options = open_pinned(url, storage_options, retry=retry)
         commit = parse_hub_url(pinned)[2] or ""
