@@ -150,6 +150,19 @@ def test_modules_of_the_user_are_followed(load: Any) -> None:
     assert seen[0] == seen[2] != seen[1]
 
 
+def test_functions_of_libraries_count_by_name_and_by_what_they_hold(load: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    text = "import functools\ndef plain(x): return x\ndef make(n):\n    def inner(x): return x + n\n    return inner\n"
+    wraps = "def wrap(fn):\n    @functools.wraps(fn)\n    def call(x): return fn(x)\n    return call\n"
+    one = load(text + wraps, "site-packages/some_library")
+    before = digest(one.plain)
+    assert digest(one.make(3)) == digest(one.make(3)) != digest(one.make(5))
+    assert digest(one.wrap(BASE.upper)) == digest(one.wrap(BASE.upper)) != digest(one.wrap(BASE.lower))
+    other = load((text + wraps).replace("return x\n", "return -x\n"), "site-packages/some_library")
+    assert digest(other.plain) == before
+
+
 PROCESS = """
 import sys, json
 sys.path.insert(0, sys.argv[1])
@@ -288,11 +301,11 @@ def test_keys_of_our_own_transforms_are_those_of_the_first_release() -> None:
     assert source.fingerprint == recorded["keyed/renamed"]["state"]["source"]
     assert SelectFields.written_name == "fields.SelectFields/1"
 
-    class Moved(SelectFields):
-        written_name = "fields.SelectFields/1"
+    class Moved(SelectFields, written_name="fields.SelectFields/1"):
+        pass
 
-    class Mended(SelectFields):
-        written_name = "fields.SelectFields/2"
+    class Mended(SelectFields, written_name="fields.SelectFields/2"):
+        pass
 
     prints = [kind(["x"]).fingerprint() for kind in (SelectFields, Moved, Mended)]
     assert prints[0] == prints[1] != prints[2]

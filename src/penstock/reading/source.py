@@ -102,6 +102,8 @@ class Source(ABC):
         lengths: How many samples each shard has.
     """
 
+    code_digests: Sequence[CodeDigest] = ()  # of functions that make samples: states with others are warned of
+
     def __init__(self, lengths: Sequence[int] | Int64Array) -> None:
         self.spans = IdSpans(lengths)
 
@@ -155,11 +157,6 @@ class Source(ABC):
     def content(self) -> str:
         """A word that changes with the samples, if there is one: a state of other samples is then refused."""
         return ""
-
-    @property
-    def code_digests(self) -> Sequence[CodeDigest]:
-        """The functions that make the samples: a state that was saved with others is warned of."""
-        return ()
 
     def describe_shard(self, shard: int) -> str:
         """Describe where a shard is, for error messages."""

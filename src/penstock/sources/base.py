@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.errors import ConfigError, SampleIndexError, TransformError
@@ -118,7 +118,7 @@ class ShardedSource(ABC):
         """A hash of the data, kinds of stages and settings, without code: what states compare."""
         return None if type(self).fingerprint is ShardedSource.fingerprint else self.fingerprint
 
-    @property
+    @cached_property  # from then on it is the same, whatever functions keep in themselves
     def code_digests(self) -> Sequence[CodeDigest]:
         """The functions of yours that make the samples."""
         return [digest for source in self._input_sources for digest in source.code_digests]
@@ -309,7 +309,6 @@ class TransformedShardedSource(ShardedSource):
         self._joins: bool = num_workers == 0 and not is_batched
         self._source: ShardedSource = source
         self._transforms: list[AnyTransform] = transforms
-        self._code: list[CodeDigest] | None = None
         # For those who want to know what it is made of.
         self.source, self.transforms = source, tuple(transforms)
         self.num_workers, self.worker_kind = num_workers, worker_kind
@@ -326,15 +325,10 @@ class TransformedShardedSource(ShardedSource):
         inner = self._source.order_fingerprint
         return None if inner is None or transform is None else f"{inner}-{transform}"
 
-    @property
+    @cached_property
     def code_digests(self) -> Sequence[CodeDigest]:
         """The functions of yours that make the samples."""
-        if self._code is None:  # from then on it is the same, whatever the functions keep in themselves
-            self._code = ChainedTransform(self._transforms).code_digests()
-        return [*self._source.code_digests, *self._code]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_code": None}
+        return [*self._source.code_digests, *ChainedTransform(self._transforms).code_digests()]
 
     @property
     def is_endless(self) -> bool:

@@ -62,7 +62,7 @@ class ChatTemplate:
         return {**self.__dict__, "_compiled": None}
 
 
-class ChatTemplateTransform(Transform):
+class ChatTemplateTransform(Transform, written_name="chat.ChatTemplateTransform/1"):
     """Writes the messages of a sample as text, by the chat template of a tokenizer.
 
     A template that fails is an error, as is a sample without messages. Messages with from and value get role and
@@ -77,8 +77,6 @@ class ChatTemplateTransform(Transform):
         drop_messages: Leave the messages out of the result.
         **template_kwargs: More variables of the template, such as `add_generation_prompt`.
     """
-
-    written_name = "chat.ChatTemplateTransform/1"
 
     def __init__(
         self,
@@ -124,14 +122,13 @@ class ChatTemplateTransform(Transform):
         return {**own, "template": template, "variables": dict(variables or {})}
 
 
-class MaybeApplyChatTemplate(ChatTemplateTransform):
+class MaybeApplyChatTemplate(ChatTemplateTransform, written_name="chat.MaybeApplyChatTemplate/1"):
     """Writes what is a conversation as text, and leaves everything else alone.
 
     Messages become text as with `ChatTemplateTransform`. Of preference data, a prompt is written up to where the
     answer begins, and `chosen`, `rejected` and `completion` become what follows.
     """
 
-    written_name = "chat.MaybeApplyChatTemplate/1"
     _answers = ("chosen", "rejected", "completion")
 
     def __call__(self, sample: Sample) -> Sample:
@@ -153,7 +150,7 @@ class MaybeApplyChatTemplate(ChatTemplateTransform):
         return made
 
 
-class ConvertToChatML(Transform):
+class ConvertToChatML(Transform, written_name="chat.ConvertToChatML/1"):
     """Converts messages with from and value to role and content; all other keys of a message stay.
 
     Args:
@@ -162,8 +159,6 @@ class ConvertToChatML(Transform):
         role_mapping: Roles by the names of speakers, before the usual ones.
         use_default_mapping: Map the usual names: human to user, gpt, bot and model to assistant, function to tool.
     """
-
-    written_name = "chat.ConvertToChatML/1"
 
     def __init__(
         self,
@@ -186,10 +181,8 @@ class ConvertToChatML(Transform):
         return dict(vars(self))
 
 
-class ConvertInputOutputToChatML(Transform):
+class ConvertInputOutputToChatML(Transform, written_name="chat.ConvertInputOutputToChatML/1"):
     """Converts turns with input and output, such as `[{"input": …, "output": …}]`, to messages, two for each turn."""
-
-    written_name = "chat.ConvertInputOutputToChatML/1"
 
     def __init__(
         self,

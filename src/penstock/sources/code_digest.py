@@ -49,12 +49,8 @@ def with_code(fingerprint: str | None, code: Sequence[CodeDigest]) -> str | None
 
 def why_none(code: Sequence[CodeDigest]) -> str:
     """Say why there is no fingerprint, and what to do."""
-    reasons = [each.reason for each in code if each.reason]
-    return (
-        f"{reasons[0]}. Pass it what can be pickled, or "
-        if reasons
-        else ("give data in memory a fingerprint=, and transforms that depend on more than code settings(), ")
-    )
+    reason = next((f"{each.reason}. Pass it what can be pickled, or " for each in code if each.reason), "")
+    return reason or "give data in memory a fingerprint=, transforms that depend on more than code settings(), "
 
 
 def name_of(function: Any) -> str:
@@ -110,9 +106,9 @@ class _Digest(pickle.Pickler):
 
 def _parts_of_function(function: FunctionType) -> Any:
     code, names = function.__code__, function.__globals__
-    if _is_library(names.get("__name__", "")):
-        return _library_name(names["__name__"], function), getattr(function, "__wrapped__", None)
     cells = [(name, _content(cell)) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)]
+    if _is_library(names.get("__name__", "")):
+        return _library_name(names["__name__"], function), cells
     used = [(name, names[name]) for name in _names_used(code, "LOAD_GLOBAL", "LOAD_NAME") if name in names]
     for name, value in list(used):
         if isinstance(value, ModuleType) and not _is_library(value.__name__):
@@ -124,9 +120,8 @@ def _parts_of_function(function: FunctionType) -> Any:
 def _parts_of_class(cls: type) -> Any:
     if _is_library(cls.__module__):
         return _library_name(cls.__module__, cls)
-    is_left_out = {name: name[:2] == name[-2:] == "__" or name == "_abc_impl" for name in vars(cls)}
-    own = sorted(vars(cls).items())
-    return cls.__bases__, [(n, each) for n, each in own if not is_left_out[n] or isinstance(each, FunctionType)]
+    own = [each for each in sorted(vars(cls).items()) if each[0] != "_abc_impl"]
+    return cls.__bases__, [each for each in own if not each[0].startswith("__") or isinstance(each[1], FunctionType)]
 
 
 def _content(cell: Any) -> Any:
@@ -145,8 +140,9 @@ def _is_library(module: str) -> bool:
 
 def _library_name(module: str, value: Any) -> str:
     """Name what a library has; modules of penstock may move."""
-    name = str(vars(value).get("written_name", value.__qualname__))
-    return f"penstock.{name}" if module.partition(".")[0] == "penstock" else f"{module}.{name}"
+    if module.partition(".")[0] == "penstock":
+        return f"penstock.{getattr(value, 'written_name', '') or value.__qualname__}"
+    return f"{module}.{value.__qualname__}"
 
 
 def _names_used(code: CodeType, *kinds: str) -> list[str]:

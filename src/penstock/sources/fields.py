@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
 
 
-class SelectFields(Transform):
+class SelectFields(Transform, written_name="fields.SelectFields/1"):
     """Keeps these fields only. A sample that lacks one is an error."""
-
-    written_name = "fields.SelectFields/1"
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = _names(fields)
@@ -36,10 +34,8 @@ class SelectFields(Transform):
         return {"fields": self._fields}
 
 
-class DropFields(Transform):
+class DropFields(Transform, written_name="fields.DropFields/1"):
     """Removes these fields from samples that have them."""
-
-    written_name = "fields.DropFields/1"
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = frozenset(_names(fields))
@@ -53,10 +49,8 @@ class DropFields(Transform):
         return {"fields": sorted(self._fields)}
 
 
-class RenameFields(Transform):
+class RenameFields(Transform, written_name="fields.RenameFields/1"):
     """Renames fields, old name to new, in samples that have them. Two fields with the same name are an error."""
-
-    written_name = "fields.RenameFields/1"
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
         self._mapping = dict(mapping)
@@ -75,10 +69,8 @@ class RenameFields(Transform):
         return {"mapping": self._mapping}
 
 
-class MapField(Transform):
+class MapField(Transform, written_name="fields.MapField/1"):
     """Applies a function to one field; a sample without it stays as it is."""
-
-    written_name = "fields.MapField/1"
 
     def __init__(self, field: str, fn: Callable[[Any], Any], output_field: str | None = None) -> None:
         self._field, self._fn = field, check_callable(fn, "fn")
@@ -95,10 +87,9 @@ class MapField(Transform):
         return {"field": self._field, "output_field": self._output_field}
 
 
-class FilterByField(Transform):
+class FilterByField(Transform, written_name="fields.FilterByField/1"):
     """Keeps samples with a field for whose value a function returns True."""
 
-    written_name = "fields.FilterByField/1"
     is_filter = True
 
     def __init__(self, field: str, predicate: Callable[[Any], Any]) -> None:
@@ -113,10 +104,9 @@ class FilterByField(Transform):
         return {"field": self._field}
 
 
-class FilterNonEmpty(Transform):
+class FilterNonEmpty(Transform, written_name="fields.FilterNonEmpty/1"):
     """Keeps samples that have something in all of these fields: not None, and not of length 0."""
 
-    written_name = "fields.FilterNonEmpty/1"
     is_filter = True
 
     def __init__(self, fields: Sequence[str]) -> None:
@@ -131,10 +121,8 @@ class FilterNonEmpty(Transform):
         return {"fields": self._fields}
 
 
-class ExtractField(Transform):
+class ExtractField(Transform, written_name="fields.ExtractField/1"):
     """Copies a nested value, such as `"meta.authors[0].name"`, to a field of its own; a default if there is none."""
-
-    written_name = "fields.ExtractField/1"
 
     def __init__(self, source_path: str, target_field: str, default: Any = None) -> None:
         self._path, self._target, self._default = source_path, target_field, default
@@ -161,7 +149,7 @@ class ExtractField(Transform):
         return {"path": self._path, "target": self._target, "default": self._default}
 
 
-class CombineFields(Transform):
+class CombineFields(Transform, written_name="fields.CombineFields/1"):
     """Joins several fields into one: by a separator, or by a function of the list of their values.
 
     Args:
@@ -171,8 +159,6 @@ class CombineFields(Transform):
         separator: What goes between the values if there is no function.
         drop_sources: Leave the fields themselves out.
     """
-
-    written_name = "fields.CombineFields/1"
 
     def __init__(
         self,
@@ -209,10 +195,8 @@ class CombineFields(Transform):
         }
 
 
-class AddField(Transform):
+class AddField(Transform, written_name="fields.AddField/1"):
     """Adds a field: a value, or what a function returns for the sample."""
-
-    written_name = "fields.AddField/1"
 
     def __init__(self, field: str, value: Any) -> None:
         self._field, self._value = field, value

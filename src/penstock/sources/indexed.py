@@ -19,6 +19,11 @@ class RowsByNumber(Protocol):
     """What is asked of a `ShardedSource` here."""
 
     @property
+    def code_digests(self) -> Sequence[CodeDigest]:
+        """The functions that make the samples."""
+        ...
+
+    @property
     def shard_names(self) -> Sequence[str]:
         """The names of the shards."""
         ...
@@ -31,11 +36,6 @@ class RowsByNumber(Protocol):
     @property
     def order_fingerprint(self) -> str | None:
         """A hash that changes with the data, if it can be known."""
-        ...
-
-    @property
-    def code_digests(self) -> Sequence[CodeDigest]:
-        """The functions that make the samples."""
         ...
 
     def shard_lengths(self) -> list[int] | None:
@@ -62,7 +62,7 @@ class IndexedSource(Source):
             )
         super().__init__(lengths)
         self._source, self._names, self._columns = source, list(source.shard_names), columns
-        self._is_nameless = is_nameless
+        self._is_nameless, self.code_digests = is_nameless, source.code_digests
 
     def open(self, shard: int) -> OpenShard:
         """Open a shard."""
@@ -73,11 +73,6 @@ class IndexedSource(Source):
     def content(self) -> str:
         """The fingerprint of what decides the order, if there is one."""
         return "" if self._is_nameless else self._source.order_fingerprint or ""
-
-    @property
-    def code_digests(self) -> Sequence[CodeDigest]:
-        """The functions that make the samples."""
-        return self._source.code_digests
 
     def describe_shard(self, shard: int) -> str:
         """Give the name of the shard."""

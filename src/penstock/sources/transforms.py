@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import ConfigError
 from penstock.sources.code_digest import digest_code, name_of, with_code
@@ -24,8 +24,13 @@ class _Composes:
     is_filter = False  # may give nothing for a sample
     is_expand = False  # may give several
     is_batched = False
-    written_name = ""  # of penstock's own, which may move; the number after it grows when what it makes changes
+    written_name: ClassVar[str]
     _fn: Any = None  # a function that it calls, or another value that is not plain
+
+    def __init_subclass__(cls, written_name: str = "") -> None:
+        """Name a class of penstock's own, which may move. The number grows when what it makes changes."""
+        super().__init_subclass__()
+        cls.written_name = written_name
 
     def __rshift__(self, other: AnyTransform | Callable[[Sample], Any]) -> ChainedTransform:
         return ChainedTransform([self, other])  # type: ignore[list-item]
@@ -49,7 +54,7 @@ class _Composes:
         has_settings, settings = self._has_settings, self.settings()
         if has_settings and settings is None:
             return None
-        module, _, name = self._written_name.removesuffix("/1").rpartition(".")
+        module, _, name = self.written_name.removesuffix("/1").rpartition(".")
         # As the first release hashed them: its caches and states are of use.
         named = [f"penstock.sources.{module}", name] if name else [type(self).__module__, type(self).__qualname__]
         text = json.dumps([*named, settings or {}], sort_keys=True, default=repr)
@@ -58,15 +63,11 @@ class _Composes:
     def code_digests(self) -> list[CodeDigest]:
         """Return a digest of each function of yours that it calls, or of its class if that is yours."""
         function = self._fn
-        if self._written_name:
-            is_called = callable(function)
-            return [] if function is None else [digest_code(name_of(function), function, has_settings=not is_called)]
+        if self.written_name:
+            is_named = not callable(function)
+            return [] if function is None else [digest_code(name_of(function), function, has_settings=is_named)]
         values = self.settings() if self._has_settings else vars(self)
         return [digest_code(type(self).__qualname__, (type(self), values), has_settings=self._has_settings)]
-
-    @property
-    def _written_name(self) -> str:
-        return str(vars(type(self)).get("written_name", ""))  # a class that is derived from ours is another one
 
     @property
     def _has_settings(self) -> bool:
@@ -106,10 +107,8 @@ class BatchTransform(_Composes, ABC):
 AnyTransform = Transform | ExpandTransform | BatchTransform
 
 
-class MapTransform(Transform):
+class MapTransform(Transform, written_name="transforms.MapTransform/1"):
     """Applies a function that returns a new sample. None is an error: use `FilterTransform` to drop samples."""
-
-    written_name = "transforms.MapTransform/1"
 
     def __init__(self, fn: Callable[[Sample], Sample]) -> None:
         self._fn = check_callable(fn, "fn")
@@ -125,10 +124,8 @@ class MapTransform(Transform):
         return made  # type: ignore[return-value]
 
 
-class MapBatchTransform(BatchTransform):
+class MapBatchTransform(BatchTransform, written_name="transforms.MapBatchTransform/1"):
     """Applies a function to lists of samples; it returns the samples that replace them, fewer or more."""
-
-    written_name = "transforms.MapBatchTransform/1"
 
     def __init__(self, fn: Callable[[list[Sample]], Iterable[Sample]], batch_size: int = 1000) -> None:
         self._fn = check_callable(fn, "fn")
@@ -145,10 +142,8 @@ class MapBatchTransform(BatchTransform):
         return {"batch_size": self.batch_size}
 
 
-class FlatMapTransform(ExpandTransform):
+class FlatMapTransform(ExpandTransform, written_name="transforms.FlatMapTransform/1"):
     """Applies a function that returns any number of samples for each sample."""
-
-    written_name = "transforms.FlatMapTransform/1"
 
     def __init__(self, fn: Callable[[Sample], Iterable[Sample]]) -> None:
         self._fn = check_callable(fn, "fn")
@@ -158,11 +153,10 @@ class FlatMapTransform(ExpandTransform):
         return checked_samples(self._fn(sample))
 
 
-class FilterTransform(Transform):
+class FilterTransform(Transform, written_name="transforms.FilterTransform/1"):
     """Keeps the samples for which a function returns True."""
 
     is_filter = True
-    written_name = "transforms.FilterTransform/1"
 
     def __init__(self, predicate: Callable[[Sample], Any]) -> None:
         self._fn = check_callable(predicate, "predicate")
@@ -172,13 +166,11 @@ class FilterTransform(Transform):
         return sample if self._fn(sample) else None
 
 
-class ChainedTransform(_Composes):
+class ChainedTransform(_Composes, written_name="transforms.ChainedTransform/1"):
     """Applies one transform after another; a sample that one of them drops goes no further.
 
     Chains within chains are laid flat. Functions among the transforms count as `MapTransform`.
     """
-
-    written_name = "transforms.ChainedTransform/1"
 
     def __init__(self, transforms: Sequence[AnyTransform | ChainedTransform | Callable[[Sample], Any]]) -> None:
         flat: list[AnyTransform] = []

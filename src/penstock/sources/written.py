@@ -34,10 +34,9 @@ from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.reading.source import CodeDigest
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Int64Array
 
@@ -100,7 +99,6 @@ class WrittenSource(Source):
     """Samples in files of columns."""
 
     content = ""  # the fingerprint of what decides the order of the source
-    code_digests: Sequence[CodeDigest] = ()
 
     def __init__(self, folder: Path, written: Written, label: str, columns: tuple[str, ...] | None) -> None:
         super().__init__(written.rows)

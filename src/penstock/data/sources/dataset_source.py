@@ -77,6 +77,7 @@ class DatasetShardedSource(ShardedSource):
     def __init__(self, dataset: ReadableDataset, names: ShardNames) -> None:
         self._dataset, self._names = dataset, names
         self._starts: Int64Array = dataset._opened.source.spans.starts
+        self.code_digests = [digest for code in dataset._opened.code_digests for digest in code]
 
     @cached_property
     def shard_names(self) -> Sequence[str]:
@@ -115,11 +116,6 @@ class DatasetShardedSource(ShardedSource):
             return None
         told = repr((versions, dataset._settings.decoding, self.shard_lengths()))
         return f"dataset-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
-
-    @property
-    def code_digests(self) -> Sequence[CodeDigest]:
-        """The functions of yours that make the samples of its streams."""
-        return [digest for code in self._dataset._opened.code_digests for digest in code]
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
         """Return the samples at these rows of a shard, in this order."""
@@ -163,7 +159,6 @@ class _StreamOfDataset(JoinedSources):
     """The shards of a dataset that is a stream of another one."""
 
     content = ""  # the fingerprint of the dataset
-    code_digests: Sequence[CodeDigest] = ()
 
     def __init__(self, source: Source, content: str, code_digests: Sequence[CodeDigest]) -> None:
         super().__init__([ShardRange(source, 0, len(source.spans))])

@@ -57,7 +57,7 @@ class CachedShardedSource(ShardedSource):
         memory_bytes: int = 0,
     ) -> None:
         self._place, self._fingerprint, self._builder = place, fingerprint, builder
-        self._code_digests = code_digests
+        self.code_digests = code_digests
         self._names = [part_name(number) for number in range(num_parts)]
         self._memory_bytes = memory_bytes
         self._rows: dict[int, int] = {}  # of parts that are known to be whole
@@ -82,11 +82,6 @@ class CachedShardedSource(ShardedSource):
     def order_fingerprint(self) -> str:
         """That of the source, and how it is cut."""
         return f"{self._fingerprint}-cached-{len(self._names)}"
-
-    @property
-    def code_digests(self) -> Sequence[CodeDigest]:
-        """Those of the source."""
-        return self._code_digests
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         """Give the number of rows of a part; waits for it."""

@@ -94,7 +94,7 @@ def hold_in_memory(source: ShardedSource, name: str, observer: Observer) -> Shar
             work.add(len(rows))
         samples.close()
     made = MemoryShardedSource(held, num_shards=shards, fingerprint=source.order_fingerprint)
-    made._input_sources = (source,)
+    made.code_digests = source.code_digests
     return made
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.types import Sample
 
 
-class TokenizeTransform(BatchTransform):
+class TokenizeTransform(BatchTransform, written_name="tokens.source.TokenizeTransform/1"):
     """Tokenizes a text field: returns `input_ids`, `attention_mask` if wanted, and the fields to keep.
 
     Args:
@@ -34,8 +34,6 @@ class TokenizeTransform(BatchTransform):
         additional_fields: Fields to keep beside the tokens.
         batch_size: How many texts are tokenized at once.
     """
-
-    written_name = "tokens.source.TokenizeTransform/1"
 
     def __init__(
         self,
