@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock import AsyncDataLoader, MemoryShardedSource
 from penstock.order.cursor import Cursor
-from penstock.order.make_plan import RunSettings, make_plan
+from penstock.order.make_plan import RunSettings, check_state, make_plan
 from penstock.order.options import StreamShards
 from penstock.order.world import World
 
@@ -40,7 +40,9 @@ def plan_run(
     settings: dict[str, Any], shards: dict[str, list[int]], state: dict[str, Any] | None = None
 ) -> tuple[Plan, Cursor]:
     streams = [StreamShards(name=name, lengths=np.array(lengths)) for name, lengths in shards.items()]
-    return make_plan(streams, RunSettings(**settings), world=WORLD, global_batch_size=BATCH, state=state)
+    run = RunSettings(**settings)
+    state = None if state is None else check_state(run, state)  # as a dataset does, which keeps what it returns
+    return make_plan(streams, run, world=WORLD, global_batch_size=BATCH, state=state)
 
 
 def rest_of(plan: Plan, at: Cursor) -> list[int]:

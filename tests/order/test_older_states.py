@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.order.record_states import BATCH, MOSAIC, PADDED, SHARDS, UNSHUFFLED, WORLD, buffered, plan_run, rest_of
+from tests.streaming import batch_ids, write_shards
 
+from penstock import Stream, StreamingDataLoader, StreamingDataset
 from penstock.data.run_state import PlannedRun
 from penstock.errors import ResumeError
 from penstock.order.cursor import Cursor
@@ -47,6 +49,27 @@ def test_a_state_of_an_unshuffled_epoch_goes_on_in_the_mix_that_it_began_with() 
     following, _ = plan_run(UNSHUFFLED, SHARDS, plan.state_dict(Cursor(3, BATCH)))
     for each in (plan, again, following, fresh):
         assert rest_of(each, Cursor(3)) == rest_of(fresh, Cursor(0))
+
+
+def test_states_of_now_go_on_in_the_order_of_now(tmp_path: Path) -> None:
+    for name, sizes in (("a", [30] * 4), ("b", [13] * 3), ("c", [9])):
+        write_shards(tmp_path / name, sizes, first_id=1000 * ord(name))
+
+    def loader() -> StreamingDataLoader:
+        streams = [Stream(local=str(tmp_path / name)) for name in "abc"]
+        return StreamingDataLoader(StreamingDataset(streams=streams, batch_size=8, **UNSHUFFLED), batch_size=8)
+
+    whole = loader()
+    whole.set_epoch(2)
+    batches, states = [], []
+    for batch in whole:
+        batches.append(batch["id"].tolist())
+        states.append(json.loads(json.dumps(whole.state_dict())))
+    following = batch_ids(whole)
+    for number, state in enumerate(states, 1):
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert batch_ids(resumed) == (batches[number:] or following), number
 
 
 def test_the_rest_of_a_padded_epoch_is_that_of_mosaicml() -> None:

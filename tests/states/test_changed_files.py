@@ -13,14 +13,19 @@ import pytest
 from penstock import (
     ArrowShardedSource,
     AsyncDataLoader,
+    CompositeShardedSource,
     CsvShardedSource,
     JsonShardedSource,
+    LimitedShardedSource,
+    MixedShardedSource,
+    PackedShardedSource,
     ParquetShardedSource,
     ShardedSource,
     TextShardedSource,
 )
 from penstock.errors import ResumeError
 from penstock.storage.base import open_store, resolve_store
+from tests.states.cases import ROWS, memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +62,7 @@ def write(path: Path, first: int) -> None:
 def without_files(state: Any) -> Any:
     """Make a state as earlier releases saved it."""
     if isinstance(state, dict):
-        return {name: without_files(value) for name, value in state.items() if name != "file"}
+        return {name: without_files(value) for name, value in state.items() if name not in ("file", "files")}
     return [without_files(each) for each in state] if isinstance(state, list) else state
 
 
@@ -70,7 +75,7 @@ def test_a_file_rewritten_with_the_same_size(name: str, tmp_path: Path) -> None:
     samples.take(35)
     mapped = AsyncDataLoader(source.map(dict), 10, prefetch_enabled=False)
     next(iter(mapped))
-    states = samples.state_dict(), mapped.state_dict()
+    states = samples.state_dict(), {**mapped.state_dict(), "source": None, "files": None}
     iter(OPEN[name](str(path))).load_state_dict(states[0])
 
     write(path, 2000)
@@ -87,6 +92,62 @@ def test_a_file_rewritten_with_the_same_size(name: str, tmp_path: Path) -> None:
     old = iter(OPEN[name](str(path)))
     old.load_state_dict(without_files(states[0]))
     assert next(old)["text"] == "2035"
+
+
+def _mixed(source: ShardedSource) -> ShardedSource:
+    return MixedShardedSource({"a": source, "b": memory(2, ROWS)}, stop_strategy="all_exhausted", epochs=2)
+
+
+WITHIN: dict[str, Callable[[ShardedSource], ShardedSource]] = {
+    "plain": lambda source: source,
+    "function": lambda source: source.map(lambda row: {"id": row["id"], "text": row["text"]}),
+    "composite": lambda source: CompositeShardedSource([memory(1, ROWS), source]),
+    "mixed": _mixed,
+    "limited": lambda source: LimitedShardedSource(source, 150),
+    "packed": lambda source: PackedShardedSource(_numbers(source), 16, 0, shuffle_buffer_factor=2),
+    "packed mix": lambda source: PackedShardedSource(_numbers(_mixed(source)), 16, 0, shuffle_buffer_factor=2),
+}
+READING: dict[str, dict[str, Any] | None] = {
+    "an iterator": None,
+    "batches": {},
+    "a rank": {"rank": 1, "world_size": 2},
+    "a buffer": {"shuffle_buffer_size": 12, "interleave": 2},
+}
+
+
+def _numbers(source: ShardedSource) -> ShardedSource:
+    return source.map(lambda row: {"input_ids": [row["id"]] * 3})
+
+
+@pytest.mark.parametrize("reading", READING)
+@pytest.mark.parametrize("kind", WITHIN)
+@pytest.mark.parametrize("which", [0, 1])
+def test_any_file_of_what_is_mixed_packed_or_read_ahead(kind: str, reading: str, which: int, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path in paths:
+        write(path, 1000)
+        os.utime(path, ns=(5, 5))
+
+    def make() -> Any:
+        source, options = WITHIN[kind](JsonShardedSource(str(tmp_path / "*.jsonl"))), READING[reading]
+        return iter(source) if options is None else AsyncDataLoader(source, 5, prefetch_enabled=False, **options)
+
+    made = make()
+    samples = iter(made)
+    for _ in range(3):
+        next(samples)
+    state = json.loads(json.dumps(made.state_dict()))
+    same = make()
+    same.load_state_dict(state)
+    next(iter(same))
+    write(paths[which], 2000)
+    other = make()
+    with pytest.raises(ResumeError, match=rf"{paths[which].name}.*estore"):
+        other.load_state_dict(state)
+        next(iter(other))
+    other = make()
+    other.load_state_dict(without_files({**state, "source": None} if "source" in state else state))
+    next(iter(other))
 
 
 def test_a_file_in_a_store_rewritten_with_the_same_size(moto: S3Server, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock import Stream, StreamingDataset
 from penstock.errors import ResumeError
 from tests.states.cases import CASES, FILES, MORE, ROWS, Case, here, make_data, marks, whole
 from tests.streaming import private_places
@@ -199,6 +200,42 @@ def test_a_mix_without_end_is_not_read_to_a_far_place(given: int) -> None:
     state = mix.state_dict()
     state["inner"] = {"left": 150, "input": {**state_of_mix(), "given": given}}
     assert outcome(CASES["iterator/mix restarting of jsonl"], mix, state, None) == "refused"
+
+
+def nested(depth: int) -> Any:
+    return {"inner": nested(depth - 1)} if depth else 1
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "refused"),
+    [
+        # What readers of other libraries find in it goes into later states.
+        *(("dataset/two", [field], nested(300), False) for field in ("sample_in_epoch", "num_canonical_nodes")),
+        ("dataset/two", ["initial_physical_nodes"], "x", True),
+        ("dataset/two", ["mix", "more"], nested(300), False),
+        ("mosaic/py1e", ["more"], nested(300), False),
+        ("mosaic/py1e", ["pads_epochs"], nested(300), True),
+        pytest.param("loader/jsonl", ["settings", "seed"], 10**5000, True, id="a number of 5000 digits"),
+        ("iterator/map of jsonl", ["inner", "given"], 10**17, True),
+    ],
+)
+def test_fields_of_no_use_do_no_harm(name: str, path: list[str], value: Any, refused: bool) -> None:
+    made = CASES[name].open()
+    next(iter(made))
+    inner = state = json.loads(json.dumps(made.state_dict()))
+    for each in path[:-1]:
+        inner = inner[each]
+    inner[path[-1]] = value
+    assert outcome(CASES[name], CASES[name].open(), state, None) == ("refused" if refused else "went on")
+
+
+def test_a_mix_of_more_samples_than_there_can_be() -> None:
+    streams = [Stream(local="mds"), Stream(local="more")]
+    dataset = StreamingDataset(streams=streams, batch_size=6, shuffle=True, allow_mix_change=True)
+    state = dataset.state_dict()
+    state |= {"position": 6, "mix": {**state["mix"], "counts": [2**60, 24]}}
+    with pytest.raises(ResumeError, match="counts"):
+        dataset.load_state_dict(state)
 
 
 def state_of_mix() -> dict[str, Any]:

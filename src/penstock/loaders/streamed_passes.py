@@ -10,7 +10,7 @@ from penstock.data.in_place.identity import warn_of_other_code
 from penstock.errors import ResumeError
 from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
-from penstock.order.state_fields import COUNT, check_fields
+from penstock.order.state_fields import COUNT, check_fields, shown
 from penstock.sources.interleaving import InterleavedIterator, SplitIterator
 from penstock.sources.pieces import Piece, PieceReading, divide
 from penstock.sources.shuffling import ShuffledIterator
@@ -33,6 +33,7 @@ _FIELDS = {
     "position?": dict,
     "settings": dict,
     "source?": str,
+    "files?": str,
 }
 _ROWS_IN_TURN = 256
 _NO_LIMIT_ROWS = 1 << 20
@@ -122,6 +123,7 @@ class StreamedPasses:
             "settings": self._settings.order,
             "source": self._source.order_fingerprint,
             "code": [[*each[:2]] for each in self._source.code_digests],
+            "files": None if (files := self._source.files_version) is None else files.digest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -130,7 +132,7 @@ class StreamedPasses:
         ours = self._settings.order
         theirs = state["settings"]
         different = [
-            f"{name}={theirs.get(name)!r}, here {ours[name]!r}" for name in ours if theirs.get(name) != ours[name]
+            f"{name}={shown(theirs.get(name))}, here {ours[name]!r}" for name in ours if theirs.get(name) != ours[name]
         ]
         if different:
             raise ResumeError(f"the state was taken with other settings: {'; '.join(different)}")
@@ -140,6 +142,8 @@ class StreamedPasses:
                 " buffer gave another order than this one: finish the epoch with that release, or begin it again, or"
                 " the next one, with set_epoch"
             )
+        if self._source.files_version is not None:
+            self._source.files_version.check(state.get("files"))
         now = self._source.order_fingerprint
         if None not in (state.get("source"), now) and state["source"] != now:
             raise ResumeError("the state belongs to another source: its fingerprint differs")

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 1
 _KIND = "a StreamingDataset or its loader"
-_FIELDS = {"version": COUNT, "order": str, "epoch": COUNT, "position": COUNT, "fingerprint": str}
+STATE_FIELDS = {"version": COUNT, "order": str, "epoch": COUNT, "position": COUNT, "fingerprint": str}
 _SCHEDULE = {"positions": [COUNT], "proportions": [[float]], "shape": str, "block?": COUNT}
-_MIX = {"names": [str], "counts": [COUNT], "is_relative": bool, "schedule?": _SCHEDULE}
+_MIX = {"names": [str], "counts": [range(1 << 44)], "is_relative": bool, "schedule?": _SCHEDULE}
 NATIVE_FIELDS = {
-    **_FIELDS,
+    **STATE_FIELDS,
     "seed": range(-MOST, MOST),
     "lanes": range(1, MOST),
     "windows": {str: range(1, MOST)},
@@ -29,6 +29,8 @@ NATIVE_FIELDS = {
     "sizes": {str: COUNT},
     "mix": _MIX,
     "history": [{"until": COUNT, "mix": _MIX}],
+    "mixes_alike?": bool,
+    "initial_physical_nodes?": range(1, MOST),
 }
 
 
@@ -46,7 +48,7 @@ class Cursor:
 
 def read_state(state: Mapping[str, Any], *, order: str) -> Cursor:
     """Check that a state dict is one of ours, of this version and kind of order, and give its cursor."""
-    check_fields(state, _FIELDS, _KIND)
+    check_fields(state, STATE_FIELDS, _KIND)
     version = state.get("version")
     if version != STATE_VERSION:
         raise ResumeError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ResumeError
 from penstock.order.base import orders
-from penstock.order.cursor import NATIVE_FIELDS, Cursor, check_fingerprint, read_state
+from penstock.order.cursor import NATIVE_FIELDS, STATE_FIELDS, Cursor, check_fingerprint, read_state
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions, MosaicVersion, SamplingMethod
 from penstock.order.mosaic.state import MOSAIC_FIELDS, MosaicState, resume_at
@@ -140,19 +140,17 @@ def _order_of(state: Mapping[str, Any]) -> str:
 
 def check_state(settings: RunSettings, state: Mapping[str, Any]) -> dict[str, Any]:
     """Refuse what no plan could go on from, as far as the state itself tells; return what plans read of it."""
-    order = choose_order(settings, state)
-    if order != MOSAIC:
-        check_fields(state, NATIVE_FIELDS, "a StreamingDataset or its loader")
-    elif "order" in state:
+    if choose_order(settings, state) != MOSAIC:
+        return check_fields(state, NATIVE_FIELDS, "a StreamingDataset or its loader")
+    known = check_fields(state, MOSAIC_FIELDS, "MosaicML Streaming")
+    if "order" in state:
         read_state(state, order=MOSAIC)
-    if order == MOSAIC:
-        MosaicState.from_dict(state)
-        try:
-            _check_mosaic(settings)
-        except ConfigError as error:
-            raise ResumeError(f"this is the state of order='mosaic': {error}") from error
-    known = [name.rstrip("?") for name in (*NATIVE_FIELDS, *MOSAIC_FIELDS)]
-    return {name: state[name] for name in known if name in state}
+        known |= check_fields(state, STATE_FIELDS, "a StreamingDataset or its loader")
+    try:
+        _check_mosaic(settings)
+    except ConfigError as error:
+        raise ResumeError(f"this is the state of order='mosaic': {error}") from error
+    return known
 
 
 def _native_options(order: str, settings: RunSettings, num_ranks: int, global_batch_size: int) -> OrderOptions:

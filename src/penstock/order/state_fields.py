@@ -34,17 +34,19 @@ _KINDS = {
 _SHORT = Repr()
 
 
-def check_fields(state: Any, fields: Fields, what: str) -> None:
-    """Refuse what does not fit a table; fields that are not in it are left alone."""
+def check_fields(state: Any, fields: Fields, what: str) -> dict[str, Any]:
+    """Refuse what does not fit a table; return what is in it, without other fields, which are left alone."""
     is_mapping = isinstance(state, Mapping)
     missing = [name for name in fields if not name.endswith("?") and not (is_mapping and name in state)]
     if missing or not is_mapping:
         needed = f", but {what} needs one with {', '.join(missing)}" if missing else f", and none of {what}"
         raise ResumeError(f"this is {describe_kind(state)}{needed}: load a state_dict exactly as it was saved")
+    known: dict[str, Any] = {}
     for name, rule in fields.items():
-        value, plain = state.get(name.rstrip("?")), name.rstrip("?")
-        if value is not None or plain == name:
-            _check(value, rule, plain, what)
+        if (plain := name.rstrip("?")) in state:
+            value = state[plain]
+            known[plain] = None if value is None and plain != name else _check(value, rule, plain, what)
+    return known
 
 
 def describe_kind(state: Any) -> str:
@@ -52,36 +54,41 @@ def describe_kind(state: Any) -> str:
     if not isinstance(state, Mapping):
         return f"no state but a {type(state).__name__}"
     kind = next((kind for names, kind in _KINDS.items() if all(name in state for name in names)), None)
-    fields = ", ".join(map(_SHORT.repr, list(state)[:8])) or "none"
+    fields = ", ".join(shown(name).strip("'") for name in list(state)[:8]) or "none"
     return f"the state of {kind}" if kind else f"a state with the fields {fields}"
 
 
 def refuse(name: str, value: Any, expected: str, what: str = "") -> ResumeError:
     """Make the error for a value that does not fit."""
-    is_long = isinstance(value, int) and value.bit_length() > 128  # Python writes no number of thousands of digits
-    shown = f"a number of {value.bit_length()} bits" if is_long else _SHORT.repr(value)
     whose = f", for {what}" if what else ""
     return ResumeError(
-        f"the state has {name}={shown} instead of {expected}{whose}: load a state_dict exactly as it was saved, for the"
-        " same data"
+        f"the state has {name}={shown(value)} instead of {expected}{whose}: load a state_dict exactly as it was saved,"
+        " for the same data"
     )
 
 
-def _check(value: Any, rule: Any, name: str, what: str) -> None:
+def shown(value: Any) -> str:
+    """Write a value of a state, which may be anything, in few words."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "numbers of thousands of digits"
+
+
+def _check(value: Any, rule: Any, name: str, what: str) -> Any:
     if isinstance(rule, dict) and str not in rule:
-        check_fields(value, rule, f"{name} of {what}")
-    elif isinstance(rule, dict):
+        return check_fields(value, rule, f"{name} of {what}")
+    if isinstance(rule, dict):
         _check(value, dict, name, what)
-        for key, each in value.items():
-            _check(each, rule[str], f"{name}.{key:.60}", what)
-    elif isinstance(rule, list):
+        return {key: _check(each, rule[str], f"{name}.{key:.60}", what) for key, each in value.items()}
+    if isinstance(rule, list):
         if not isinstance(value, list | tuple) or len(value) > _LONGEST:
             raise refuse(name, value, f"a list of at most {_LONGEST}", what)
-        for number, each in enumerate(value):
-            _check(each, rule[0], f"{name}[{number}]", what)
-    elif not _fits(value, rule):
+        return [_check(each, rule[0], f"{name}[{number}]", what) for number, each in enumerate(value)]
+    if not _fits(value, rule):
         bounds = f"a whole number from {rule.start} to {rule.stop - 1}" if isinstance(rule, range) else f"one of {rule}"
         raise refuse(name, value, _NAMES.get(rule, bounds), what)
+    return value
 
 
 def _fits(value: Any, rule: Any) -> bool:

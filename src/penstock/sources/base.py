@@ -13,6 +13,7 @@ from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.fields import DropFields, RenameFields, SelectFields
+from penstock.sources.files.found import FilesVersion, join_versions
 from penstock.sources.indexed import IndexedSource
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, State, check_row, in_chunks
 from penstock.sources.shard_info import ShardCount, ShardInfo
@@ -124,6 +125,11 @@ class ShardedSource(ABC):
         return [digest for source in self._input_sources for digest in source.code_digests]
 
     @property
+    def files_version(self) -> FilesVersion | None:
+        """Which files samples come from, and which versions of them; None if they come from none."""
+        return join_versions(source.files_version for source in self._input_sources)
+
+    @property
     def is_endless(self) -> bool:
         """Whether iterating never ends, because data are read again and again."""
         return False
@@ -142,7 +148,7 @@ class ShardedSource(ABC):
         chosen = names if shard_indices is None else [names[number] for number in shard_indices]
         if not 0 <= start_shard <= len(chosen):
             raise SampleIndexError(f"start_shard={start_shard} is out of range: there are {len(chosen)} shards to read")
-        return ChainIterator(chosen, self.open_shard_at_row, first=start_shard, row=start_row)
+        return ChainIterator(chosen, self.open_shard_at_row, first=start_shard, row=start_row, files=self.files_version)
 
     def __iter__(self) -> SampleIterator:
         return self.iter_shards()
@@ -310,7 +316,7 @@ class TransformedShardedSource(ShardedSource):
         self._source: ShardedSource = source
         self._transforms: list[AnyTransform] = transforms
         # For those who want to know what it is made of.
-        self.source, self.transforms = source, tuple(transforms)
+        self.source, self.transforms, self._input_sources = source, tuple(transforms), (source,)
         self.num_workers, self.worker_kind = num_workers, worker_kind
 
     @property

@@ -16,7 +16,7 @@ from operator import index, itemgetter, length_hint
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import ConfigError, ResumeError, SampleIndexError
-from penstock.order.state_fields import COUNT, check_fields, refuse
+from penstock.order.state_fields import COUNT, check_fields, refuse, shown
 from penstock.sources.columns import cut_rows, join_rows, to_samples
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.order.state_fields import Fields
     from penstock.sources.columns import Rows
-    from penstock.sources.files.found import FileVersion
+    from penstock.sources.files.found import FilesVersion, FileVersion
     from penstock.types import Sample
 
     # Opens something at a row, and gives its samples from there on, some at a time.
@@ -181,7 +181,7 @@ class SampleIterator(ABC):
         self._one_by_one, self._is_resumed = _NOTHING, True
         self._seek(position)
         if given and self.skip(given, self.most_chunks_given) < given:
-            raise refuse("given", given, f"a number of samples that there are after {position}")
+            raise refuse("given", given, f"a number of samples that there are after {shown(position)}")
 
     def find_cuts(self, num_bytes: int) -> list[State]:  # noqa: ARG002
         """Find positions from its beginning to its end, about so many bytes apart, to which going costs little.
@@ -272,9 +272,10 @@ class ChainIterator(SampleIterator):
         open_shard: Opens one.
         first: The number of the first shard to read.
         row: The row where it begins.
+        files: The versions of all files that they read.
     """
 
-    state_fields: ClassVar[Fields] = {"shard": COUNT, "name?": str, "inner": dict}
+    state_fields: ClassVar[Fields] = {"shard": COUNT, "name?": str, "inner": dict, "files?": str}
 
     def __init__(
         self,
@@ -283,9 +284,10 @@ class ChainIterator(SampleIterator):
         *,
         first: int = 0,
         row: int = 0,
+        files: FilesVersion | None = None,
     ) -> None:
         super().__init__()
-        self._names, self._open_shard = names, open_shard
+        self._names, self._open_shard, self._files = names, open_shard, files
         self._number, self._first_row = first, row
         self._shard: SampleIterator | None = None
 
@@ -313,7 +315,8 @@ class ChainIterator(SampleIterator):
 
     def _place(self, inner: State) -> State:
         name = self._names[self._number] if self._number < len(self._names) else None
-        return {"shard": self._number, "name": name, "inner": inner}
+        place = {"shard": self._number, "name": name, "inner": inner}
+        return place if self._files is None else {**place, "files": self._files.digest}
 
     def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
         assert self._shard is not None  # noqa: S101
@@ -334,6 +337,8 @@ class ChainIterator(SampleIterator):
         if name is not None and position["inner"]:
             self._shard = self._open_shard(name, 0)
             self._shard.load_state_dict(position["inner"])
+        if self._files is not None:
+            self._files.check(position.get("files"))
 
 
 def in_chunks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:

@@ -22,6 +22,7 @@ MOSAIC_FIELDS = {
     "shuffle_seed": COUNT,
     "num_canonical_nodes": range(1, _MOST_NODES),
     f"{_INITIAL_NODES}?": range(1, _MOST_NODES),
+    "pads_epochs?": bool,
 }
 
 

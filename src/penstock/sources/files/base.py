@@ -7,10 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.order.keys import fold
 from penstock.reading.source import SourceFiles
 from penstock.scan.patterns import find_source, has_magic, has_magic_part
 from penstock.sources.base import ShardedSource
 from penstock.sources.files.found import (
+    FilesVersion,
     FoundFile,
     FoundFiles,
     HiddenOptions,
@@ -84,6 +86,13 @@ class FileShardedSource(ShardedSource):
     def fingerprint(self) -> str | None:
         """A hash of names, sizes, version tags and times of all files, and of how they are read."""
         return fingerprint_of(self._files, type(self).__name__, *self._settings())
+
+    @cached_property
+    def files_version(self) -> FilesVersion:
+        """Sizes and versions of all files, wherever they are."""
+        told = repr([file.version[1:] for file in self._files])
+        newest = max(((file.origin or file.info).modified_ns or 0, file.version.name) for file in self._files)
+        return FilesVersion(f"{fold(told):016x}", newest)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         """Give what the store tells of a file."""

@@ -24,7 +24,7 @@ from penstock.storage.local import LocalStore
 from penstock.storage.url_names import escaped, has_escapes, join_url, real_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.scan.patterns import Given
     from penstock.storage.base import ObjectInfo, Store
@@ -55,6 +55,29 @@ class FileVersion(NamedTuple):
                 " copy with the same content, take the fields `file` out of the state",
                 path=self.name,
             )
+
+
+class FilesVersion(NamedTuple):
+    """Which files a source reads: what is read ahead, or mixed, may come from any of them."""
+
+    digest: str
+    newest: tuple[int, str]  # when the one that was written last was written, and its name
+
+    def check(self, saved: str | None) -> None:
+        """Refuse a state of other files; those of earlier releases do not say which they were."""
+        if saved not in (None, self.digest):
+            raise ResumeError(
+                f"files have changed since the state was saved, and {self.newest[1]} was written last. Restore them, or"
+                " begin the epoch without the state; if they are copies, take the fields `files` and `file` out of it"
+            )
+
+
+def join_versions(versions: Iterable[FilesVersion | None]) -> FilesVersion | None:
+    """Join what is known of the files of several sources; None if none of them reads files."""
+    known = [each for each in versions if each is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return FilesVersion(f"{fold(*(each.digest for each in known)):016x}", max(each.newest for each in known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class HuggingFaceShardedSource(ShardedSource):
                 there, storage_options = make(bring_copies(files, copy_folder(cache_dir, dataset_name, commit))), None
             there.use_options(storage_options)
             self._read = there
+        self._input_sources = (self._read,)
 
     @property
     def file_source(self) -> FileShardedSource | None:
