@@ -54,7 +54,7 @@ def describe_kind(state: Any) -> str:
     if not isinstance(state, Mapping):
         return f"no state but a {type(state).__name__}"
     kind = next((kind for names, kind in _KINDS.items() if all(name in state for name in names)), None)
-    fields = ", ".join(shown(name).strip("'") for name in list(state)[:8]) or "none"
+    fields = ", ".join(shown(name) for name in list(state)[:8]) or "none"
     return f"the state of {kind}" if kind else f"a state with the fields {fields}"
 
 
