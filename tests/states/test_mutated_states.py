@@ -19,6 +19,7 @@ import pytest
 
 from penstock import Stream, StreamingDataset
 from penstock.errors import ResumeError
+from tests.formats.hostile import most_memory
 from tests.states.cases import CASES, FILES, MORE, ROWS, Case, here, make_data, marks, whole
 from tests.streaming import private_places
 
@@ -43,6 +44,7 @@ VALUES: list[Any] = [
     *NUMBERS,
 ]
 SLOWEST_S = 20.0
+MOST_MB = 512
 PASSES = 40  # steps that are looked at: several chunks of each kind
 
 
@@ -154,6 +156,7 @@ def check(names: list[str], count: int, seed: int, most_s: float = 1e9) -> Count
     opened: dict[str, Any] = {}
     found: Counter[str] = Counter()
     wrong: list[str] = []
+    memory = most_memory()
     for number in range(count):
         if time.monotonic() - begin > most_s:
             break
@@ -170,6 +173,7 @@ def check(names: list[str], count: int, seed: int, most_s: float = 1e9) -> Count
             opened[name] = made
         if came not in ("refused", "went on"):
             wrong.append(f"{name}: {came} of {str(state)[:600]}")
+    assert most_memory() - memory < MOST_MB
     assert not wrong, f"{len(wrong)} of {sum(found.values())}\n" + "\n".join(wrong[:20])
     return found
 

@@ -81,7 +81,7 @@ def test_a_hundred_thousand_footers_are_read_or_refused(kind: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "raw", "index"])
 def test_much_damage_is_noticed_or_harmless(kind: str, seed: int) -> None:
     check(fuzz(kind, seed, 20_000, timeout=1800), 20_000)
