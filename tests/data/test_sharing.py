@@ -13,6 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from penstock import StreamingDataset
+from penstock.errors import PenstockError
 from penstock.index.catalog import parse_index
 from penstock.storage.base import open_store
 from tests.cache.kit import fetcher_pids, finish, start_client, wait_until
@@ -96,6 +97,7 @@ def test_an_idle_dataset_without_a_limit_gives_way_to_one_with_a_limit(remote: P
 READ_ALL = """
 import random, sys
 from penstock import StreamingDataset
+from penstock.errors import PenstockError
 remote, local, limit, seed, num_samples = sys.argv[1:]
 options = {"cache_limit": int(limit)} if int(limit) else {}
 dataset = StreamingDataset(remote=remote, local=local, batch_size=10, **options)
@@ -169,3 +171,15 @@ def test_shards_are_let_go_of_when_nobody_can_ask_for_them(remote: Path, tmp_pat
         wait_until(lambda: not shelf._keeps_none)
         assert first_of_each(dataset) == FIRST_OF_EACH
         assert len(shelf) == NUM_SHARDS
+
+
+@pytest.mark.parametrize("problem", ["missing", "empty", "damaged"])
+def test_a_dataset_that_could_not_be_opened_keeps_no_fetcher(tmp_path: Path, places: Path, problem: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if problem != "missing":
+        (folder / "a.csv").write_text("id,id\n1,2\n" if problem == "damaged" else "id\n")
+    with pytest.raises(PenstockError) as held:  # and with it all that its frames hold
+        StreamingDataset(remote=f"{folder}/*.csv", local=str(tmp_path / "local"))
+    wait_until(lambda: not fetcher_pids(places / "run"), 10)
+    assert held.value

@@ -242,6 +242,13 @@ def test_a_mix_of_more_samples_than_there_can_be() -> None:
         dataset.load_state_dict(state)
 
 
+def test_more_canonical_nodes_than_a_stream_has_samples() -> None:
+    case = CASES["stratified/mosaic"]
+    state = case.open().state_dict()
+    state = {name: state[name] for name in state if name not in ("order", "fingerprint")} | {"num_canonical_nodes": 64}
+    assert outcome(case, case.open(), state, None) == "refused"
+
+
 def state_of_mix() -> dict[str, Any]:
     """Give the state of a mix at its beginning."""
     phase = {"start": 0, "sources": ["a", "b"], "before": [0, 0], "taken": [0, 0]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -151,6 +152,7 @@ def open_streams(
     whole = ranges[0].source if is_one else JoinedSources(ranges)
     if not whole.spans.num_samples and len(streams) == 1:
         where = shown_url(streams[0].url or str(streams[0].folder))
+        whole.close()
         raise EmptyDatasetError(f"Stream contains no samples: {where}", path=where)
     lengths = tuple(part.lengths for part in ranges)
     contents = tuple("" if source is None else source.content for source in own)
@@ -200,35 +202,37 @@ def _open_stored(
             names.append(str(name))
     counts = None if counters is None else CacheCounts(names, counters.row)
     cache = Cache(cached, limit_bytes=limit_bytes, counts=counts)
-    found = []
-    for stream, folder, number in zip(stored.values(), folders, numbers, strict=True):
-        if number is not None:
-            try:
-                with formats.loading("mds"):  # most datasets are of this format
-                    index = cache.open_index(number)
-            except StoreError as error:
-                complete = _complete_copy(stream, error)
-                cache.close()
-                instead = {name: complete if each is stream else each for name, each in stored.items()}
-                return _open_stored(instead, options, limit_bytes, counters)
-        elif isinstance(folder, LocalFolder):
-            index = folder.index
-        else:
-            raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
-        own = stream.options(options)
-        check_layouts(index, own)
-        where = shown_url(stream.url or str(stream.folder))
-        found.append(
-            StreamFiles(
-                where=where,
-                index=index,
-                in_place=folder,
-                cached=number,
-                validates=stream.validate_hash is not None,
-                share=fetched_share(index, own.columns),
-                options=own,
+    with ExitStack() as undo:
+        undo.enter_context(cache)
+        found = []
+        for stream, folder, number in zip(stored.values(), folders, numbers, strict=True):
+            if number is not None:
+                try:
+                    with formats.loading("mds"):  # most datasets are of this format
+                        index = cache.open_index(number)
+                except StoreError as error:
+                    complete = _complete_copy(stream, error)
+                    instead = {name: complete if each is stream else each for name, each in stored.items()}
+                    return _open_stored(instead, options, limit_bytes, counters)
+            elif isinstance(folder, LocalFolder):
+                index = folder.index
+            else:
+                raise ConfigError(f"{stream!r} has neither a folder nor a store: pass remote=, local= or both")
+            own = stream.options(options)
+            check_layouts(index, own)
+            where = shown_url(stream.url or str(stream.folder))
+            found.append(
+                StreamFiles(
+                    where=where,
+                    index=index,
+                    in_place=folder,
+                    cached=number,
+                    validates=stream.validate_hash is not None,
+                    share=fetched_share(index, own.columns),
+                    options=own,
+                )
             )
-        )
+        undo.pop_all()
     return ShardTable(found, cache)
 
 

@@ -214,8 +214,9 @@ def _plan_mosaic(
         compute_once=compute_once,
     )
     at = resume_at(begun, next_epoch=0)
-    if begun and plan.rules.shuffle_algo == "py1e" and begun.num_canonical_nodes > plan.epoch_size(0):
-        raise refuse("num_canonical_nodes", begun.num_canonical_nodes, f"at most the {plan.epoch_size(0)} samples")
+    fewest = (min if plan.pads_epochs else sum)(stream.share.choose for stream in plan.streams)  # shuffled together
+    if begun and plan.rules.shuffle_algo == "py1e" and begun.num_canonical_nodes > fewest:
+        raise refuse("num_canonical_nodes", begun.num_canonical_nodes, f"at most the {fewest} samples")
     if state is not None and "order" in state:
         read_state(state, order=MOSAIC)
         check_fingerprint(state, plan.fingerprint)
