@@ -7,6 +7,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.cache.kit import remove_places_of_forkserver
 from tests.servers.fixtures import azurite, gcs_door, ministack, moto, nginx  # noqa: F401
 
 # No test leaves this machine: nobody asks the address where clouds tell a machine who it is.
@@ -26,3 +27,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("penstock")
+
+
+def pytest_unconfigure() -> None:
+    remove_places_of_forkserver()

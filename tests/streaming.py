@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock import MDSWriter, merge_index
-from tests.cache.kit import fetcher_pids, wait_until
+from tests.cache.kit import forkserver_pid, remove_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +48,7 @@ def write_samples(folder: Path, num_samples: int, *, per_shard: int = 10, first_
 @contextmanager
 def private_places() -> Iterator[Path]:
     """A runtime and a cache folder of one's own, with a path short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
+    folder, server = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp")), forkserver_pid()
     names = {"PENSTOCK_RUNTIME_DIR": folder / "run", "PENSTOCK_CACHE_DIR": folder / "cache"}
     before = {name: os.environ.get(name) for name in names}
     os.environ.update({name: str(path) for name, path in names.items()})
@@ -62,12 +60,7 @@ def private_places() -> Iterator[Path]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        # What a fetcher does as it leaves would make the folder anew.
-        for pid in fetcher_pids(folder / "run"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not fetcher_pids(folder / "run"))
-        shutil.rmtree(folder)
+        remove_places(folder, folder / "run", server)
 
 
 def ids_of(samples: Iterable[Any]) -> list[int]:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,8 +139,8 @@ def check_shard(cache: Cache, shard: int, stream: int = 0) -> None:
 
 @contextmanager
 def runtime_dir() -> Iterator[Path]:
-    """A meeting place for one test. It must be short; and nobody may be left there at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
+    """A meeting place for one test. It must be short; and no fetcher may be left there at the end."""
+    folder, server = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp")), forkserver_pid()
     old = os.environ.get("PENSTOCK_RUNTIME_DIR")
     os.environ["PENSTOCK_RUNTIME_DIR"] = str(folder)
     try:
@@ -150,10 +151,37 @@ def runtime_dir() -> Iterator[Path]:
             del os.environ["PENSTOCK_RUNTIME_DIR"]
         else:
             os.environ["PENSTOCK_RUNTIME_DIR"] = old
-        for pid in fetcher_pids(folder):
-            os.kill(pid, 9)
-        wait_until(lambda: not fetcher_pids(folder))
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_places(folder, folder, server)
+
+
+# Of the test in which this process started the server that children are forked from: they find its environment.
+_PLACES_OF_FORKSERVER: list[tuple[Path, Path]] = []
+
+
+def forkserver_pid() -> int | None:
+    """The process that children are forked from which are neither forked nor spawned, if there is one yet."""
+    pid: int | None = forkserver._forkserver._forkserver_pid
+    return pid
+
+
+def remove_places(folder: Path, run: Path, server: int | None) -> None:
+    """End the fetchers of a test, and remove its folder; at the end of all tests if children of later ones use it."""
+    if server != forkserver_pid():
+        _PLACES_OF_FORKSERVER.append((folder, run))
+        return
+    # What a fetcher does as it leaves would make the folder anew.
+    for pid in fetcher_pids(run):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not fetcher_pids(run))
+    if folder.exists():  # a test may have removed it
+        shutil.rmtree(folder)
+
+
+def remove_places_of_forkserver() -> None:
+    """Remove what is left when all tests of this process are over."""
+    while _PLACES_OF_FORKSERVER:
+        remove_places(*_PLACES_OF_FORKSERVER.pop(), forkserver_pid())
 
 
 def left_over(folder: Path) -> list[int]:

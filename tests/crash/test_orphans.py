@@ -7,11 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.cache.kit import wait_until
+from tests.streaming import private_places
 
 from penstock import MDSWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 JOB = """
 import sys
@@ -25,6 +30,12 @@ if __name__ == "__main__":
     print(*[worker.pid for worker in batches._workers], flush=True)
     sys.stdin.read()
 """
+
+
+@pytest.fixture(autouse=True)
+def places() -> Iterator[Path]:
+    with private_places() as folder:
+        yield folder
 
 
 def is_running(pid: int) -> bool:
@@ -42,6 +53,7 @@ def test_they_end(tmp_path: Path, start_method: str) -> None:
     (tmp_path / "job.py").write_text(JOB)
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "data"), start_method],
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # a killed process cannot remove its temporary files
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -30,6 +30,7 @@ def test_ranks_go_on_where_one_process_stopped(tmp_path: Path, ranks: int, worke
         state = loader.state_dict()
         del batches
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command.append(f"--log-dir={tmp_path}")
     given = json.dumps({"out": str(tmp_path), "workers": workers, "state": state})
     done = subprocess.run(
         [*command, "-m", "tests.episodes.rank", given],

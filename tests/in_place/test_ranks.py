@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def run_ranks(out: Path, **settings: Any) -> list[dict[str, Any]]:
     """Run two ranks, and give what each has to say."""
     out.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={out}"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     given = json.dumps({"out": str(out), **settings})
     ended = subprocess.run(

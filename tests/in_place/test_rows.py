@@ -60,8 +60,9 @@ def test_bad_lines_are_skipped_or_named(tmp_path: Path, columnar: bool) -> None:
     rows: list[Any] = [{"id": number} for number in range(40)]
     rows[13] = "nonsense"
     place = write_lines(tmp_path / "data", {"a.jsonl": rows[:10], "b.jsonl": rows[10:]})
-    with pytest.raises(CorruptShardError, match=r"b\.jsonl, line 4: the line is not JSON"):
-        list(StreamingDataset(local=place, batch_size=8, columnar=columnar))
+    failing = StreamingDataset(local=place, batch_size=8, columnar=columnar)
+    with pytest.raises(CorruptShardError, match=r"b\.jsonl, line 4: the line is not JSON"), failing:
+        list(failing)
     dataset = StreamingDataset(local=place, batch_size=8, on_error="skip", columnar=columnar)
     batches = list(dataset)
     numbers = [number for batch in batches for number in batch["id"]] if columnar else [row["id"] for row in batches]

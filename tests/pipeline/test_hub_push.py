@@ -11,6 +11,7 @@ from penstock import ParquetShardedSource, Pipeline, StreamingDataset
 from penstock.errors import AccessDeniedError
 from tests.pipeline.texts import settings
 from tests.servers.hub import TOKEN, HubServer, Repo, running_hub
+from tests.streaming import private_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,12 @@ def hub() -> Iterator[HubServer]:
         disable_progress_bars()
         yield server
         enable_progress_bars()
+
+
+@pytest.fixture(autouse=True)
+def places() -> Iterator[Path]:
+    with private_places() as folder:
+        yield folder
 
 
 def push(data: Path, hub: HubServer, repo: str, **save: Any) -> Pipeline:

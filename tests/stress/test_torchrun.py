@@ -55,6 +55,7 @@ class Jobs:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
+                f"--log-dir={out}",
                 *(str(Path(__file__).with_name("rank.py")), json.dumps(settings)),
             ],
             cwd=ROOT,
