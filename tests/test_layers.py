@@ -22,7 +22,7 @@ EVERYWHERE = {
     "extras",
     "files",
     "large_pages",
-    "printable",
+    "outside_text",
     "status_line",
     "interrupts",
     "failpoints",

@@ -12,7 +12,6 @@ whoever looks at it.
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from penstock.errors import CorruptShardError
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ VERSION = 1
 _ALIGNED_TO = 64
 _HEAD = struct.Struct("<8sII")
 _TAIL = struct.Struct("<Q8s")
-_KIND = re.compile(r"[<|][biuf][1248]")  # no objects, which a file must not hold
+_KIND = Bounded(r"[<|][biuf][1248]", 3)  # no objects, which a file must not hold
 _LONGEST_DESCRIPTION = 1 << 30
 
 

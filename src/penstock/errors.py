@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.printable import printable
+from penstock.outside_text import printable
+
+_LONGEST = 1 << 14  # characters of a message, which may hold what others sent
 
 
 class PenstockError(Exception):
@@ -21,7 +23,7 @@ class PenstockError(Exception):
     """
 
     def __init__(self, message: str = "", **facts: Any) -> None:
-        message = printable(message, lines=True)
+        message = printable(message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…", lines=True)
         Exception.__init__(self, message)  # not super(): builtins among the bases want arguments of their own
         self.message = message
         self.facts = facts

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 
 from penstock.errors import ConfigError
+from penstock.outside_text import ASCII, Bounded
 
 _BYTE_UNITS = {unit + "b": 1024**power for power, unit in enumerate("kmgtpezy", start=1)}
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _MOST_CHARACTERS = 40
-_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.ASCII)
+_NUMBER = Bounded(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", _MOST_CHARACTERS, ASCII)
 
 
 def parse_bytes(value: int | float | str) -> int:

@@ -32,7 +32,7 @@ class SamplesOnly(ShardedSource):
 
     def __init__(self, source: ShardedSource) -> None:
         self._source = source
-        self.input_sources = (source,)
+        self._input_sources = (source,)
 
     @property
     def shard_names(self) -> Sequence[str]:

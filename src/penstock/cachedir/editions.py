@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 import weakref
 from contextlib import ExitStack, suppress
@@ -31,6 +30,7 @@ from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import appearing, make_folders, translated
 from penstock.index.catalog import INDEX_NAME
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SOUGHT = " files "  # stands between a store and what was looked for there
 _ABOUT = "about.json"
-_NAME = re.compile("[0-9a-f]+")  # whatever has another one is not ours to remove
+_NAME = Bounded("[0-9a-f]+", 255)  # whatever has another one is not ours to remove
 _ENTRY = struct.Struct("<QqQQ")
 _SEEN_NAME, _CHECKED_NAME = "seen", "checked"
 _SEEN = struct.Struct("<Q")

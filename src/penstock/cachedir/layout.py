@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from pathlib import Path
 
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.storage.base import shown_url, url_scheme
 
 NUM_STRIPES = 64
 PART_SUFFIX = ".part"
 _CONTROL = ".penstock"
-_READABLE = re.compile(r"[^A-Za-z0-9._-]+")
-_APART = re.compile(rf"{re.escape(_CONTROL)}/editions/[0-9a-f]+/files/")
+_READABLE = Bounded(r"[^A-Za-z0-9._-]+", NAME_CHARACTERS)
+_APART = Bounded(rf"{_CONTROL.replace('.', '[.]')}/editions/[0-9a-f]+/files/", NAME_CHARACTERS)
 
 
 def default_directory(url: str, split: str | None) -> Path:

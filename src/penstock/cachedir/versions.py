@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import TYPE_CHECKING
+
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,7 @@ _YOUNG_NS = 2 * _SECOND_NS
 # Clocks of stores and of this machine may differ by so much.
 CLOCKS_DIFFER_NS = 2 * _SECOND_NS
 # Tags that web servers make of time and size; those of object stores tell every version from every other.
-_TAG_OF_TIME = re.compile(r'(W/)?"?[0-9a-f]{1,16}-[0-9a-f]{1,16}"?|modified .*')
+_TAG_OF_TIME = Bounded(r'(W/)?"?[0-9a-f]{1,16}-[0-9a-f]{1,16}"?|modified .*', 128)
 
 
 def tag_of(info: ObjectInfo) -> str | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
+
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     import argparse
     from contextlib import AbstractContextManager
 
     from penstock.data.in_place.look import FilesLook
+
+_ARGUMENT = Bounded(r"\b(format|split|subset)=(?=[,:.;)\s]|$)", 1 << 16)
 
 
 def add_files_options(parser: Any) -> None:
@@ -30,7 +33,7 @@ def files_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def as_options(message: str) -> str:
     """Name arguments in a message as whoever types commands has to: `subset=` is `--subset`."""
-    return re.sub(r"\b(format|split|subset)=(?=[,:.;)\s]|$)", r"--\1", message)
+    return _ARGUMENT.sub(r"--\1", message)
 
 
 def look_at(options: argparse.Namespace, *, is_fresh: bool = False) -> AbstractContextManager[FilesLook | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from math import log, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.errors import BadIndexError
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.storage.base import check_key
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 INFO_NAME = "meta/info.json"
-_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
+_VERSION = Bounded(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", 16)
 _READABLE = ("2.0", "2.1", "3.0")
 # A template may hold names and numbers with leading zeros, and no other words of Python's.
-_FIELD = re.compile(r"\{([a-z_]+)(?::0?(\d{1,2})d)?\}")
+_FIELD = Bounded(r"\{([a-z_]+)(?::0?(\d{1,2})d)?\}", NAME_CHARACTERS)
 _MAX_DIMENSIONS = 8
 _MAX_VALUES = 1 << 28  # of one feature in one frame
 
@@ -177,7 +177,7 @@ def parse_json(data: bytes, where: str) -> Any:
 def fill_path(template: str, where: str, **values: int | str) -> str:
     """Fill numbers and a key into the name of a file; what leads out of the dataset is refused."""
 
-    def fill(match: re.Match[str]) -> str:
+    def fill(match: Any) -> str:
         name, width = match.groups()
         if name not in values:
             raise BadIndexError(f"{where} names files by {template!r}, but {{{name}}} is unknown", template=template)
@@ -185,8 +185,8 @@ def fill_path(template: str, where: str, **values: int | str) -> str:
         return str(value) if width is None else f"{int(value):0{width}d}"
 
     key = _FIELD.sub(fill, template)
-    if "{" in _FIELD.sub("", template):
-        raise BadIndexError(f"{where} names files by {template!r}, which cannot be understood", template=template)
+    if len(template) > NAME_CHARACTERS or "{" in _FIELD.sub("", template):
+        raise BadIndexError(f"{where} names files by {template!r:.200}, which cannot be understood", template=template)
     try:
         return check_key(key)
     except ValueError as error:

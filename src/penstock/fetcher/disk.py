@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.ledger import flush_file
 from penstock.errors import ConfigError
+from penstock.outside_text import ASCII, Bounded
 from penstock.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ RESERVE_VARIABLE = "PENSTOCK_DISK_RESERVE"
 # Of a large disk a few per cent are more than anybody needs to stay clear of trouble.
 _DEFAULT_PART = 0.03
 _DEFAULT_MOST_BYTES = 10 << 30
-_PERCENT = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*"
+_PERCENT = Bounded(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*", 64, ASCII)
 
 
 # --- How full it is, and how much is left to others ---------------------------------------------------------
@@ -55,7 +55,7 @@ def parse_reserve(text: str | None) -> Reserve:
     """Read a setting such as "5gb" or "3%"; nothing means the default."""
     if not text:
         return Reserve(_DEFAULT_PART, _DEFAULT_MOST_BYTES)
-    percent = re.fullmatch(_PERCENT, text, re.ASCII)
+    percent = _PERCENT.fullmatch(text)
     try:
         if percent is None:
             return Reserve(most_bytes=parse_bytes(text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.unpacking import place_spans
 from penstock.files import make_folders
 from penstock.index.paths import resolve_inside
+from penstock.outside_text import Bounded
 from penstock.storage.base import check_version
 from penstock.types import Span
 from penstock.units import format_bytes
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, ItemPart, StoredFile
 
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+_MD5 = Bounded(r'"?([0-9a-f]{32})"?', 34)
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-from functools import cache
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import BadIndexError
 from penstock.index.catalog import INDEX_NAME
+from penstock.outside_text import IGNORECASE, NAME_CHARACTERS, Bounded
 
-_PLAIN = re.compile("[^\\\\\0\ud800-\udfff]+")  # no backslash, no NUL, nothing that UTF-8 cannot spell
+_PLAIN = Bounded("[^\\\\\0\ud800-\udfff]+", NAME_CHARACTERS)  # no backslash, no NUL, nothing that UTF-8 cannot spell
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})  # an absolute path begins with an empty part
+_INDEX = INDEX_NAME.replace(".", "[.]")
 _CONTROL = "\0-\x1f\x7f-\x9f"
 # Parts that do not begin with a dot; also on disks where upper and lower case are one, none is an index.
-_SHARD_PART = f"(?!{re.escape(INDEX_NAME)}(?:/|\\Z))[^./\\\\{_CONTROL}\ud800-\udfff][^/\\\\{_CONTROL}\ud800-\udfff]*"
-_SHARD_NAME = f"{_SHARD_PART}(?:/{_SHARD_PART})*"
+_SHARD_PART = f"(?!{_INDEX}(?:/|\\Z))[^./\\\\{_CONTROL}\ud800-\udfff][^/\\\\{_CONTROL}\ud800-\udfff]*"
+_SHARD_NAME = Bounded(f"{_SHARD_PART}(?:/{_SHARD_PART})*", NAME_CHARACTERS, IGNORECASE)
 
 
 def is_plain_name(basename: str) -> bool:
@@ -29,13 +29,7 @@ def is_shard_name(basename: str) -> bool:
     Readers write shards to a folder that may hold more than their cache. Whatever begins with a dot there belongs to
     somebody (`.penstock`, `.git`, `.bashrc`), `index.json` is the index, and control characters would reach terminals.
     """
-    return bool(_shard_name().fullmatch(basename))
-
-
-@cache
-def _shard_name() -> re.Pattern[str]:
-    """Compile the pattern when it is needed, which the fetcher never does."""
-    return re.compile(_SHARD_NAME, re.IGNORECASE)
+    return bool(_SHARD_NAME.fullmatch(basename))
 
 
 def resolve_inside(folder: Path, basename: str) -> Path:

@@ -7,12 +7,12 @@ is, everything is `train`. No IO here.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, NoReadableFilesError
 from penstock.extras import require
+from penstock.outside_text import DOTALL, IGNORECASE, NAME_CHARACTERS, Bounded
 from penstock.scan.detect import kind_of_name
 from penstock.scan.patterns import fits, is_beside, is_hidden, split_suffix
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 README, OWN_SETTINGS = "README.md", ".huggingface.yaml"
 MAX_HEAD_BYTES = 1 << 20
-_HEAD = re.compile(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTALL)
-_SHARDED = re.compile(r"(?:.*/)?data/(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_HEAD = Bounded(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", MAX_HEAD_BYTES, DOTALL)
+_SHARDED = Bounded(r"\A(?:.*/)?data/(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*", NAME_CHARACTERS)
 _KEYWORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
+    split: Bounded(f"(?<![a-z])(?:{words})(?![a-z])", NAME_CHARACTERS, IGNORECASE)
+    for split, words in (
+        ("train", "train|training"),
+        ("validation", "validation|valid|dev|val"),
+        ("test", "test|testing|eval|evaluation"),
+    )
 }
 
 
@@ -137,8 +140,8 @@ def _file_of(name: str) -> list[str]:
 def _split_in(parts: Sequence[str]) -> str | None:
     """Find the word for a split in names, where it stands alone: `train-1`, not `trainer`."""
     for part in parts:
-        for split, words in _KEYWORDS.items():
-            if any(re.search(rf"(?i)(?<![a-z]){word}(?![a-z])", part) for word in words):
+        for split, keyword in _KEYWORDS.items():
+            if keyword.search(part):
                 return split
     return None
 

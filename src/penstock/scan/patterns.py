@@ -7,24 +7,28 @@ the data in another place has another root and the same names, so it is the same
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from penstock.codecs.stream import split_compression
 from penstock.errors import ConfigError
+from penstock.outside_text import IGNORECASE, NAME_CHARACTERS, Bounded
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.http_queries import WEB, split_query
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.url_names import real_name, unescaped
 
-_MAGIC = re.compile(r"[*?\[{]")
-_WEB_MAGIC = re.compile(r"[*\[{]")  # `?` begins a query there
+_MAGIC = Bounded(r"[*?\[{]", NAME_CHARACTERS)
+_WEB_MAGIC = Bounded(r"[*\[{]", NAME_CHARACTERS)  # `?` begins a query there
 # What lies beside data, and is none.
-_BESIDE = re.compile(
-    r"(?i)(readme|license|licence|changelog|dataset_infos?|dataset_dict|state)(\.[a-z]+)?|.*\.(md|crc|lock)"
+_BESIDE = Bounded(
+    r"\A(?:(readme|license|licence|changelog|dataset_infos?|dataset_dict|state)(\.[a-z]+)?|.*\.(md|crc|lock))",
+    NAME_CHARACTERS,
+    IGNORECASE,
 )
+_MOST_SPELLINGS = 1000
 
 Given = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -172,45 +176,50 @@ def literal_prefix(pattern: str) -> str:
     return pattern[: match.start()] if match else pattern
 
 
-@cache
-def glob_regex(pattern: str) -> re.Pattern[str]:
-    """Turn a glob into a regular expression: `*` stays within a folder, `**` does not, `{a,b}` is either."""
-    out, at, depth = [], 0, 0
-    while at < len(pattern):
-        char = pattern[at]
-        at += 1
-        if char == "*" and pattern.startswith("*", at):
-            at += 1
-            if pattern.startswith("/", at):
-                at += 1
-                out.append("(?:[^/]+/)*")
-            else:
-                out.append(".*")
-        elif char == "*":
-            out.append("[^/]*")
-        elif char == "?":
-            out.append("[^/]")
-        elif char == "[" and (end := pattern.find("]", at + 1)) > 0:
-            chosen = pattern[at:end].replace("\\", "\\\\")
-            chosen = f"^{chosen[1:]}" if chosen[:1] in "!^" else chosen
-            out.append(f"[{chosen}]")
-            at = end + 1
-        elif char == "{" and pattern.find("}", at) > 0:
-            out.append("(?:")
-            depth += 1
-        elif depth and char in ",}":
-            out.append("|" if char == "," else ")")
-            depth -= char == "}"
+@lru_cache(maxsize=256)
+def _spelled_out(glob: str) -> list[list[str]]:
+    """Write a glob as several without braces, each cut into what fits one folder or file, and `**` for any folders."""
+    spelled, left = list[list[str]](), [glob]
+    while left:
+        if len(left) + len(spelled) > _MOST_SPELLINGS or len(glob) > NAME_CHARACTERS:
+            raise ConfigError(f"{glob[:200]!r} is too long, or stands for too many names: pass a list of files")
+        one = left.pop()
+        end = one.find("}", one.find("{") + 1)
+        begin = one.rfind("{", 0, max(end, 0))
+        parts = one.split("/")
+        glued = next((number for number, part in enumerate(parts) if "**" in part and part != "**"), None)
+        if begin >= 0:
+            left += [f"{one[:begin]}{choice}{one[end + 1 :]}" for choice in one[begin + 1 : end].split(",")]
+        elif glued is not None:  # it stays within a folder, or ends one and begins another
+            for new in ("*", "*/**/*"):
+                left.append("/".join([*parts[:glued], parts[glued].replace("**", new, 1), *parts[glued + 1 :]]))
         else:
-            out.append(re.escape(char))
-    try:
-        return re.compile("".join(out), re.DOTALL)
-    except re.error as error:
-        raise ConfigError(f"{pattern!r} is not a valid glob: {error}") from error
+            spelled.append([*(part.replace("[^", "[!") for part in parts), *(["*"] if parts[-1] == "**" else [])])
+    return spelled
+
+
+def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    """Match the parts of a name one by one; only the last `**` before a part can have to take more of them."""
+    at, number, again = 0, 0, None
+    while number < len(parts):
+        if at < len(pattern) and pattern[at] == "**":
+            at, again = at + 1, (at + 1, number)
+        elif at < len(pattern) and fnmatchcase(parts[number], pattern[at]):
+            at, number = at + 1, number + 1
+        elif again is not None:
+            again = (again[0], again[1] + 1)
+            at, number = again
+        else:
+            return False
+    return at == len(pattern)
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Tell whether a name fits a glob; what begins with a dot must be meant by one."""
+    """Tell whether a name fits a glob: `*` stays within a folder, `**` does not, `{a,b}` is either.
+
+    What begins with a dot must be meant by one. The time grows as the lengths of both: a glob may come from outside.
+    """
     if is_hidden(name, also_underscore=False) and not is_hidden(pattern, also_underscore=False):
         return False
-    return bool(glob_regex(pattern).fullmatch(name))
+    parts = name.split("/")
+    return len(name) <= NAME_CHARACTERS and any(_fits(each, parts) for each in _spelled_out(pattern))

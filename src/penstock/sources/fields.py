@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, MissingColumnError
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.sources.transforms import Transform, check_callable
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from penstock.types import Sample
 
-_STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
+_STEP = Bounded(r"([^.\[\]]+)|\[(-?\d+)\]", NAME_CHARACTERS)
 
 
 class SelectFields(Transform, written_name="fields.SelectFields/1"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from penstock.errors import ConfigError, ObjectChangedError, StoreError, UnknownSchemeError
-from penstock.printable import printable
+from penstock.outside_text import Bounded, printable
 from penstock.registry import Registry
 from penstock.storage.options import own_options
 from penstock.storage.retry import RetryHooks, RetryPolicy
@@ -24,9 +23,11 @@ if TYPE_CHECKING:
     from penstock.types import Span
 
 _BUCKET_BEFORE_AT = ("abfs", "abfss", "az", "azure", "azure-dl", "oci")  # where others have a name and a password
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-_LOGIN_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^\s/?#\"'<>]*@")
-_QUERY_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://[^\s?\"'<>]*)\?[^\s,)\"'<>]*")
+_URL = Bounded(r"([A-Za-z][A-Za-z0-9+.-]+):/", 64)
+MESSAGE_CHARACTERS = 1 << 13  # of what others say about an error, with all of the answer that they got
+# Each begins at a mark that its own characters cannot pass twice, so that no part of a text is looked at again.
+_LOGIN_IN_TEXT = Bounded(r"://[^\s/?#\"'<>]*@", MESSAGE_CHARACTERS + 1)
+_QUERY_IN_TEXT = Bounded(r"(://[^\s?\"'<>]*)(\?[^\s,)\"'<>]*)?", MESSAGE_CHARACTERS + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,12 @@ def split_url(url: str) -> SplitResult:
 
 
 def redacted(text: str) -> str:
-    """Give a message of another library without the passwords and signed queries of the URLs in it."""
-    return _QUERY_IN_TEXT.sub(r"\1?…", _LOGIN_IN_TEXT.sub(r"\1", text))
+    """Return a message of another library, cut, and without the passwords and signed queries of the URLs in it."""
+    is_cut = len(text) > MESSAGE_CHARACTERS
+    if is_cut:  # perhaps within a password, which ends at an @
+        text = f"{text[:MESSAGE_CHARACTERS]}@"
+    text = _QUERY_IN_TEXT.sub(lambda it: it[1] + ("?…" if it[2] else ""), _LOGIN_IN_TEXT.sub("://", text))
+    return f"{text.removesuffix('@')}…" if is_cut else text
 
 
 def safe_cause(error: Exception) -> Exception:

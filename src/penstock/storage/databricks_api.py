@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import posixpath
-import re
 import secrets
 import threading
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.extras import require
 from penstock.files import PART_SUFFIX
+from penstock.outside_text import Bounded
 from penstock.processes import PerProcess
 from penstock.storage.base import redacted, safe_cause
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 16
 _DBFS_READ_BYTES = 1 << 20  # the most that DBFS gives or takes at once
-_TOTAL = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
+_TOTAL = Bounded(r"bytes (?:\d+-\d+|\*)/(\d+)", 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,4 +260,4 @@ def translated_errors(what: str) -> Iterator[None]:
     except (errors.DatabricksError, requests.RequestException, OSError) as error:
         raise StoreError(f"{what}: {redacted(str(error))}") from safe_cause(error)
     except (TypeError, ValueError, KeyError) as error:
-        raise StoreError(f"{what}: cannot understand the answer of the workspace ({error})") from error
+        raise StoreError(f"{what}: cannot understand the answer of the workspace ({redacted(str(error))})") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError
+from penstock.outside_text import Bounded
 from penstock.storage.base import StoreFamily, check_key, shown_url, split_url
 from penstock.storage.http_headers import NO_LIST, READ_ONLY, HttpHeaderStore, needs_open_eyes
 from penstock.storage.http_options import CONNECTION_NAMES, connection_config, resolve_connection
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.storage.object_client import ClientTuning
     from penstock.storage.retry import RetryHooks, RetryPolicy
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile("[\\t\\x20-\\x7e\\xa0-\\xff]*")
+_HEADER_NAME = Bounded(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", 1024)
+_HEADER_VALUE = Bounded("[\\t\\x20-\\x7e\\xa0-\\xff]*", 1 << 16)
 _NAMES = {"headers": "headers", "client_kwargs": "client_kwargs", **CONNECTION_NAMES}
 
 

@@ -10,7 +10,6 @@ client asks, and follows redirects with open eyes.
 from __future__ import annotations
 
 import http.client
-import re
 import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,8 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from penstock.storage.base import ObjectInfo, StoreSettings, check_key, shown_url, whole_seconds
+from penstock.outside_text import Bounded
+from penstock.storage.base import ObjectInfo, StoreSettings, check_key, redacted, shown_url, whole_seconds
 from penstock.storage.http_options import read_certificates
 from penstock.storage.http_queries import QUERIES, real_path
 from penstock.storage.object_read import untagged_version
@@ -54,7 +54,7 @@ _PASSING = (408, 425, 429)
 _MAX_CONNECTIONS = 32
 _CHUNK_BYTES = 1 << 18
 _LONGEST_ANSWER = 1 << 16  # of bodies that nobody reads; behind a longer one, the connection is not used again
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+_RANGE = Bounded(r"bytes (\d+)-\d+/(\d+)", 64)
 
 Origin = tuple[str, str, int]  # scheme, host, port
 
@@ -273,7 +273,7 @@ class HttpHeaderStore(ReadsBodies):
         except TimeoutError as error:
             raise StoreTimeoutError(f"{self._shown(key)}: the server sent nothing for too long") from error
         except (OSError, http.client.HTTPException) as error:
-            raise StoreError(f"{self._shown(key)}: {str(error) or type(error).__name__}") from error
+            raise StoreError(f"{self._shown(key)}: {redacted(str(error)) or type(error).__name__}") from error
 
     def _shown(self, key: str) -> str:
         return join_url(shown_url(self.settings.url), key)

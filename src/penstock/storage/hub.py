@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFoundError, RequestRefusedError, StoreError
 from penstock.extras import require
 from penstock.files import open_file
+from penstock.outside_text import Bounded
 from penstock.processes import PerProcess
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key
 from penstock.storage.hub_errors import http_library, translated_errors
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TOTAL = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
+_TOTAL = Bounded(r"bytes (?:\d+-\d+|\*)/(\d+)", 64)
 
 # Which commit a branch was when this process first asked, moved on by what this process itself commits.
 _commits: dict[HubLocation, str] = {}

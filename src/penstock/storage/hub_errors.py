@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,14 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.extras import require
+from penstock.outside_text import Bounded
+from penstock.storage.base import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _PASSING = {408, 409, 412, 425, 429}  # 409 and 412: another commit came first
-_RESET_S = re.compile(r"\bt=(\d+)")  # of a RateLimit header: "api";r=0;t=55
+_RESET_S = Bounded(r"\bt=(\d+)", 1024)  # of a RateLimit header: "api";r=0;t=55
 
 
 def http_library() -> Any:
@@ -58,7 +59,7 @@ def translated_errors(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: cannot understand the answer of the Hub ({type(error).__name__})") from error
     except RuntimeError as error:  # what huggingface_hub wraps around anything that goes wrong in an upload
         if not isinstance(error.__cause__, Exception):
-            raise StoreError(f"{what}: {error}") from error
+            raise StoreError(f"{what}: {redacted(str(error))}") from error
         with translated_errors(what):
             raise error.__cause__ from None
 
@@ -68,7 +69,7 @@ def _from_answer(errors: Any, error: Any, what: str) -> StoreError:
     response = error.response
     status = response.status_code if response is not None else 0
     said = response.headers.get("X-Error-Message") if response is not None else None
-    reason = f"the Hub answered {status}" + (f" ({said})" if said else "")
+    reason = f"the Hub answered {status}" + (f" ({redacted(said)})" if said else "")
     if isinstance(error, errors.GatedRepoError) or status == 403:
         return AccessDeniedError(
             f"no access to {what}: {reason}. Request access on its page, with the account of this token"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from penstock.errors import ConfigError
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.storage.base import shown_url
 from penstock.storage.options import first_set, take_options
 
@@ -19,8 +19,8 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 DEFAULT_REVISION = "main"
 
 _KINDS = {"datasets": "dataset", "models": "model", "spaces": "space", "buckets": "bucket"}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_SPECIAL_REVISION = re.compile(r"refs/(convert/[\w.-]+|pr/\d+)(?=/|$)")  # the only ones with a bare slash
+_COMMIT = Bounded(r"[0-9a-f]{40}", 40)
+_SPECIAL_REVISION = Bounded(r"refs/(convert/[\w.-]+|pr/\d+)(?=/|$)", NAME_CHARACTERS)  # the only ones with a bare slash
 _OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint", "revision": "revision"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,15 +15,16 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from penstock.storage.base import redacted, safe_cause
+from penstock.outside_text import Bounded
+from penstock.storage.base import MESSAGE_CHARACTERS, redacted, safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_REASON = re.compile(r'message: "([^"]+)"')
-_HOST = re.compile(r"Error performing \w+ \w+://([^/\s?]+)")
+_STATUS = Bounded(r"status code: (\d{3})", MESSAGE_CHARACTERS)
+_CODE = Bounded(r"<Code>(\w+)</Code>", MESSAGE_CHARACTERS)
+_REASON = Bounded(r'message: "([^"]+)"', MESSAGE_CHARACTERS)
+_HOST = Bounded(r"Error performing \w+ \w+://([^/\s?]+)", MESSAGE_CHARACTERS)
 _PASSING = {408, 425, 429}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
@@ -119,6 +119,6 @@ def _causes(inside: str) -> Iterator[str]:
             yield meaning
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str | None:
+def _first(pattern: Bounded[str], text: str) -> str | None:
     match = pattern.search(text)
     return match.group(1) if match else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
 from penstock.errors import ConfigError
 from penstock.index.model import MAX_SHARD_BYTES, Index
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.units import format_bytes, parse_bytes
 
 DEFAULT_SIZE_LIMIT = 1 << 26
-_SHARD_NAME = re.compile(r"shard\.(\d{5,})\.\w+")
-_SHARD_FILE = re.compile(_SHARD_NAME.pattern + r"(\.meta)?(\.\w+)?")
+_SHARD_NAME = Bounded(r"shard\.(\d{5,})\.\w+", NAME_CHARACTERS)
+_SHARD_FILE = Bounded(_SHARD_NAME.expression + r"(\.meta)?(\.\w+)?", NAME_CHARACTERS)
 
 
 def check_size_limit(value: int | float | str | None) -> int | None:

@@ -6,7 +6,6 @@ row group what it takes to read it. Together they are a footer again, which pyar
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from penstock.formats.columnar.thrift import (
     write_list,
     write_struct,
 )
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _KEPT_OF_CHUNK = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11)  # all that reading takes: no 
 _FIXED_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # by physical type
 _BYTE_ARRAY = 6
 _TIMES_IN_DICTIONARY = 4  # a guess: how often text stands in a column whose dictionary holds it once
-_OLD_PARQUET_MR = re.compile(rb"parquet-mr version (\d+)\.(\d+)\.(\d+)")
+_OLD_PARQUET_MR = Bounded(rb"parquet-mr version (\d+)\.(\d+)\.(\d+)", 64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from penstock.errors import ColumnValueError, EncodingConfigError
 from penstock.formats.encodings.base import Encoding, FixedEncoding
 from penstock.formats.encodings.numbers import dtype_name, is_tensor, to_array, widen
 from penstock.formats.encodings.scalars import NUMBERS
+from penstock.outside_text import ASCII, Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ _DTYPES_BY_CODE = {code: np.dtype(name).newbyteorder("<") for name, code in _DTY
 # By dtype, in either byte order; asking a dtype for its name takes longer than copying a page.
 _CODES_BY_DTYPE = {np.dtype(order + dtype.str[1:]): code for code, dtype in _DTYPES_BY_CODE.items() for order in "<>"}
 _DIM_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
-_DIM = re.compile(r"[1-9]\d{0,9}", re.ASCII)
+_DIM = Bounded(r"[1-9]\d{0,9}", 10, ASCII)
 _MAX_ITEM_BYTES = 2**31 - 1  # the widest item that NumPy can gather
 _MAX_AXES = 63  # six bits beside the two that name the width of a dimension
 

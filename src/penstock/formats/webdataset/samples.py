@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import CorruptShardError
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.formats.webdataset.headers import Member
 
-# A hidden file: its key ends with its folder, if that has no dot either.
-_HIDDEN = re.compile(r"((?:.*/|)[^.]+)\.([^/]*)")
-_META = re.compile(r"__[^/]*__($|/)")
+_META = Bounded(r"\A__[^/]*__($|/)", NAME_CHARACTERS)
 _MOST_EXTENSIONS = 1000
 
 
@@ -32,8 +30,9 @@ def split_name(name: str) -> tuple[str, str] | None:
     dot = name.find(".", base)
     if dot > base:
         return name[:dot], name[dot + 1 :].lower()
-    match = _HIDDEN.fullmatch(name) if dot == base else None
-    return (match.group(1), match.group(2).lower()) if match else None
+    # A hidden file: its key ends with its folder, if that has no dot either.
+    is_ours = dot == base > 0 and "." not in name[name.rfind("/", 0, base - 1) + 1 : base]
+    return (name[:base], name[dot + 1 :].lower()) if is_ours else None
 
 
 def group_members(members: Iterable[Member], where: str) -> Iterator[TarSample]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from penstock.failpoints import reach
 from penstock.files import exchange, flush_folder, read_file, translated
 from penstock.index.catalog import INDEX_NAME
 from penstock.interrupts import WaitingFor
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "_manifest.json"
 LEDGER_NAME = "_unfinished.json"
 _LOCK_NAME = ".lock"
-_SHARD = re.compile(r"shard-\d{5,}\.\w+(\.\w+)?")
+_SHARD = Bounded(r"shard-\d{5,}\.\w+(\.\w+)?", NAME_CHARACTERS)
 
 
 def is_ours(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ from penstock.codecs.stream import decompress_stream
 from penstock.errors import ConfigError, CorruptShardError, ResumeError
 from penstock.order.keys import fold
 from penstock.order.state_fields import COUNT, check_fields
+from penstock.outside_text import Bounded
 from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MORE_SUFFIXES = (".json",)
 _HEAD_BYTES = 64 << 10
-_DIGITS = re.compile(r"([0-9]+)")
+_DIGITS = Bounded(r"[0-9]+|[^0-9]+", 4096)  # and no number that Python refuses
 
 
 class FileVersion(NamedTuple):
@@ -187,7 +187,7 @@ def find_files(
 
 def in_order(name: str) -> tuple[Any, ...]:
     """Give what names are sorted by: numbers in them count as numbers, so that `part-10` comes after `part-9`."""
-    parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(name) if part]
+    parts = [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.findall(name)]
     return (parts, name)
 
 

@@ -5,7 +5,6 @@ A phase is the time between two sources leaving. In each, shares are those of th
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 from penstock.order.keys import fold
 from penstock.order.quota import QuotaMix, exact_shares
 from penstock.order.state_fields import COUNT, refuse
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PHASE = {"start": COUNT, "sources": [str], "before": [COUNT], "taken": [COUNT]}
 MIX_FIELDS = {"at": COUNT, "feeds": {str: dict}, "phase?": _PHASE, "tokens?": COUNT, "weights?": [str], "owed?": [str]}
-_FRACTION = re.compile(r"-?[0-9]{1,100}(/[1-9][0-9]{0,99})?")
+_FRACTION = Bounded(r"-?[0-9]{1,100}(/[1-9][0-9]{0,99})?", 202)
 
 
 @dataclass(frozen=True, slots=True)
