@@ -47,6 +47,7 @@ class Receiver:
         self._etag = etag
         self._keep_bytes = keep
         self._filled = 0
+        self._furthest = 0  # byte of the object that came: without ranges, each request begins at the first
         self._was_cut = False
         self._ranges = ranges
         self._has_ranges = ranges.are_sent  # of the answer that is being read
@@ -66,7 +67,8 @@ class Receiver:
         for chunk in result.stream(_LARGE_CHUNK if is_large else _SMALLEST_CHUNK):
             self._keep(chunk[max(0, begin - at) :], wanted)
             at += len(chunk)
-            attempts.progressed(len(chunk))
+            attempts.progressed(len(chunk), is_new=at > self._furthest)
+            self._furthest = max(at, self._furthest)
             if not self._has_ranges and self._filled >= wanted:
                 break
         if self._filled != wanted:

@@ -115,10 +115,11 @@ class Attempts:
         self._failures = 0
         self._heard_at = self._began_at = hooks.now()
 
-    def progressed(self, num_bytes: int) -> None:
-        """Take note that so many bytes arrived: both counts start anew."""
-        self._failures = 0
-        self._heard_at = self._hooks.now()
+    def progressed(self, num_bytes: int, *, is_new: bool = True) -> None:
+        """Note that so many bytes arrived: both counts start anew, unless all of them had come before."""
+        if is_new:
+            self._failures = 0
+            self._heard_at = self._hooks.now()
         self._hooks.on_bytes(num_bytes)
         self._hooks.on_life()
 
