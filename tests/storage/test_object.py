@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import uuid
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,10 +23,12 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.storage.base import Store, check_writable, open_store, resolve_store
-from penstock.storage.retry import RetryPolicy
+from penstock.storage.many import AsksAsynchronously
+from penstock.storage.retry import RetryHooks, RetryPolicy
 from penstock.types import Span
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.servers.azurite import AzureServer
@@ -233,3 +237,76 @@ sys.stdout.buffer.write(open_store(StoreSettings(url, options)).read("k"))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     done = subprocess.run([sys.executable, "-c", code], input=message, capture_output=True, check=True, env=environ)
     assert done.stdout == b"data"
+
+
+class Clock:
+    """A clock that goes on when it is waited for, and then has something else done."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.meanwhile: Callable[[], object] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        self.time += min(seconds, 0.1)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            meanwhile()
+        self.time += max(0.0, seconds - 0.1)
+
+    @property
+    def hooks(self) -> RetryHooks:
+        return RetryHooks(now=lambda: self.time, sleep=self.sleep, draw=lambda: 0.0)
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_store_that_has_too_much_to_do_is_left_alone(scheme: str, status: int) -> None:
+    """By all who read it: their client hides for how long the store asks, so they wait a second, then longer."""
+    asked_at: list[float] = []
+    clock = Clock()
+
+    def answer(request: Request) -> Answer:
+        asked_at.append(clock.time)
+        return Answer(status, b"", {"Retry-After": "1"}) if len(asked_at) <= 4 else whole(b"data")
+
+    with run_script(answer) as server:
+        options = {"key": "k", "secret": "s", "endpoint_url": server.url, "region": "us-east-1"}
+        settings = [
+            resolve_store(f"{server.url}/{name}", environ={})
+            if scheme == "http"
+            else resolve_store(f"s3://bucket/{name}", options, environ={})
+            for name in ("one", "other")
+        ]
+        retry = RetryPolicy.of(5, 120)
+        one, other = (open_store(each, retry=retry, hooks=clock.hooks) for each in settings)
+        clock.meanwhile = lambda: other.read("y")  # which begins when the first has just been refused
+        assert one.read("x") == b"data"
+        assert one.read("x") == b"data"
+    pauses = [later - sooner for sooner, later in pairwise(asked_at)]
+    assert [pause >= least for pause, least in zip(pauses[:4], (1, 2, 4, 8), strict=True)] == [True] * 4, pauses
+    assert pauses[-1] == 0  # the store has answered
+
+
+def test_small_questions_leave_a_busy_store_alone_too() -> None:
+    """Also those of an event loop: they are asked again by those who wait."""
+    asked_at: list[float] = []
+    clock = Clock()
+
+    def answer(request: Request) -> Answer:
+        asked_at.append(clock.time)
+        return Answer(503) if len(asked_at) == 1 else whole(b"d")
+
+    with run_script(answer) as server:
+        store = open_store(resolve_store(server.url, environ={}), retry=RetryPolicy(), hooks=clock.hooks)
+
+        async def ask() -> None:
+            assert isinstance(store, AsksAsynchronously)
+            async with store.asking() as ask_once:
+                for _ in range(2):
+                    with pytest.raises(StoreError, match="answered 503|too much to do"):
+                        await ask_once("x", Span(0, 1))
+
+        asyncio.run(ask())
+        assert asked_at == [0]
+        assert store.read("x") == b"d"
+    assert asked_at[1] >= 1

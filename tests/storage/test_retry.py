@@ -20,7 +20,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy, retrying
+from penstock.storage.retry import Attempts, Gate, RetryHooks, RetryPolicy, parse_retry_after, retrying
 
 POLICY = RetryPolicy(attempts=4, base_s=1, max_s=3, stall_s=5, patience_s=60)
 
@@ -105,6 +105,41 @@ def test_the_wish_of_a_server_is_honoured_as_far_as_patience_goes() -> None:
     assert retrying(action, POLICY, clock.hooks, "it") == "done"  # type: ignore[arg-type]
     assert clock.waits == [31]
     assert POLICY.pause_s(1, 60, 1.0, asked_s=3600) == 61
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("3", 3.0),
+        ("0", 0.0),
+        ("0.05", 0.05),
+        ("", None),
+        ("\xb2", None),
+        ("-1", None),
+        ("9" * 5000, None),
+        ("nan", None),
+    ],
+)
+def test_how_long_a_server_asks_to_wait(text: str, seconds: float | None) -> None:
+    assert parse_retry_after(text) == seconds
+
+
+def test_a_gate_closes_for_longer_each_time_and_opens_when_the_store_answers() -> None:
+    clock, gate, policy = Clock(), Gate(), RetryPolicy.of(2, 60)
+    pauses = []
+    for _ in range(7):
+        pauses.append(gate.close(clock.time, policy, clock.hooks))
+        assert gate.close(clock.time, policy, clock.hooks) == pauses[-1]  # of those who asked at the same time
+        clock.time += pauses[-1] - 0.25
+        assert gate.left_s(clock.hooks) == 0.25
+        gate.open(clock.time)  # an answer to a question from before the last refusal
+        clock.time += 0.25
+    assert pauses == [1, 2, 4, 8, 16, 20, 20]
+    gate.open(clock.time)
+    assert gate.left_s(clock.hooks) <= 0
+    assert gate.close(clock.time, RetryPolicy.of(2, 1), clock.hooks) == 1  # never less
+    clock.time -= 10**6
+    assert gate.left_s(clock.hooks) <= 1  # whatever clocks do
 
 
 def test_numbers_of_a_dataset() -> None:

@@ -24,12 +24,8 @@ MAX_HEAD_BYTES = 1 << 20
 _HEAD = Bounded(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", MAX_HEAD_BYTES, DOTALL)
 _SHARDED = Bounded(r"\A(?:.*/)?data/(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*", NAME_CHARACTERS)
 _KEYWORDS = {
-    split: Bounded(f"(?<![a-z])(?:{words})(?![a-z])", NAME_CHARACTERS, IGNORECASE)
-    for split, words in (
-        ("train", "train|training"),
-        ("validation", "validation|valid|dev|val"),
-        ("test", "test|testing|eval|evaluation"),
-    )
+    split: Bounded(f"(?<![a-z])(?:{split}|{words})(?![a-z])", NAME_CHARACTERS, IGNORECASE)
+    for split, words in [("train", "training"), ("validation", "valid|dev|val"), ("test", "testing|eval|evaluation")]
 }
 
 

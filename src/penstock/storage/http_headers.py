@@ -34,7 +34,7 @@ from penstock.storage.http_queries import QUERIES, real_path
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
-from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
+from penstock.storage.retry import RetryHooks, RetryPolicy, parse_retry_after, retrying
 from penstock.storage.streams import ReadsBodies, ResponseBody
 from penstock.storage.url_names import join_url
 
@@ -319,8 +319,7 @@ def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
         )
     if status < 500 and status not in _PASSING:
         return RequestRefusedError(reason, status=status)
-    wait_s = float(retry_after) if retry_after.isdigit() else None
-    return StoreError(reason, status=status, retry_after_s=wait_s)
+    return StoreError(reason, status=status, retry_after_s=parse_retry_after(retry_after))
 
 
 def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, int]:

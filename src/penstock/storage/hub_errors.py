@@ -19,6 +19,7 @@ from penstock.errors import (
 from penstock.extras import require
 from penstock.outside_text import Bounded
 from penstock.storage.base import redacted
+from penstock.storage.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,8 +93,6 @@ def _from_answer(errors: Any, error: Any, what: str) -> StoreError:
 
 def _wait_s(headers: Mapping[str, str]) -> float | None:
     """Say how long the Hub wants us to wait."""
-    after = headers.get("Retry-After", "")
-    if after.isdigit():
-        return float(after)
+    asked_s = parse_retry_after(headers.get("Retry-After", ""))
     left = _RESET_S.search(headers.get("RateLimit", ""))
-    return float(left.group(1)) if left and "r=0" in headers.get("RateLimit", "") else None
+    return float(left.group(1)) if asked_s is None and left and "r=0" in headers.get("RateLimit", "") else asked_s

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import AccessDeniedError, ConfigError, RequestRefusedError, StoreError
 from penstock.files import open_file
-from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, open_store, shown_url
-from penstock.storage.object_client import ClientTuning, anonymous, get_client, name_of
+from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, open_store, shown_url, url_scheme
+from penstock.storage.object_client import ClientTuning, anonymous, gates, get_client, name_of
 from penstock.storage.object_errors import is_range_error, translated_errors
 from penstock.storage.object_read import Receiver, describe, receive_once, receive_ranges
 from penstock.storage.pieces import PIECE_BYTES, download_pieces, read_pieces
 from penstock.storage.ranges import RangeSupport
-from penstock.storage.retry import Attempts, RetryHooks, RetryPolicy
+from penstock.storage.retry import Attempts, Gate, RetryHooks, RetryPolicy
 from penstock.storage.url_names import join_url
 from penstock.types import Span
 
@@ -35,6 +35,7 @@ _PARALLEL_PARTS = 8
 _SILENCES_OF_A_PART = 2.5
 _MOST_PARTS = 9000  # S3 allows 10000 in one upload
 _LIST_PAGE = 1000
+_BUSY = (429, 503)
 
 
 def _into(data: memoryview) -> Callable[[Buffer, int], None]:
@@ -157,7 +158,9 @@ class ObjectStore:
         if len(span) and not self.ranges.are_sent:
             raise RequestRefusedError(f"{shown}: the server sends whole objects only")
         tuning = ClientTuning(stall_s=self.retry.stall_s, is_anonymous=self._name in anonymous)
-        with translated_errors(shown, self._place[0]):
+        if self._gate.left_s(self.hooks) > 0:
+            raise StoreError(f"{shown}: the store has too much to do")
+        with self._asking(shown):
             client = get_client(self._name, tuning, self._connect)
             data, info = await receive_once(client, self._path(key), key, shown, span, self.ranges)
         self.hooks.on_bytes(len(span))
@@ -268,15 +271,19 @@ class ObjectStore:
         shown = self.shown(key)
         policy = policy or self.retry
         attempts = Attempts(policy, self.hooks, shown)
-        bucket, path = self._place[0], self._path(key)
+        path = self._path(key)
         refusal: AccessDeniedError | None = None
         while True:
+            if (left_s := self._gate.left_s(self.hooks)) > 0:
+                self.hooks.sleep(left_s)
+                self.hooks.on_life()
+                continue
             is_anonymous = not writes and (refusal is not None or self._name in anonymous)
             tuning = ClientTuning(
                 stall_s=policy.stall_s, retries_for_s=retries_for_s, is_anonymous=is_anonymous, writes=writes
             )
             try:
-                with translated_errors(shown, bucket):
+                with self._asking(shown):
                     result = call(get_client(self._name, tuning, self._connect), path, attempts)
             except AccessDeniedError as error:
                 if is_anonymous or writes or not self.cloud.may_try_anonymous(self.settings.options):
@@ -288,6 +295,19 @@ class ObjectStore:
                 if refusal is not None:
                     anonymous.add(self._name)
                 return result
+
+    @contextmanager
+    def _asking(self, shown: str) -> Iterator[None]:
+        """Translate errors, and rest if the store has too much to do; its client does not show for how long it asks."""
+        began_at = self.hooks.now()
+        try:
+            with translated_errors(shown, self._place[0]):
+                yield
+        except StoreError as error:
+            if error.facts.get("status") in _BUSY:
+                error.facts["retry_after_s"] = self._gate.close(began_at, self.retry, self.hooks)
+            raise
+        self._gate.open(began_at)
 
     def _explained(self, error: AccessDeniedError) -> AccessDeniedError:
         """Say so if nobody gave credentials, which is the likely reason of a refusal."""
@@ -308,6 +328,10 @@ class ObjectStore:
     @cached_property
     def _place(self) -> tuple[str, str]:
         return self.cloud.place(self.settings)
+
+    @cached_property
+    def _gate(self) -> Gate:
+        return gates[url_scheme(self.settings.url), self._place[0], self.settings.options.get("endpoint")]
 
     @cached_property
     def _name(self) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import RequestRefusedError
 from penstock.processes import abandon_in_children
+from penstock.storage.retry import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,7 @@ _PART_RETRIES = 1000  # as many as the time allows
 
 _clients: dict[tuple[str, ClientTuning], Any] = {}
 anonymous: set[str] = set()  # stores that answered to nobody in particular after they had refused our credentials
+gates: defaultdict[tuple[Any, ...], Gate] = defaultdict(Gate)  # of buckets and hosts
 _lock = threading.Lock()
 
 
@@ -49,7 +52,8 @@ class ClientTuning:
         from datetime import timedelta
 
         max_retries = _PART_RETRIES if self.retries_for_s else 0
-        return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.retries_for_s)}
+        pauses = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=15), "base": 2}
+        return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.retries_for_s), "backoff": pauses}
 
 
 def name_of(settings: StoreSettings) -> str:

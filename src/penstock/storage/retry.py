@@ -17,6 +17,7 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
+from penstock.outside_text import ASCII, Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ FINAL_ERRORS = (ObjectNotFoundError, AccessDeniedError, ObjectChangedError, Requ
 _STALL_S = 20.0
 _LONGEST_PAUSE_S = 20.0
 _FIRST_PAUSE_S = 0.5
+_SECONDS = Bounded(r"\d{1,9}(\.\d{1,9})?", 19, ASCII)
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +86,11 @@ class RetryPolicy:
         return max(pause_s, left_s + own_s) if 0 < left_s <= pause_s else pause_s
 
 
+def parse_retry_after(text: str) -> float | None:
+    """Return how many seconds a server asks us to wait, if it does."""
+    return float(text) if _SECONDS.fullmatch(text) else None
+
+
 def _draw() -> float:
     """Give a random number in [0, 1)."""
     return int.from_bytes(os.urandom(6), "big") / 2**48
@@ -103,6 +110,29 @@ class RetryHooks:
     on_retry: Callable[[StoreError], None] = lambda _: None
     on_bytes: Callable[[int], None] = lambda _: None
     on_life: Callable[[], None] = lambda: None
+
+
+class Gate:
+    """Keeps all threads from a store that has too much to do: for two first pauses (a second), then for longer."""
+
+    def __init__(self) -> None:
+        self._pause_s = self._until = 0.0
+
+    def left_s(self, hooks: RetryHooks) -> float:
+        """Return for how long the store must not be asked."""
+        return min(self._until - hooks.now(), self._pause_s)
+
+    def close(self, began_at: float, policy: RetryPolicy, hooks: RetryHooks) -> float:
+        """Note that the store refused a request; only one that began after the last pause makes the next longer."""
+        if began_at >= self._until:
+            self._pause_s = max(2 * policy.base_s, min(2 * self._pause_s, policy.max_s))
+        self._until = hooks.now() + self._pause_s
+        return self._pause_s
+
+    def open(self, began_at: float) -> None:
+        """Note that the store answered."""
+        if began_at >= self._until:
+            self._pause_s = 0.0
 
 
 class Attempts:
