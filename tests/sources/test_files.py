@@ -11,6 +11,8 @@ import os
 import pickle
 import threading
 import time
+from base64 import b64encode
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -32,15 +34,23 @@ from penstock import (
     expand_data_files,
 )
 from penstock.codecs.compress import reading_codec
-from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, SampleIndexError, StoreError
+from penstock.errors import (
+    ConfigError,
+    CorruptShardError,
+    ObjectNotFoundError,
+    PenstockError,
+    SampleIndexError,
+    StoreError,
+)
 from penstock.sources.files.columnar_sources import read_ahead
 from penstock.storage.base import open_store, resolve_store
 from tests.servers.faults import FaultProxy, Faults
+from tests.servers.script import Answer, Request, ScriptedServer, run_script
 from tests.sources.cutting import check_cut_anywhere, plain
 from tests.streaming import private_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tests.servers.azurite import AzureServer
@@ -403,3 +413,54 @@ def test_a_column_that_one_of_many_files_lacks_names_it(tmp_path: Path) -> None:
         JsonShardedSource(str(tmp_path / "1.parquet"), on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not one ASCII character"):
         CsvShardedSource(str(tmp_path / "1.parquet"), delimiter="ab")
+
+
+# --- Logins in URLs ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def behind_a_login(files: Mapping[str, bytes]) -> Iterator[ScriptedServer]:
+    """Serve ranges of files to those who know the password."""
+    login = f"Basic {b64encode(b'bob:hunter2').decode()}"
+
+    def answer(request: Request) -> Answer:
+        data = files.get(request.path.lstrip("/"))
+        if request.headers.get("authorization") != login:
+            return Answer(401)
+        if data is None:
+            return Answer(404)
+        begin, _, end = (request.headers.get("range") or f"bytes=0-{len(data)}").removeprefix("bytes=").partition("-")
+        part = data[int(begin) : int(end) + 1]
+        told = {"ETag": '"x"', "Content-Range": f"bytes {begin}-{int(begin) + len(part) - 1}/{len(data)}"}
+        if request.method == "HEAD":
+            return Answer(200, b"", {"ETag": '"x"', "Content-Length": str(len(data))})
+        return Answer(206, part, told)
+
+    with run_script(answer) as server:
+        yield server
+
+
+def test_no_password_is_in_names_states_or_errors() -> None:
+    lines = b"".join(b'{"n": %d}\n' % number for number in range(50))
+    with behind_a_login({"a.jsonl": lines, "bad.jsonl": b'{"n": 1}\n{"n":\n'}) as server:
+        host = server.url.removeprefix("http://")
+        urls = [f"http://bob:hunter2@{host}/{name}" for name in ("a.jsonl", "bad.jsonl")]
+        source = JsonShardedSource(urls)
+        assert list(source.shard_names) == [f"http://{host}/a.jsonl", f"http://{host}/bad.jsonl"]
+        infos = [source.get_shard_info(name) for name in source.shard_names]
+        assert [info.url for info in infos] == list(source.shard_names)
+        assert [sample["n"] for sample in source.open_shard(urls[0])] == list(range(50))  # as it was named
+        samples = iter(source)
+        assert next(samples)["n"] == 0
+        with pytest.raises(PenstockError) as caught:
+            list(source)
+        everything = f"{infos} {samples.state_dict()} {source.files} {source} {caught.value} {caught.value.facts}"
+        assert host in everything
+        assert "hunter2" not in everything
+        assert "bob" not in everything
+        assert expand_data_files(urls) == urls  # which are for opening
+        stranger = JsonShardedSource([f"http://bob:hunter2@{host}/a.jsonl"])
+        assert source.fingerprint != stranger.fingerprint
+        files = stranger.as_files()
+        assert files is not None
+        assert list(files.urls) == urls[:1]  # for streams that read them in place

@@ -160,9 +160,15 @@ def shown_url(url: str) -> str:
         parts.port  # noqa: B018  it looks whether what stands there is a number
     except ValueError:  # half of a password that holds a slash may stand where the port belongs
         return f"{scheme}://…"
-    login, _, host = parts.netloc.rpartition("@")
-    place = parts.netloc if scheme in _BUCKET_BEFORE_AT and ":" not in login else host
-    return printable(urlunsplit(parts._replace(netloc=place, query="", fragment="")))
+    return printable(without_login(urlunsplit(parts._replace(query="", fragment=""))))
+
+
+def without_login(url: str) -> str:
+    """Return a URL without user name and password; of some stores, the bucket stands before the @."""
+    scheme, _, rest = url.partition("://")
+    login, at, _ = rest.partition("/")[0].rpartition("@")
+    is_login = at and (scheme.lower() not in _BUCKET_BEFORE_AT or ":" in login)
+    return f"{scheme}://{rest[len(login) + 1 :]}" if is_login else url
 
 
 def split_url(url: str) -> SplitResult:

@@ -138,7 +138,7 @@ class FileShardedSource(ShardedSource):
         options = self._given_options.values
         if options is not None and any(file.pinned_url for file in self._files):
             options = {name: value for name, value in options.items() if name != "revision"}  # the URLs name it
-        queries = {file.url: file.query for file in self._files if file.query}
+        queries = {file.address: file.query for file in self._files if file.query}
         return SourceFiles(urls=urls, storage_options=options, queries=queries, **about)
 
     def _in_place(self) -> dict[str, Any] | None:

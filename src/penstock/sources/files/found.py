@@ -19,7 +19,7 @@ from penstock.scan.detect import known_suffixes
 from penstock.scan.listing import Lister
 from penstock.scan.objects import ScannedObject
 from penstock.scan.patterns import find_source, is_list, split_suffix, take_queries
-from penstock.storage.base import resolve_store, shown_url, url_scheme
+from penstock.storage.base import resolve_store, shown_url, url_scheme, without_login
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import escaped, has_escapes, join_url, real_name
 
@@ -87,7 +87,7 @@ class FoundFile:
     url: str
     store: Store
     info: ObjectInfo
-    pinned_url: str | None = None  # one that names the commit which is read, if the store has such
+    pinned_url: str | None = field(default=None, repr=False)  # with its commit or login, if it has any
     query: str = field(default="", repr=False)  # of its URL on the web; it may be a secret, and is no part of the name
     origin: ObjectInfo | None = None  # what it is a copy of, whose version counts
 
@@ -169,17 +169,10 @@ def find_files(
             stores[source.root] = open_pinned(source.root, storage_options, retry=retry, queries=queries)[:2]
         store, root = stores[source.root]
         infos = sorted(Lister(store, source.root).find(source.patterns, wanted), key=lambda info: in_order(info.key))
-        found += [
-            FoundFile(
-                given if query else _join(source.root, info.key),  # it may be signed as it is written
-                store,
-                info,
-                None if root == source.root else _join(root, info.key),
-                query,
-            )
-            for info in infos
-            if info.num_bytes
-        ]
+        for info in (each for each in infos if each.num_bytes):
+            url = given if query else _join(source.root, info.key)  # it may be signed as it is written
+            address, name = url if root == source.root else _join(root, info.key), without_login(url)
+            found.append(FoundFile(name, store, info, None if address == name else address, query))
     if not found:
         raise ConfigError(f"all files of {', '.join(map(shown_url, each))} are empty")
     return found
@@ -199,7 +192,8 @@ def expand_data_files(data_files: Given, storage_options: Mapping[str, Any] | No
         storage_options: Credentials and settings of the store.
     """
     found = find_files(data_files, storage_options)
-    return [f"{file.url}?{file.query}" if file.query else file.url for file in found]
+    named = [file.url if url_scheme(file.url) == "hf" else file.address for file in found]  # in no fixed commit
+    return [f"{name}?{file.query}" if file.query else name for name, file in zip(named, found, strict=True)]
 
 
 def unique_names(files: Sequence[FoundFile]) -> list[str]:
@@ -227,7 +221,7 @@ def _real_url(file: FoundFile) -> str:
 
 def same_place(name: str) -> str:
     """Give a name in one form, for those who name a file in another way than they named it first."""
-    name = real_name(name, name)
+    name = without_login(real_name(name, name))
     if url_scheme(name) == "file":
         name = name.partition(":")[2]
         name = f"/{name.lstrip('/')}"
