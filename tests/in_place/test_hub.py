@@ -10,10 +10,11 @@ import pytest
 from penstock import Stream, StreamingDataset
 from penstock.cli.files import as_options
 from penstock.cli.main import main
-from penstock.errors import ConfigError, ResumeError
+from penstock.errors import ConfigError, ResumeError, StoreError
 from penstock.scan.hub import Subset, choose_files, find_splits, read_subsets
 from tests.in_place.kinds import KINDS
 from tests.servers.hub import TOKEN, HubServer, Repo, running_hub
+from tests.servers.script import Answer, Request, run_script
 from tests.streaming import private_places, write_samples
 
 if TYPE_CHECKING:
@@ -229,3 +230,23 @@ def test_the_commands_take_places_on_the_hub(
     assert any(".penstock-index" in request for request in hub.requests)
     assert main(["head", "hf://datasets/org/data@v2"]) == 2
     assert "no such revision" in capsys.readouterr().err
+
+
+def test_how_often_to_ask_is_heeded_from_the_first_question_on() -> None:
+    """A name that looks like a glob might be that of a folder: to ask whether it is took two minutes."""
+    commit = json.dumps({"id": "org/name", "sha": "a" * 40, "siblings": []}).encode()
+
+    def answer(request: Request) -> Answer:
+        return Answer(200, commit) if "/revision/" in request.path else Answer(503)
+
+    with run_script(answer) as server:
+        stream = Stream(
+            remote="hf://datasets/org/name/**/*.parquet",
+            storage_options={"endpoint": server.url, "token": "none"},
+            download_retry=0,
+        )
+        with pytest.raises(StoreError, match="the Hub answered 503"):
+            StreamingDataset(streams=[stream], batch_size=1)
+        asked = [request.path.rpartition("/")[2].partition("?")[0] for request in server.requests]
+    assert asked.count("index.json") == 1
+    assert len(asked) < 6

@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 from tests.servers.faults import FaultProxy, Faults
 from tests.servers.hub import SIGNATURE, TOKEN, HubServer, Repo, git_name, running_hub, sha256
+from tests.servers.script import Answer, run_script
 
 from penstock.errors import (
     AccessDeniedError,
@@ -187,6 +188,19 @@ def test_passing_refusals(hub: HubServer, repo: str) -> None:
     slept.clear()
     assert store.read("x") == b"there"
     assert [round(seconds) for seconds in slept] == [20]  # not an hour
+
+
+def test_lists_are_asked_for_as_often_as_was_said() -> None:
+    """The client's own list tries each page five times more, for 23 s, whatever is said."""
+    lost: list[StoreError] = []
+    slept: list[float] = []
+    hooks = RetryHooks(on_retry=lost.append, now=lambda: sum(slept), sleep=slept.append)
+    with run_script(lambda _: Answer(503)) as server:
+        settings = resolve_store(f"hf://datasets/org/name@{'a' * 40}", {"endpoint": server.url, "token": TOKEN})
+        with pytest.raises(StoreTimeoutError, match="the list of files: no data arrived for .* the Hub answered 503"):
+            open_store(settings, retry=RetryPolicy.of(1, 3), hooks=hooks).list()
+        assert len(server.requests) == len(lost) + 1
+        assert sum(slept) < 6
 
 
 def test_who_may_read(hub: HubServer, repo: str) -> None:

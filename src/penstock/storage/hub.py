@@ -69,18 +69,17 @@ class HubStore(ReadsBodies):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files whose paths below the folder begin with a prefix, sorted."""
         folder = self.location.path(prefix.rpartition("/")[0]).strip("/")
-        commit = self.commit()
-
-        def ask() -> builtins.list[ObjectInfo]:
-            try:
-                with translated_errors(f"{self.location}/{prefix}"):
-                    return [_describe(key, file) for key, file in self._files(folder, commit) if key.startswith(prefix)]
-            except BucketNotFoundError:
-                raise
-            except ObjectNotFoundError:  # git has no empty folders: a missing one is one without files
-                return []
-
-        return iter(sorted(self._ask("the list of files", ask), key=lambda info: info.key))
+        found: list[ObjectInfo] = []
+        url: str | None = self.location.list_url(folder, self.commit())
+        try:
+            while url is not None:
+                page, url = self._ask("the list of files", partial(self._read_page, url))
+                found += [info for info in page if info.key.startswith(prefix)]
+        except BucketNotFoundError:
+            raise
+        except ObjectNotFoundError:  # git has no empty folders: a missing one is one without files
+            found = []
+        return iter(sorted(found, key=lambda info: info.key))
 
     def upload(self, path: Path, key: str) -> None:
         """Put a file into the repository, as one commit."""
@@ -157,18 +156,16 @@ class HubStore(ReadsBodies):
             )
         return str(info.sha)
 
-    def _files(self, folder: str, commit: str) -> Iterator[tuple[str, Any]]:
-        api, location = self._api(), self.location
-        if location.is_bucket:
-            entries = _buckets(api).list_bucket_tree(location.repo, folder or None, recursive=True)
-        else:
-            entries = api.list_repo_tree(
-                location.repo, folder or None, recursive=True, revision=commit, repo_type=location.kind
-            )
-        for entry in entries:
-            key = location.key(entry.path)
-            if key is not None and hasattr(entry, "size"):
-                yield key, entry
+    def _read_page(self, url: str) -> tuple[builtins.list[ObjectInfo], str | None]:
+        """Read a page of a list, and where the next one is; the client's own list tries again for 23 s each time."""
+        with translated_errors(str(self.location)):
+            headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
+            answer = _utils().get_session().get(url, headers=headers, timeout=self.retry.stall_s)
+            _utils().hf_raise_for_status(answer)
+            files = [each for each in answer.json() if each["type"] == "file"]
+            found = [(self.location.key(each["path"]), each) for each in files]
+            page = [_describe(key, each) for key, each in found if key is not None]
+            return page, answer.links.get("next", {}).get("url")
 
     def _head(self, key: str, url: str) -> ObjectInfo:
         """Ask what a file is; the Hub answers that itself, without sending us on to where the bytes are."""
@@ -286,10 +283,9 @@ def _limit_silence(patience_s: float) -> None:
         session.timeout = http_library().Timeout(patience_s)
 
 
-def _describe(key: str, file: Any) -> ObjectInfo:
+def _describe(key: str, file: Mapping[str, Any]) -> ObjectInfo:
     """Describe an entry of a list, with the tag that reading it shows too: of large files their SHA-256, else git's."""
-    large = getattr(file, "lfs", None)
-    return ObjectInfo(key, file.size, large.sha256 if large else getattr(file, "blob_id", None))
+    return ObjectInfo(key, file["size"], (file.get("lfs") or file).get("oid"))
 
 
 def _describe_answer(key: str, response: Any) -> ObjectInfo:

@@ -66,6 +66,11 @@ class HubLocation:
         prefix = "" if self.kind == "model" else f"{self.kind}s/"
         return f"{self.endpoint}/{prefix}{self.repo}/resolve/{commit}/{quote(path)}"
 
+    def list_url(self, folder: str, commit: str) -> str:
+        """Return the address of the list of all files below a folder."""
+        place = "/".join(filter(None, (self.repo, "tree", "" if self.is_bucket else commit, quote(folder, safe=""))))
+        return f"{self.endpoint}/api/{self.kind}s/{place}?recursive=true"
+
     def __str__(self) -> str:
         revision = "" if self.is_bucket or self.revision == DEFAULT_REVISION else f"@{self.revision}"
         return "/".join(filter(None, (f"hf://{self.kind}s", self.repo + revision, self.root)))

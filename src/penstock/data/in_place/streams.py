@@ -17,10 +17,10 @@ from penstock.scan.patterns import NamedFiles, find_source, has_magic, is_file_n
 from penstock.storage.base import url_scheme
 from penstock.storage.hub_location import parse_hub_url
 from penstock.storage.local import LocalStore
+from penstock.storage.retry import RetryPolicy
 from penstock.wire.settings import FilesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from penstock.data.stream import Stream
@@ -87,7 +87,7 @@ def _source(stream: Stream, *, is_said: bool) -> NamedFiles | None:
         return _of_repository(stream, stream.remote)
     url = stream.url or str(stream.folder)
     if not _is_here(url):
-        is_literal = has_magic(url) and not is_said and _has_index(url, stream.storage_options)
+        is_literal = has_magic(url) and not is_said and _has_index(url, stream)
         return None if is_literal else find_source(url, _suffixes(url))
     path = LocalStore.from_url(url).root  # a name that exists is taken as it is, whatever else it might mean
     with translated(path):
@@ -106,15 +106,15 @@ def _suffixes(url: str) -> tuple[str, ...]:
 
 def _of_repository(stream: Stream, url: str) -> NamedFiles | None:
     """Take a repository as a whole, unless its split is a folder with an index."""
-    if stream.split and stream.format is None and _has_index(str(stream.url), stream.storage_options):
+    if stream.split and stream.format is None and _has_index(str(stream.url), stream):
         return None
     return NamedFiles(url, ("",))
 
 
-def _has_index(url: str, storage_options: Mapping[str, Any] | None) -> bool:
+def _has_index(url: str, stream: Stream) -> bool:
     """Tell whether a folder of a store, of this very name, has an index."""
     with suppress(StoreError):
-        open_proxied(url, storage_options).stat(INDEX_NAME)
+        open_proxied(url, stream.storage_options, retry=RetryPolicy.of(*stream.downloads)).stat(INDEX_NAME)
         return True
     return False
 
