@@ -31,6 +31,7 @@ from penstock.outside_text import Bounded
 from penstock.storage.base import ObjectInfo, StoreSettings, check_key, redacted, shown_url, whole_seconds
 from penstock.storage.http_options import read_certificates
 from penstock.storage.http_queries import QUERIES, real_path
+from penstock.storage.object_errors import certificate_error
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
@@ -272,6 +273,8 @@ class HttpHeaderStore(ReadsBodies):
             raise  # some of ours are errors of the operating system too
         except TimeoutError as error:
             raise StoreTimeoutError(f"{self._shown(key)}: the server sent nothing for too long") from error
+        except ssl.SSLCertVerificationError as error:
+            raise certificate_error(self._shown(key), str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise StoreError(f"{self._shown(key)}: {redacted(str(error)) or type(error).__name__}") from error
 

@@ -46,6 +46,12 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
         return StoreError(f"{what}: the store has lost this upload ({code}): start it again")
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError" or status == 404:
         return ObjectNotFoundError(f"there is no object {what}")
+    if code == "RequestTimeTooSkewed":
+        return AccessDeniedError(
+            f"no access to {what}: the clocks of this machine and of the store differ too much ({code}): set this"
+            " machine's clock",
+            code=code,
+        )
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
         return AccessDeniedError(
             f"no access to {what}: {reason}. Check the credentials and their permissions", code=code
@@ -55,9 +61,7 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
     if status is not None and status < 500 and status not in _PASSING:
         return RequestRefusedError(f"{what}: {reason}", status=status)
     if "InvalidCertificate" in text:
-        return RequestRefusedError(
-            f"{what}: {reason}: pass verify= in storage_options, with the file of certificates to trust"
-        )
+        return certificate_error(what, text)
     if "InvalidRangeRequest" in text:
         return RequestRefusedError(f"{what}: {reason}", status=416)
     if kind in ("NotSupportedError", "InvalidPathError", "ValueError") or status == 501:
@@ -72,6 +76,16 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
     if "TimedOut" in text or "Timeout" in text:
         return StoreTimeoutError(f"{what}: the server sent nothing for too long", status=status)
     return StoreError(f"{what}: {reason}", status=status)
+
+
+def certificate_error(what: str, text: str) -> RequestRefusedError:
+    """Say why a certificate was refused, from what the client says, or Python."""
+    why = "is not trusted: pass verify= in storage_options, with the file of certificates to trust"
+    if "NotValidForName" in text or "name mismatch" in text or "address mismatch" in text:
+        why = "is for another host name: check the host in the URL or the endpoint"
+    elif "ExpiredContext" in text or "certificate has expired" in text:
+        why = "has expired, or the clock of this machine is wrong"
+    return RequestRefusedError(f"{what}: the certificate of the server {why}")
 
 
 @contextmanager
@@ -113,7 +127,6 @@ def _causes(inside: str) -> Iterator[str]:
         ("IncompleteBody", "the connection ended before the last byte"),
         ("ConnectionReset", "the connection was reset"),
         ("IncompleteMessage", "the connection ended before an answer came"),
-        ("InvalidCertificate", "the certificate of the server is not trusted"),
     ):
         if word in inside:
             yield meaning
