@@ -36,10 +36,6 @@ class Bounded(Generic[AnyStr]):
         """Match a whole text, unless it is too long."""
         return self.compiled.fullmatch(text) if len(text) <= self.longest else None
 
-    def match(self, text: AnyStr) -> re.Match[AnyStr] | None:
-        """Match the beginning of a text."""
-        return self.compiled.match(text, 0, self.longest)
-
     def search(self, text: AnyStr) -> re.Match[AnyStr] | None:
         """Find the first match."""
         return self.compiled.search(text, 0, self.longest)
@@ -59,8 +55,7 @@ _UNSEEN = Bounded("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069
 
 def printable(text: str, *, lines: bool = False) -> str:
     """Spell out what cannot be seen, as Python does; `lines` keeps line breaks, for text that has several lines."""
-
-    def spell(found: re.Match[str]) -> str:
-        return "\n" if lines and found.group() == "\n" else repr(found.group())[1:-1]
-
-    return "".join(_UNSEEN.sub(spell, text[at:]) for at in range(0, len(text), _UNSEEN.longest))
+    pieces = (text[at:] for at in range(0, len(text), _UNSEEN.longest))
+    return "".join(
+        _UNSEEN.sub(lambda it: "\n" if lines and it[0] == "\n" else repr(it[0])[1:-1], each) for each in pieces
+    )

@@ -310,3 +310,27 @@ def test_small_questions_leave_a_busy_store_alone_too() -> None:
         assert asked_at == [0]
         assert store.read("x") == b"d"
     assert asked_at[1] >= 1
+
+
+def test_a_single_try_waits_for_a_busy_store_and_is_made() -> None:
+    asked_at: list[float] = []
+    clock = Clock()
+
+    def answer(request: Request) -> Answer:
+        asked_at.append(clock.time)
+        return Answer(503) if len(asked_at) == 1 else whole(b"d")
+
+    with run_script(answer) as server:
+        store = open_store(resolve_store(server.url, environ={}), retry=RetryPolicy.of(0, 60), hooks=clock.hooks)
+        with pytest.raises(StoreError, match="answered 503"):
+            store.read("x")
+        assert store.read("x") == b"d"
+    assert asked_at == [0, 1]
+
+
+@pytest.mark.parametrize("wish", ["\xb2", "soon", "-1", "9" * 5000, "Mon, 16 Nov 2026 00:00:00 GMT"])
+def test_odd_wishes_of_a_server_are_no_error(wish: str) -> None:
+    with run_script(lambda _: Answer(503, b"", {"Retry-After": wish})) as server:
+        settings = resolve_store(server.url, {"headers": {"X-Api-Key": "k"}}, environ={})
+        with pytest.raises(StoreError, match="answered 503"):
+            open_store(settings, retry=ONCE).read("x")

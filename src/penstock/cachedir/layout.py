@@ -13,7 +13,7 @@ NUM_STRIPES = 64
 PART_SUFFIX = ".part"
 _CONTROL = ".penstock"
 _READABLE = Bounded(r"[^A-Za-z0-9._-]+", NAME_CHARACTERS)
-_APART = Bounded(rf"{_CONTROL.replace('.', '[.]')}/editions/[0-9a-f]+/files/", NAME_CHARACTERS)
+_APART = Bounded(rf"\A{_CONTROL.replace('.', '[.]')}/editions/[0-9a-f]+/files/", NAME_CHARACTERS)
 
 
 def default_directory(url: str, split: str | None) -> Path:
@@ -97,5 +97,5 @@ def apart_name(edition: str, name: str) -> str:
 
 def plain_name(name: str) -> str:
     """Give the plain name of a copy, wherever it lies."""
-    match = _APART.match(name)
+    match = _APART.search(name)
     return name[match.end() :] if match else name

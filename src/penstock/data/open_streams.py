@@ -279,8 +279,8 @@ def cached_stream(stream: Stream, files: FilesOfStream | None = None, directory:
         store=settings,
         keep_zip=bool(stream.keep_zip),
         validate_hash=stream.validate_hash,
-        retry=stream.downloads[0],
-        timeout_s=stream.downloads[1],
+        retry=2 if stream.download_retry is None else stream.download_retry,
+        timeout_s=60.0 if stream.download_timeout is None else stream.download_timeout,
         files=None if files is None else files.request,
     )
 

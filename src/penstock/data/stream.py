@@ -226,12 +226,6 @@ class Stream:
         return self.remote or self._local or ""
 
     @property
-    def downloads(self) -> tuple[int, float]:
-        """How often a request is tried again, and for how many seconds without a byte, where nothing else is said."""
-        retry, timeout_s = self.download_retry, self.download_timeout
-        return 2 if retry is None else retry, 60.0 if timeout_s is None else timeout_s
-
-    @property
     def is_here(self) -> bool:
         """Whether its files are on this machine, and in no store."""
         return self.source is None and url_scheme(self.place) in (None, "file")

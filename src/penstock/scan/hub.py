@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 README, OWN_SETTINGS = "README.md", ".huggingface.yaml"
 MAX_HEAD_BYTES = 1 << 20
-_HEAD = Bounded(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", MAX_HEAD_BYTES, DOTALL)
+_HEAD = Bounded(r"\A---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", MAX_HEAD_BYTES, DOTALL)
 _SHARDED = Bounded(r"\A(?:.*/)?data/(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*", NAME_CHARACTERS)
 _KEYWORDS = {
     split: Bounded(f"(?<![a-z])(?:{split}|{words})(?![a-z])", NAME_CHARACTERS, IGNORECASE)
@@ -148,7 +148,7 @@ def _split_in(parts: Sequence[str]) -> str | None:
 def read_subsets(readme: str | None, own_settings: str | None) -> list[Subset]:
     """Read the subsets that a repository describes; none if it does not."""
     settings: dict[str, Any] = {}
-    head = None if readme is None else _HEAD.match(readme.removeprefix("\ufeff"))
+    head = None if readme is None else _HEAD.search(readme.removeprefix("\ufeff"))
     for text, where in ((head and head[1], f"the head of {README}"), (own_settings, OWN_SETTINGS)):
         if text:
             found = _load_yaml(text, where)

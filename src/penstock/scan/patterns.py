@@ -28,7 +28,6 @@ _BESIDE = Bounded(
     NAME_CHARACTERS,
     IGNORECASE,
 )
-_MOST_SPELLINGS = 1000
 
 Given = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -178,10 +177,10 @@ def literal_prefix(pattern: str) -> str:
 
 @lru_cache(maxsize=256)
 def _spelled_out(glob: str) -> list[list[str]]:
-    """Write a glob as several without braces, each cut into what fits one folder or file, and `**` for any folders."""
+    """Cut a glob into what fits one folder or file, and `**` for any folders; braces, `{a,b}`, make several of it."""
     spelled, left = list[list[str]](), [glob]
     while left:
-        if len(left) + len(spelled) > _MOST_SPELLINGS or len(glob) > NAME_CHARACTERS:
+        if len(left) + len(spelled) > 1000 or len(glob) > NAME_CHARACTERS:
             raise ConfigError(f"{glob[:200]!r} is too long, or stands for too many names: pass a list of files")
         one = left.pop()
         end = one.find("}", one.find("{") + 1)
@@ -215,11 +214,7 @@ def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Tell whether a name fits a glob: `*` stays within a folder, `**` does not, `{a,b}` is either.
-
-    What begins with a dot must be meant by one. The time grows as the lengths of both: a glob may come from outside.
-    """
+    """Tell whether a name fits a glob, in little time for any of them; what begins with a dot must be meant by it."""
     if is_hidden(name, also_underscore=False) and not is_hidden(pattern, also_underscore=False):
         return False
-    parts = name.split("/")
-    return len(name) <= NAME_CHARACTERS and any(_fits(each, parts) for each in _spelled_out(pattern))
+    return len(name) <= NAME_CHARACTERS and any(_fits(each, name.split("/")) for each in _spelled_out(pattern))

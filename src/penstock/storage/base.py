@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.types import Span
 
 _BUCKET_BEFORE_AT = ("abfs", "abfss", "az", "azure", "azure-dl", "oci")  # where others have a name and a password
-_URL = Bounded(r"([A-Za-z][A-Za-z0-9+.-]+):/", 64)
+_URL = Bounded(r"\A([A-Za-z][A-Za-z0-9+.-]+):/", 64)
 MESSAGE_CHARACTERS = 1 << 13  # of what others say about an error, with all of the answer that they got
 # Each begins at a mark that its own characters cannot pass twice, so that no part of a text is looked at again.
 _LOGIN_IN_TEXT = Bounded(r"://[^\s/?#\"'<>]*@", MESSAGE_CHARACTERS + 1)
@@ -146,7 +146,7 @@ stores: Registry[StoreFamily] = Registry(
 
 def url_scheme(url: str) -> str | None:
     """Give the scheme of a URL in lower case, or None if it is a plain path."""
-    match = _URL.match(url)
+    match = _URL.search(url)
     return match.group(1).lower() if match else None
 
 
@@ -187,8 +187,7 @@ def split_url(url: str) -> SplitResult:
 def redacted(text: str) -> str:
     """Return a message of another library, cut, and without the passwords and signed queries of the URLs in it."""
     is_cut = len(text) > MESSAGE_CHARACTERS
-    if is_cut:  # perhaps within a password, which ends at an @
-        text = f"{text[:MESSAGE_CHARACTERS]}@"
+    text = f"{text[:MESSAGE_CHARACTERS]}@" if is_cut else text  # perhaps within a password, which ends at an @
     text = _QUERY_IN_TEXT.sub(lambda it: it[1] + ("?…" if it[2] else ""), _LOGIN_IN_TEXT.sub("://", text))
     return f"{text.removesuffix('@')}…" if is_cut else text
 

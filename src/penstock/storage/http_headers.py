@@ -35,7 +35,7 @@ from penstock.storage.object_errors import certificate_error
 from penstock.storage.object_read import untagged_version
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.ranges import RangeSupport
-from penstock.storage.retry import RetryHooks, RetryPolicy, parse_retry_after, retrying
+from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
 from penstock.storage.streams import ReadsBodies, ResponseBody
 from penstock.storage.url_names import join_url
 
@@ -322,7 +322,8 @@ def _refusal(shown: str, status: int, retry_after: str) -> StoreError:
         )
     if status < 500 and status not in _PASSING:
         return RequestRefusedError(reason, status=status)
-    return StoreError(reason, status=status, retry_after_s=parse_retry_after(retry_after))
+    wait_s = float(retry_after) if retry_after.isdecimal() else None
+    return StoreError(reason, status=status, retry_after_s=wait_s)
 
 
 def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, int]:
@@ -330,7 +331,7 @@ def _describe(key: str, answer: http.client.HTTPResponse) -> tuple[ObjectInfo, i
     headers = answer.headers
     part = _RANGE.fullmatch(headers.get("Content-Range") or "")
     length = part.group(2) if part else headers.get("Content-Length") or ""
-    if not length.isdigit() or (part is None and answer.status == 206):
+    if not length.isdecimal() or (part is None and answer.status == 206):
         raise RequestRefusedError(f"{key}: the server did not tell the size of the file", key=key)
     try:
         modified = parsedate_to_datetime(headers.get("Last-Modified") or "")

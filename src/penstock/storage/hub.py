@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from penstock.errors import BucketNotFoundError, MissingExtraError, ObjectNotFoundError, RequestRefusedError, StoreError
 from penstock.extras import require
@@ -70,9 +71,10 @@ class HubStore(ReadsBodies):
         """List the files whose paths below the folder begin with a prefix, sorted."""
         folder = self.location.path(prefix.rpartition("/")[0]).strip("/")
         found: list[ObjectInfo] = []
-        url: str | None = self.location.list_url(folder, self.commit())
+        parts = (self.location.repo, "tree", "" if self.location.is_bucket else self.commit(), quote(folder, safe=""))
+        url = f"{self.location.endpoint}/api/{self.location.kind}s/{'/'.join(filter(None, parts))}?recursive=true"
         try:
-            while url is not None:
+            while url:
                 page, url = self._ask("the list of files", partial(self._read_page, url))
                 found += [info for info in page if info.key.startswith(prefix)]
         except BucketNotFoundError:
@@ -156,7 +158,7 @@ class HubStore(ReadsBodies):
             )
         return str(info.sha)
 
-    def _read_page(self, url: str) -> tuple[builtins.list[ObjectInfo], str | None]:
+    def _read_page(self, url: str) -> tuple[builtins.list[ObjectInfo], str]:
         """Read a page of a list, and where the next one is; the client's own list tries again for 23 s each time."""
         with translated_errors(str(self.location)):
             headers = _utils().build_hf_headers(token=self.location.token or False, library_name="penstock")
@@ -165,7 +167,7 @@ class HubStore(ReadsBodies):
             files = [each for each in answer.json() if each["type"] == "file"]
             found = [(self.location.key(each["path"]), each) for each in files]
             page = [_describe(key, each) for key, each in found if key is not None]
-            return page, answer.links.get("next", {}).get("url")
+            return page, answer.links.get("next", {}).get("url", "")
 
     def _head(self, key: str, url: str) -> ObjectInfo:
         """Ask what a file is; the Hub answers that itself, without sending us on to where the bytes are."""

@@ -19,7 +19,6 @@ from penstock.errors import (
 from penstock.extras import require
 from penstock.outside_text import Bounded
 from penstock.storage.base import redacted
-from penstock.storage.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,6 +92,8 @@ def _from_answer(errors: Any, error: Any, what: str) -> StoreError:
 
 def _wait_s(headers: Mapping[str, str]) -> float | None:
     """Say how long the Hub wants us to wait."""
-    asked_s = parse_retry_after(headers.get("Retry-After", ""))
+    after = headers.get("Retry-After", "")
+    if after.isdecimal():
+        return float(after)
     left = _RESET_S.search(headers.get("RateLimit", ""))
-    return float(left.group(1)) if asked_s is None and left and "r=0" in headers.get("RateLimit", "") else asked_s
+    return float(left.group(1)) if left and "r=0" in headers.get("RateLimit", "") else None

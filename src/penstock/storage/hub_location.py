@@ -20,7 +20,7 @@ DEFAULT_REVISION = "main"
 
 _KINDS = {"datasets": "dataset", "models": "model", "spaces": "space", "buckets": "bucket"}
 _COMMIT = Bounded(r"[0-9a-f]{40}", 40)
-_SPECIAL_REVISION = Bounded(r"refs/(convert/[\w.-]+|pr/\d+)(?=/|$)", NAME_CHARACTERS)  # the only ones with a bare slash
+_SPECIAL_REVISION = Bounded(r"\Arefs/(convert/[\w.-]+|pr/\d+)(?=/|$)", NAME_CHARACTERS)  # alone with a bare slash
 _OPTIONS = {"token": "token", "endpoint": "endpoint", "endpoint_url": "endpoint", "revision": "revision"}
 
 
@@ -66,11 +66,6 @@ class HubLocation:
         prefix = "" if self.kind == "model" else f"{self.kind}s/"
         return f"{self.endpoint}/{prefix}{self.repo}/resolve/{commit}/{quote(path)}"
 
-    def list_url(self, folder: str, commit: str) -> str:
-        """Return the address of the list of all files below a folder."""
-        place = "/".join(filter(None, (self.repo, "tree", "" if self.is_bucket else commit, quote(folder, safe=""))))
-        return f"{self.endpoint}/api/{self.kind}s/{place}?recursive=true"
-
     def __str__(self) -> str:
         revision = "" if self.is_bucket or self.revision == DEFAULT_REVISION else f"@{self.revision}"
         return "/".join(filter(None, (f"hf://{self.kind}s", self.repo + revision, self.root)))
@@ -102,7 +97,7 @@ def parse_hub_url(url: str) -> tuple[str, str, str | None, str]:
         repo, revision, root = "/".join(parts[:2]), None, "".join(parts[2:])
     else:
         repo = head
-        special = _SPECIAL_REVISION.match(tail)
+        special = _SPECIAL_REVISION.search(tail)
         revision = special.group() if special else tail.partition("/")[0]
         root = tail[len(revision) :].strip("/")
         revision = unquote(revision)

@@ -35,7 +35,6 @@ _PARALLEL_PARTS = 8
 _SILENCES_OF_A_PART = 2.5
 _MOST_PARTS = 9000  # S3 allows 10000 in one upload
 _LIST_PAGE = 1000
-_BUSY = (429, 503)
 
 
 def _into(data: memoryview) -> Callable[[Buffer, int], None]:
@@ -158,8 +157,6 @@ class ObjectStore:
         if len(span) and not self.ranges.are_sent:
             raise RequestRefusedError(f"{shown}: the server sends whole objects only")
         tuning = ClientTuning(stall_s=self.retry.stall_s, is_anonymous=self._name in anonymous)
-        if self._gate.left_s(self.hooks) > 0:
-            raise StoreError(f"{shown}: the store has too much to do")
         with self._asking(shown):
             client = get_client(self._name, tuning, self._connect)
             data, info = await receive_once(client, self._path(key), key, shown, span, self.ranges)
@@ -273,11 +270,9 @@ class ObjectStore:
         attempts = Attempts(policy, self.hooks, shown)
         path = self._path(key)
         refusal: AccessDeniedError | None = None
+        if policy.attempts == 1 and (left_s := self._gate.left_s(self.hooks)) > 0:
+            self.hooks.sleep(left_s)  # for a failure would be the only try
         while True:
-            if (left_s := self._gate.left_s(self.hooks)) > 0:
-                self.hooks.sleep(left_s)
-                self.hooks.on_life()
-                continue
             is_anonymous = not writes and (refusal is not None or self._name in anonymous)
             tuning = ClientTuning(
                 stall_s=policy.stall_s, retries_for_s=retries_for_s, is_anonymous=is_anonymous, writes=writes
@@ -298,16 +293,17 @@ class ObjectStore:
 
     @contextmanager
     def _asking(self, shown: str) -> Iterator[None]:
-        """Translate errors, and rest if the store has too much to do; its client does not show for how long it asks."""
+        """Translate errors; leave a store alone that has too much to do, for its client hides for how long it asks."""
         began_at = self.hooks.now()
+        if (left_s := self._gate.left_s(self.hooks)) > 0:
+            raise StoreError(f"{shown}: the store has too much to do, as it said a moment ago", retry_after_s=left_s)
         try:
             with translated_errors(shown, self._place[0]):
                 yield
         except StoreError as error:
-            if error.facts.get("status") in _BUSY:
+            if error.facts.get("status") in (429, 503):
                 error.facts["retry_after_s"] = self._gate.close(began_at, self.retry, self.hooks)
             raise
-        self._gate.open(began_at)
 
     def _explained(self, error: AccessDeniedError) -> AccessDeniedError:
         """Say so if nobody gave credentials, which is the likely reason of a refusal."""

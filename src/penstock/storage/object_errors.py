@@ -25,6 +25,7 @@ _STATUS = Bounded(r"status code: (\d{3})", MESSAGE_CHARACTERS)
 _CODE = Bounded(r"<Code>(\w+)</Code>", MESSAGE_CHARACTERS)
 _REASON = Bounded(r'message: "([^"]+)"', MESSAGE_CHARACTERS)
 _HOST = Bounded(r"Error performing \w+ \w+://([^/\s?]+)", MESSAGE_CHARACTERS)
+_CHECK_CREDENTIALS = "Check the credentials and their permissions"
 _PASSING = {408, 425, 429}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"}
 
@@ -46,16 +47,10 @@ def translate_error(error: Exception, what: str, bucket: str) -> StoreError:
         return StoreError(f"{what}: the store has lost this upload ({code}): start it again")
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError" or status == 404:
         return ObjectNotFoundError(f"there is no object {what}")
-    if code == "RequestTimeTooSkewed":
-        return AccessDeniedError(
-            f"no access to {what}: the clocks of this machine and of the store differ too much ({code}): set this"
-            " machine's clock",
-            code=code,
-        )
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
-        return AccessDeniedError(
-            f"no access to {what}: {reason}. Check the credentials and their permissions", code=code
-        )
+        is_clock = code == "RequestTimeTooSkewed"
+        advice = "The clocks of this machine and of the store differ: set them" if is_clock else _CHECK_CREDENTIALS
+        return AccessDeniedError(f"no access to {what}: {reason}. {advice}", code=code)
     if kind == "PreconditionError" or status == 412:
         return ObjectChangedError(f"{what} was replaced while it was being read: read it again")
     if status is not None and status < 500 and status not in _PASSING:
@@ -83,8 +78,6 @@ def certificate_error(what: str, text: str) -> RequestRefusedError:
     why = "is not trusted: pass verify= in storage_options, with the file of certificates to trust"
     if "NotValidForName" in text or "name mismatch" in text or "address mismatch" in text:
         why = "is for another host name: check the host in the URL or the endpoint"
-    elif "ExpiredContext" in text or "certificate has expired" in text:
-        why = "has expired, or the clock of this machine is wrong"
     return RequestRefusedError(f"{what}: the certificate of the server {why}")
 
 

@@ -17,7 +17,6 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from penstock.outside_text import ASCII, Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +29,6 @@ FINAL_ERRORS = (ObjectNotFoundError, AccessDeniedError, ObjectChangedError, Requ
 _STALL_S = 20.0
 _LONGEST_PAUSE_S = 20.0
 _FIRST_PAUSE_S = 0.5
-_SECONDS = Bounded(r"\d{1,9}(\.\d{1,9})?", 19, ASCII)
 
 _log = logging.getLogger(__name__)
 
@@ -56,10 +54,11 @@ class RetryPolicy:
             raise ConfigError(f"{self} has a time that is not above 0")
 
     @classmethod
-    def of(cls, download_retry: int, download_timeout: float) -> RetryPolicy:
+    def of(cls, download_retry: int | None, download_timeout: float | None) -> RetryPolicy:
         """Understand the two numbers that datasets take: further tries, and seconds without a single byte."""
+        download_timeout = 60.0 if download_timeout is None else download_timeout
         return cls(
-            attempts=download_retry + 1,
+            attempts=(2 if download_retry is None else download_retry) + 1,
             max_s=min(_LONGEST_PAUSE_S, download_timeout / 3) if download_timeout > 0 else _LONGEST_PAUSE_S,
             stall_s=min(_STALL_S, download_timeout),
             patience_s=download_timeout,
@@ -84,11 +83,6 @@ class RetryPolicy:
         pause_s = own_s + min(asked_s or 0.0, self.patience_s)
         left_s = self.patience_s - quiet_s
         return max(pause_s, left_s + own_s) if 0 < left_s <= pause_s else pause_s
-
-
-def parse_retry_after(text: str) -> float | None:
-    """Return how many seconds a server asks us to wait, if it does."""
-    return float(text) if _SECONDS.fullmatch(text) else None
 
 
 def _draw() -> float:
@@ -123,16 +117,12 @@ class Gate:
         return min(self._until - hooks.now(), self._pause_s)
 
     def close(self, began_at: float, policy: RetryPolicy, hooks: RetryHooks) -> float:
-        """Note that the store refused a request; only one that began after the last pause makes the next longer."""
+        """Note a refusal. Pauses double with those that begin after one pause, and before as much time has gone by."""
         if began_at >= self._until:
-            self._pause_s = max(2 * policy.base_s, min(2 * self._pause_s, policy.max_s))
+            is_another = began_at <= self._until + self._pause_s
+            self._pause_s = max(2 * policy.base_s, min(2 * self._pause_s * is_another, policy.max_s))
         self._until = hooks.now() + self._pause_s
         return self._pause_s
-
-    def open(self, began_at: float) -> None:
-        """Note that the store answered."""
-        if began_at >= self._until:
-            self._pause_s = 0.0
 
 
 class Attempts:

@@ -114,7 +114,8 @@ def _of_repository(stream: Stream, url: str) -> NamedFiles | None:
 def _has_index(url: str, stream: Stream) -> bool:
     """Tell whether a folder of a store, of this very name, has an index."""
     with suppress(StoreError):
-        open_proxied(url, stream.storage_options, retry=RetryPolicy.of(*stream.downloads)).stat(INDEX_NAME)
+        retry = RetryPolicy.of(stream.download_retry, stream.download_timeout)
+        open_proxied(url, stream.storage_options, retry=retry).stat(INDEX_NAME)
         return True
     return False
 

@@ -36,7 +36,7 @@ _KEPT_OF_CHUNK = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11)  # all that reading takes: no 
 _FIXED_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # by physical type
 _BYTE_ARRAY = 6
 _TIMES_IN_DICTIONARY = 4  # a guess: how often text stands in a column whose dictionary holds it once
-_OLD_PARQUET_MR = Bounded(rb"parquet-mr version (\d+)\.(\d+)\.(\d+)", 64)
+_OLD_PARQUET_MR = Bounded(rb"\Aparquet-mr version (\d+)\.(\d+)\.(\d+)", 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class FileHead:
     @property
     def hidden_bytes(self) -> int:
         """How far columns may reach beyond their size: the first writers forgot to count the head of a page."""
-        found = _OLD_PARQUET_MR.match(self.created_by)
+        found = _OLD_PARQUET_MR.search(self.created_by)
         return 100 if found and tuple(map(int, found.groups())) < (1, 2, 9) else 0
 
     def footer(self, num_rows: int, row_groups: bytes) -> bytes:

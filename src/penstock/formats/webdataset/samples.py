@@ -39,7 +39,7 @@ def group_members(members: Iterable[Member], where: str) -> Iterator[TarSample]:
     """Give samples: members that follow one another and have one key."""
     sample: TarSample | None = None
     for member in members:
-        parts = None if member.name.startswith("__") and _META.match(member.name) else split_name(member.name)
+        parts = None if member.name.startswith("__") and _META.search(member.name) else split_name(member.name)
         if parts is None:
             continue
         key, extension = parts
