@@ -42,7 +42,7 @@ DEFAULT_PATHS = {
 ALWAYS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _KINDS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NUMBER_DTYPES = {name: np.dtype(name) for name in (*_KINDS, "bool")}
-_DEEP = re.compile(r"(gray|yuv[a-z0-9]*p|p0)(9|1[0246])[bl]e")  # pixels of more than 8 bits
+_DEEP = Bounded(r"(gray|yuv[a-z0-9]*p|p0)(9|1[0246])[bl]e", 64)  # pixels of more than 8 bits
 _FAR = 1e9  # meters
 _DEPTH_CODES = 4095  # the largest number in LeRobot's depth maps
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from penstock.outside_text import Bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
 PURPOSE = "decoding video"
-DEEP_GRAY = re.compile(r"gray\d+[bl]e")  # what FFmpeg calls pixels of one number of more than 8 bits
+DEEP_GRAY = Bounded(r"gray\d+[bl]e", 64)  # what FFmpeg calls pixels of one number of more than 8 bits
 
 
 class VideoFile(Protocol):
