@@ -133,7 +133,7 @@ def _content(cell: Any) -> Any:
 
 def _is_library(module: str) -> bool:
     file, top = getattr(sys.modules.get(module), "__file__", None), module.partition(".")[0]
-    if file is None:
+    if file is None or top == "__main__":  # which python -m runs may be a program of a library
         return top in sys.stdlib_module_names
     return top == "penstock" or file.startswith(_STDLIB) or not _LIBRARIES.isdisjoint(Path(file).parts)
 
