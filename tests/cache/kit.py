@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.cache.cache import Cache, CachedStream
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
@@ -160,7 +160,8 @@ _PLACES_OF_FORKSERVER: list[tuple[Path, Path]] = []
 
 def forkserver_pid() -> int | None:
     """The process that children are forked from which are neither forked nor spawned, if there is one yet."""
-    pid: int | None = forkserver._forkserver._forkserver_pid
+    server: Any = forkserver._forkserver
+    pid: int | None = server._forkserver_pid
     return pid
 
 
