@@ -268,7 +268,6 @@ class ObjectStore:
         shown = self.shown(key)
         policy = policy or self.retry
         attempts = Attempts(policy, self.hooks, shown)
-        path = self._path(key)
         refusal: AccessDeniedError | None = None
         if policy.attempts == 1 and (left_s := self._gate.left_s(self.hooks)) > 0:
             self.hooks.sleep(left_s)  # for a failure would be the only try
@@ -279,7 +278,7 @@ class ObjectStore:
             )
             try:
                 with self._asking(shown):
-                    result = call(get_client(self._name, tuning, self._connect), path, attempts)
+                    result = call(get_client(self._name, tuning, self._connect), self._path(key), attempts)
             except AccessDeniedError as error:
                 if is_anonymous or writes or not self.cloud.may_try_anonymous(self.settings.options):
                     raise refusal or self._explained(error) from error
