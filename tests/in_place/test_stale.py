@@ -118,6 +118,19 @@ def test_an_index_beside_the_files_that_is_wrong_is_not_used(tmp_path: Path, tex
         assert JSONL.numbers(dataset) == list(range(100))
 
 
+@pytest.mark.parametrize("name", ["about.json", "index.json"])
+@pytest.mark.parametrize("damage", ["", "{}", "[" * 100_000, "\0" * 500, '{"catalog": "files", "version": 1'])
+def test_a_kept_index_that_was_damaged_is_made_anew(tmp_path: Path, name: str, damage: str) -> None:
+    folder = JSONL.write_files(tmp_path / "data", 2)
+    for _ in range(2):
+        with private_places(), StreamingDataset(remote=folder, local=tmp_path / "local") as dataset:
+            assert JSONL.numbers(dataset) == list(range(100))
+        for path in (tmp_path / "local" / ".penstock" / "editions").glob(f"*/{name}"):
+            path.write_text(damage)
+    with private_places(), StreamingDataset(remote=folder, local=tmp_path / "local") as dataset:
+        assert JSONL.numbers(dataset) == list(range(100))
+
+
 def test_an_index_beside_the_files_that_is_old_is_not_believed(tmp_path: Path, places: Path) -> None:
     folder = JSONL.write_files(tmp_path / "data", 2)
     with StreamingDataset(remote=folder) as dataset:

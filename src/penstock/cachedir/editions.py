@@ -121,7 +121,7 @@ class Edition:
         """Say where it came from; None if its folder is gone or was left unfinished."""
         try:
             return About(**json.loads((self.folder / _ABOUT).read_bytes()))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     def opened_s(self) -> float:
