@@ -303,7 +303,7 @@ def test_small_questions_leave_a_busy_store_alone_too() -> None:
             assert isinstance(store, AsksAsynchronously)
             async with store.asking() as ask_once:
                 for _ in range(2):
-                    with pytest.raises(StoreError, match="answered 503|too much to do"):
+                    with pytest.raises(StoreError, match="answered .*503"):
                         await ask_once("x", Span(0, 1))
 
         asyncio.run(ask())

@@ -295,7 +295,7 @@ class ObjectStore:
         """Translate errors; leave a store alone that has too much to do, for its client hides for how long it asks."""
         began_at = self.hooks.now()
         if (left_s := self._gate.left_s(self.hooks)) > 0:
-            raise StoreError(f"{shown}: the store has too much to do, as it said a moment ago", retry_after_s=left_s)
+            raise StoreError(f"{shown}: the server answered 429 or 503 a moment ago", retry_after_s=left_s)
         try:
             with translated_errors(shown, self._place[0]):
                 yield
