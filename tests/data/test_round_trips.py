@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +65,7 @@ def data(nginx: WebServer) -> WebServer:
             draw = np.random.default_rng(0)
             folder = nginx.files / f"trips-{kind}-{compression}"
             size = PER_SHARD * (400 if kind == "rows" else 270)
+            rmtree(folder, ignore_errors=True)  # of the same tests, if others came between them
             with MDSWriter(out=folder, columns=columns, compression=compression, size_limit=size) as writer:
                 for number in range(NUM_SAMPLES):
                     text = "a" * int(draw.integers(300, 400))

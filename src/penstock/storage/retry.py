@@ -76,11 +76,11 @@ class RetryPolicy:
         """Say how long to pause after so many failures; nothing has come for `quiet_s`, `draw` is random in [0, 1).
 
         Pauses double, and half of each is random: clients that failed together do not come back together. `asked_s`
-        is the server's own wish, which is granted as far as our patience goes. The try that outlasts the time is made
-        a whole pause later: an outage of just that length is survived.
+        is the server's own wish, which is granted as far as our patience or longest pause goes. The try that outlasts
+        the time is made a whole pause later: an outage of just that length is survived.
         """
         own_s = (0.5 + draw / 2) * min(self.max_s, self.base_s * 2.0 ** min(failures - 1, 60))
-        pause_s = own_s + min(asked_s or 0.0, self.patience_s)
+        pause_s = own_s + min(asked_s or 0.0, max(self.patience_s, self.max_s))
         left_s = self.patience_s - quiet_s
         return max(pause_s, left_s + own_s) if 0 < left_s <= pause_s else pause_s
 
