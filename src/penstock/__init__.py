@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from penstock.formats.encodings.base import Encoding
     from penstock.formats.encodings.table import encodings
     from penstock.loaders.async_loader import AsyncDataLoader
-    from penstock.loaders.collate import PadCollator, batch_iterator, collate_batch
-    from penstock.loaders.prefetch_iterator import PrefetchIterator, create_data_iterator
+    from penstock.loaders.collate import PadCollator, collate_batch
     from penstock.loaders.torch import StreamingDataLoader
     from penstock.order.schedule import MixSchedule
     from penstock.pipeline.config import (
@@ -47,11 +46,9 @@ if TYPE_CHECKING:
     from penstock.pipeline.create_source import create_source
     from penstock.pipeline.pipeline import Pipeline, create_pipeline
     from penstock.pipeline.pretokenize import pretokenize, tokenize_and_save
-    from penstock.pipeline.results.caches import CacheMetadata, DiskCache, MemoryCache, TreeCacheManager
-    from penstock.pipeline.results.dataset_cache import DatasetCache
     from penstock.pipeline.saving.save import save_dataset, save_iterator
     from penstock.pipeline.saving.writer import WriteStats, create_writer
-    from penstock.pipeline.stage import BaseStage, PipelineContext, ResumeState
+    from penstock.pipeline.stage import BaseStage, PipelineContext
     from penstock.reading.source import FunctionReader, OpenShard, Source
     from penstock.sources.base import ShardedSource, TransformedShardedSource
     from penstock.sources.chat import (
@@ -79,7 +76,6 @@ if TYPE_CHECKING:
     from penstock.sources.files.text_sources import CsvShardedSource, JsonShardedSource, TextShardedSource
     from penstock.sources.hf import HFDatasetShardedSource, wrap_hf_dataset
     from penstock.sources.memory import MemoryShardedSource
-    from penstock.sources.mix.interleave import block_mixture_interleave
     from penstock.sources.mix.source import MixedShardedSource
     from penstock.sources.mix.weights import WeightSchedulePoint, WeightScheduler
     from penstock.sources.pack.packer import PackStats
@@ -109,7 +105,6 @@ _HOMES = {
     "BaseStage": "penstock.pipeline.stage",
     "BatchTransform": "penstock.sources.transforms",
     "CSVWriter": "penstock.write.writers",
-    "CacheMetadata": "penstock.pipeline.results.caches",
     "CacheStageConfig": "penstock.pipeline.config",
     "ChainedTransform": "penstock.sources.transforms",
     "ChatTemplate": "penstock.sources.chat",
@@ -119,9 +114,7 @@ _HOMES = {
     "ConvertInputOutputToChatML": "penstock.sources.chat",
     "ConvertToChatML": "penstock.sources.chat",
     "CsvShardedSource": "penstock.sources.files.text_sources",
-    "DatasetCache": "penstock.pipeline.results.dataset_cache",
     "DatasetConfig": "penstock.pipeline.config",
-    "DiskCache": "penstock.pipeline.results.caches",
     "DropFields": "penstock.sources.fields",
     "Encoding": "penstock.formats.encodings.base",
     "ExpandTransform": "penstock.sources.transforms",
@@ -147,7 +140,6 @@ _HOMES = {
     "MapField": "penstock.sources.fields",
     "MapTransform": "penstock.sources.transforms",
     "MaybeApplyChatTemplate": "penstock.sources.chat",
-    "MemoryCache": "penstock.pipeline.results.caches",
     "MemoryShardedSource": "penstock.sources.memory",
     "MixSchedule": "penstock.order.schedule",
     "MixStageConfig": "penstock.pipeline.config",
@@ -165,10 +157,8 @@ _HOMES = {
     "PipelineConfig": "penstock.pipeline.config",
     "PipelineContext": "penstock.pipeline.stage",
     "PoolPacker": "penstock.sources.pack.packers",
-    "PrefetchIterator": "penstock.loaders.prefetch_iterator",
     "RayConfig": "penstock.pipeline.config",
     "RenameFields": "penstock.sources.fields",
-    "ResumeState": "penstock.pipeline.stage",
     "SaveStageConfig": "penstock.pipeline.config",
     "SelectFields": "penstock.sources.fields",
     "ShardInfo": "penstock.sources.shard_info",
@@ -191,17 +181,13 @@ _HOMES = {
     "Transform": "penstock.sources.transforms",
     "TransformError": "penstock.errors",
     "TransformedShardedSource": "penstock.sources.base",
-    "TreeCacheManager": "penstock.pipeline.results.caches",
     "WeightSchedulePoint": "penstock.sources.mix.weights",
     "WeightScheduler": "penstock.sources.mix.weights",
     "WriteStats": "penstock.pipeline.saving.writer",
     "XSVWriter": "penstock.write.writers",
-    "batch_iterator": "penstock.loaders.collate",
-    "block_mixture_interleave": "penstock.sources.mix.interleave",
     "clear_cache": "penstock.cache.cleanup",
     "collate_batch": "penstock.loaders.collate",
     "convert_to_lerobot": "penstock.episodes.writing.convert",
-    "create_data_iterator": "penstock.loaders.prefetch_iterator",
     "create_pipeline": "penstock.pipeline.pipeline",
     "create_source": "penstock.pipeline.create_source",
     "create_writer": "penstock.pipeline.saving.writer",
@@ -227,7 +213,6 @@ __all__ = [
     "BaseStage",
     "BatchTransform",
     "CSVWriter",
-    "CacheMetadata",
     "CacheStageConfig",
     "ChainedTransform",
     "ChatTemplate",
@@ -237,9 +222,7 @@ __all__ = [
     "ConvertInputOutputToChatML",
     "ConvertToChatML",
     "CsvShardedSource",
-    "DatasetCache",
     "DatasetConfig",
-    "DiskCache",
     "DropFields",
     "Encoding",
     "ExpandTransform",
@@ -265,7 +248,6 @@ __all__ = [
     "MapField",
     "MapTransform",
     "MaybeApplyChatTemplate",
-    "MemoryCache",
     "MemoryShardedSource",
     "MixSchedule",
     "MixStageConfig",
@@ -283,10 +265,8 @@ __all__ = [
     "PipelineConfig",
     "PipelineContext",
     "PoolPacker",
-    "PrefetchIterator",
     "RayConfig",
     "RenameFields",
-    "ResumeState",
     "SaveStageConfig",
     "SelectFields",
     "ShardInfo",
@@ -309,18 +289,14 @@ __all__ = [
     "Transform",
     "TransformError",
     "TransformedShardedSource",
-    "TreeCacheManager",
     "WeightSchedulePoint",
     "WeightScheduler",
     "WriteStats",
     "XSVWriter",
     "__version__",
-    "batch_iterator",
-    "block_mixture_interleave",
     "clear_cache",
     "collate_batch",
     "convert_to_lerobot",
-    "create_data_iterator",
     "create_pipeline",
     "create_source",
     "create_writer",

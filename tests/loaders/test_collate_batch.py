@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import PadCollator, batch_iterator, collate_batch
+from penstock import PadCollator, collate_batch
 from penstock.errors import ConfigError, MissingColumnError
 
 
@@ -58,11 +58,3 @@ def test_padding() -> None:
     with pytest.raises(ConfigError, match="3 values, more than max_length=2"):
         PadCollator(max_length=2)(samples)
     assert PadCollator()([{"a": []}, {"a": []}])["a"].shape == (2, 0)
-
-
-def test_lists_of_samples() -> None:
-    samples = [{"x": x} for x in range(5)]
-    assert [len(batch) for batch in batch_iterator(samples, 2)] == [2, 2]
-    assert [len(batch) for batch in batch_iterator(samples, 2, drop_last=False)] == [2, 2, 1]
-    with pytest.raises(ConfigError, match="batch_size=0"):
-        list(batch_iterator(samples, 0))

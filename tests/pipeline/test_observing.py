@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import BaseStage, ObservabilityConfig, Pipeline, PipelineContext, ResumeState
+from penstock import BaseStage, ObservabilityConfig, Pipeline, PipelineContext
 from penstock.errors import ConfigError, ResumeError, StageOrderError
 from penstock.pipeline.observing import Observer
 from tests.pipeline.texts import ids, settings
@@ -157,13 +157,3 @@ def test_what_was_built_can_be_looked_at(data: Path) -> None:
     pipeline = Pipeline.from_config(settings(data)).source()
     assert {name: source.num_shards for name, source in pipeline.get_data().items()} == {"web": 2, "books": 2}  # type: ignore[union-attr]
     assert pipeline.get_context().config is pipeline.config
-
-
-def test_a_position_by_shard_and_row(data: Path) -> None:
-    source = Pipeline.from_config(settings(data)).source().build()
-    state = ResumeState(shard_index=1, row_index=7, epoch=2, step=9, dataset_states={"web": {}})
-    again = ResumeState.from_dict(json.loads(json.dumps(state.to_dict())))
-    assert again == state
-    assert next(again.open(source))["id"] == "web157"  # type: ignore[arg-type]
-    with pytest.raises(ResumeError, match="no ResumeState"):
-        ResumeState.from_dict({"shard": 1})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,15 +121,6 @@ class PadCollator:
         for row, array in zip(made, arrays, strict=True):
             row[: len(array)] = array
         return made
-
-
-def batch_iterator(source: Iterable[Sample], batch_size: int, drop_last: bool = True) -> Iterator[list[Sample]]:
-    """Return lists of `batch_size` samples; what is left over at the end is dropped, or is a shorter list."""
-    check_whole("batch_size", batch_size, 1)
-    iterator = iter(source)
-    while batch := list(islice(iterator, batch_size)):
-        if len(batch) == batch_size or not drop_last:
-            yield batch
 
 
 def _collate_values(values: list[Any]) -> Any:

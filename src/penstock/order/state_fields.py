@@ -26,7 +26,6 @@ _KINDS = {
     ("order", "position", "fingerprint"): "a StreamingDataset or its loader",
     ("sample_in_epoch",): "MosaicML Streaming",
     ("_snapshot",): "torchdata's StatefulDataLoader",
-    ("shard_index", "row_index"): "a ResumeState",
     ("feeds", "at"): "an iterator over a mix",
     ("group", "counts"): "an iterator over packed rows",
     ("shard", "inner"): "an iterator over a source",

@@ -6,17 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ResumeError
-from penstock.order.state_fields import COUNT, check_fields, describe_kind
 from penstock.pipeline.observing import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.loaders.async_loader import AsyncDataLoader
     from penstock.pipeline.config import PipelineConfig
     from penstock.sources.base import ShardedSource
-    from penstock.sources.iterators import SampleIterator
 
     Data = dict[str, ShardedSource | AsyncDataLoader]
 
@@ -77,45 +72,3 @@ class BaseStage(ABC):
     def get_metrics(self) -> dict[str, float]:
         """Give what the stage has counted."""
         return dict(self.metrics)
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeState:
-    """A position in a source, for loops that count shards and rows themselves; loaders have a state of their own.
-
-    Args:
-        shard_index: The shard.
-        row_index: The next row of it.
-        epoch: The pass.
-        step: The batch.
-        dataset_states: States of several datasets, by name.
-    """
-
-    shard_index: int = 0
-    row_index: int = 0
-    epoch: int = 0
-    step: int = 0
-    dataset_states: Mapping[str, Any] = field(default_factory=dict)
-
-    def open(self, source: ShardedSource) -> SampleIterator:
-        """Go on reading a source at this position."""
-        return source.iter_shards(start_shard=self.shard_index, start_row=self.row_index)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give all of it as plain values."""
-        return {
-            "shard_index": self.shard_index,
-            "row_index": self.row_index,
-            "epoch": self.epoch,
-            "step": self.step,
-            "dataset_states": dict(self.dataset_states),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ResumeState:
-        """Make a state of what `to_dict` gave."""
-        counts = {f"{name}?": COUNT for name in ("shard_index", "row_index", "epoch", "step")}
-        check_fields(data, {**counts, "dataset_states?": dict}, "a ResumeState")
-        if set(data) - set(cls().to_dict()):
-            raise ResumeError(f"this is {describe_kind(data)}, and no ResumeState")
-        return cls(**{name: value for name, value in data.items() if value is not None})
