@@ -99,7 +99,6 @@ METHODS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_takes_its_arguments(name: str) -> None:
     thing = getattr(penstock, name)
-    assert name in penstock.__all__
     taken = set(inspect.signature(thing).parameters)
     missing = set(NAMES[name].split()) - taken
     assert not missing

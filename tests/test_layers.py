@@ -29,6 +29,7 @@ EVERYWHERE = {
     "processes",
     "runtime",
     "shared_file",
+    "lazy_names",
     "counters",
     "spent",
     "_version",
@@ -72,6 +73,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": BELOW_PIPELINE,
     "cli": BELOW_PIPELINE | {"pipeline", "recipes", "viewer"},
     "viewer": BELOW_PIPELINE | {"pipeline", "recipes"},
+    # Modules of names.
+    "caching": {"cache", "data"},
+    "packing": {"sources"},
+    "robots": {"episodes"},
+    "transforms": {"sources"},
     # Contracts are run by plug-ins' tests, never by the library itself.
     "testing": BELOW_PIPELINE,
 }
@@ -177,6 +183,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail("modules that import each other in a circle: " + " ← ".join(error.args[1]), pytrace=False)
 
 
+def is_module_of_names(file: Path) -> bool:
+    return "lazy_names(__spec__)" in file.read_text()
+
+
+def test_only_the_package_itself_imports_modules_of_names() -> None:
+    modules = modules_of()
+    doors = {name for name, file in modules.items() if is_module_of_names(file)}
+    assert "penstock.sources" in doors
+    for name, file in modules.items():
+        through = doors & modules_imported(ast.parse(file.read_text()), modules) - {name}
+        assert name == "penstock" or not through, f"{name} imports {through}: import from where the names are defined"
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_files_and_functions_stay_small(file: Path) -> None:
     text = file.read_text()
@@ -188,6 +207,7 @@ def test_files_and_functions_stay_small(file: Path) -> None:
 
 
 def test_folders_hold_few_modules() -> None:
-    counts = Counter(str(file.parent.relative_to(ROOT)) for file in FILES if file.name != "__init__.py")
+    rooms = [file for file in FILES if file.stem not in ENTRY_POINTS and not is_module_of_names(file)]
+    counts = Counter(str(file.parent.relative_to(ROOT)) for file in rooms)
     crowded = {folder: count for folder, count in counts.items() if count > MAX_MODULES_OF_FOLDER}
     assert not crowded.keys() - MANY_OF_A_KIND, f"more than {MAX_MODULES_OF_FOLDER} modules in a folder: {crowded}"

@@ -1,16 +1,57 @@
-"""The front door: its names, and what it costs to open it."""
+"""The front doors: names of the package and of its public modules, and what it costs to open them."""
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 import penstock
 from penstock.registry import Registry
 
+if TYPE_CHECKING:
+    # mypy fails where a name is not of the type that it has at home, and where one that is not there would pass as any.
+    from typing_extensions import assert_type
+
+    from penstock import caching, packing, pipeline, robots, sources, transforms
+    from penstock.cache.contents import CachedDataset
+    from penstock.data.dataset import StreamingDataset
+    from penstock.episodes.mixing.stream import LeRobotStream
+    from penstock.pipeline.config import RayConfig
+    from penstock.sources.composite import LimitedShardedSource
+    from penstock.sources.fields import AddField
+    from penstock.sources.pack.packers import PoolPacker
+
+    assert_type(penstock.StreamingDataset, type[StreamingDataset])
+    assert_type(penstock.AddField, type[AddField])
+    assert_type(caching.list_cache(), tuple[CachedDataset, ...])
+    assert_type(packing.PoolPacker, type[PoolPacker])
+    assert_type(pipeline.RayConfig, type[RayConfig])
+    assert_type(robots.LeRobotStream, type[LeRobotStream])
+    assert_type(sources.LimitedShardedSource, type[LimitedShardedSource])
+    assert_type(transforms.AddField, type[AddField])
+    penstock.Streaming  # type: ignore[attr-defined]  # noqa: B018
+    sources.Streaming  # type: ignore[attr-defined]  # noqa: B018
+
 HEAVY = {"torch", "jax", "pyarrow", "PIL", "simplejpeg", "obstore", "cramjam", "xxhash"}
+ROOT = Path(__file__).parents[1]
+# Modules of names, and where their names are documented.
+PAGES = {
+    "caching": "streaming.md",
+    "packing": "packing.md",
+    "pipeline": "pipeline.md",
+    "robots": "episodes.md",
+    "sources": "sources.md",
+    "transforms": "transforms.md",
+}
 
 
 def run(code: str) -> str:
@@ -18,13 +59,40 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_all_is_what_is_exported() -> None:
-    assert sorted(penstock.__all__) == penstock.__all__ == dir(penstock)
-    assert penstock.__all__ == sorted([*penstock._HOMES, "__version__"])
-    for name, home in penstock._HOMES.items():
-        value = getattr(penstock, name)
-        assert isinstance(value, Registry) or value.__module__ == home
-        assert getattr(penstock, name).__doc__
+def homes_in_the_text(module: str) -> dict[str, str]:
+    """Return where the table of a module says that its names are from, lines with * left out."""
+    tree = ast.parse(Path(import_module(module).__file__ or "").read_text())
+    table = [line for block in tree.body if isinstance(block, ast.If) for line in block.body]
+    lines = [line for line in table if isinstance(line, ast.ImportFrom)]
+    return {name.asname: line.module or "" for line in lines for name in line.names if name.asname == name.name}
+
+
+@pytest.mark.parametrize("module", ["penstock", "penstock.testing", *(f"penstock.{name}" for name in PAGES)])
+def test_a_table_has_the_names_of_its_module(module: str) -> None:
+    door = import_module(module)
+    homes = homes_in_the_text(module)
+    assert sorted(homes) == door.__all__ == dir(door)
+    for name, home in homes.items():
+        value = getattr(door, name)
+        assert value is getattr(import_module(home), name)
+        assert isinstance(value, str | Registry) or home in (value.__module__, *(f"penstock.{name}" for name in PAGES))
+        assert value.__doc__
+        assert f"{module}.{name}" not in sys.modules, "a module of this name would take the place of the name"
+
+
+@pytest.mark.parametrize("subject", PAGES)
+def test_names_of_a_subject_are_documented_and_in_the_package_too(subject: str) -> None:
+    door = import_module(f"penstock.{subject}")
+    page = (ROOT / "docs" / PAGES[subject]).read_text()
+    assert f"`penstock.{subject}`" in page
+    for name in door.__all__:
+        assert getattr(penstock, name) is getattr(door, name)
+        assert re.search(rf"`{name}\b", page), f"docs/{PAGES[subject]} does not explain {name}"
+
+
+def test_few_names_are_typed_first() -> None:
+    most = json.loads((ROOT / "tests" / "house_ratchet.json").read_text())["public_names"]
+    assert len(dir(penstock)) == most, "names that are not in a first example belong in the module of their subject"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -42,9 +110,10 @@ def test_importing_penstock_loads_nothing_heavier_than_numpy() -> None:
 
 def test_names_that_need_no_torch_do_not_load_it() -> None:
     loaded = run(
-        "import sys, penstock\n"
-        "for name in penstock.__all__:\n"
-        "    if not name.startswith('Streaming'): getattr(penstock, name)\n"
+        "import importlib, sys, penstock\n"
+        f"for door in (penstock, *map(importlib.import_module, {[f'penstock.{name}' for name in PAGES]})):\n"
+        "    for name in door.__all__:\n"
+        "        if not name.startswith('Streaming'): getattr(door, name)\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     ).split()
     assert not HEAVY & set(loaded)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.errors import ConfigError
 from penstock.pipeline.caching.stage import cache_source, hold_in_memory
 from penstock.pipeline.config import SourceStageConfig
-from penstock.pipeline.create_source import create_source
+from penstock.pipeline.config_sources import create_source
 from penstock.pipeline.observed_loader import ObservedLoader
 from penstock.pipeline.saving.hub import SavedFolder, check_hub_target, push_to_hub
 from penstock.pipeline.saving.save import save_by_column, save_source

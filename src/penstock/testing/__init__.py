@@ -1,39 +1,21 @@
 """Contracts: what every plug-in of a kind must do, as tests that its author runs.
 
-`OrderContract` draws its cases with hypothesis and `SourceContract` streams them: both are loaded on first use only.
+`OrderContract` draws its cases with hypothesis and `SourceContract` streams them: all are loaded on first use only.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from penstock.testing.catalogs import CatalogContract
-from penstock.testing.encodings import EncodingContract
-from penstock.testing.file_formats import FileFormatContract
-from penstock.testing.formats import FormatContract
-from penstock.testing.stores import LargeObjectContract, StoreContract, StoreReadContract
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.testing.orders import OrderContract
-    from penstock.testing.sources import SourceContract
+    from penstock.testing.catalogs import CatalogContract as CatalogContract
+    from penstock.testing.encodings import EncodingContract as EncodingContract
+    from penstock.testing.file_formats import FileFormatContract as FileFormatContract
+    from penstock.testing.formats import FormatContract as FormatContract
+    from penstock.testing.orders import OrderContract as OrderContract
+    from penstock.testing.sources import SourceContract as SourceContract
+    from penstock.testing.stores import LargeObjectContract as LargeObjectContract
+    from penstock.testing.stores import StoreContract as StoreContract
+    from penstock.testing.stores import StoreReadContract as StoreReadContract
+else:
+    from penstock.lazy_names import lazy_names
 
-_LATER = {"OrderContract": "penstock.testing.orders", "SourceContract": "penstock.testing.sources"}
-
-__all__ = [
-    "CatalogContract",
-    "EncodingContract",
-    "FileFormatContract",
-    "FormatContract",
-    "LargeObjectContract",
-    "OrderContract",
-    "SourceContract",
-    "StoreContract",
-    "StoreReadContract",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    __getattr__, __dir__, __all__ = lazy_names(__spec__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline.config import DatasetConfig, ObservabilityConfig
-from penstock.pipeline.create_source import create_source
+from penstock.pipeline.config_sources import create_source
 from penstock.pipeline.observing import Observer
 from penstock.pipeline.saving.save import save_dataset
 from penstock.sources.tokens.source import TokenizedShardedSource
