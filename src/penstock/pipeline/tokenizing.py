@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.saving.settings import SaveFormat, SaveOptions
     from penstock.pipeline.saving.writer import WriteStats
-    from penstock.sources.base import AnySourceTransform, ShardedSource
+    from penstock.sources.base import ShardedSource
+    from penstock.sources.transforms import AnySourceTransform
 
 
 def pretokenize(

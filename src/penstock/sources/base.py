@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.errors import ConfigError, SampleIndexError, TransformError
-from penstock.sources.chat import ChatTemplateTransform
 from penstock.sources.code_digest import why_none, with_code
-from penstock.sources.fields import DropFields, RenameFields, SelectFields
 from penstock.sources.files.found import FilesVersion, join_versions
+from penstock.sources.fluent_verbs import FluentVerbs
 from penstock.sources.indexed import IndexedSource
 from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, State, check_row, in_chunks
 from penstock.sources.shard_info import ShardCount, ShardInfo
 from penstock.sources.transforming import TransformedIterator, describe_row, find_row
-from penstock.sources.transforms import (
-    BatchTransform,
-    ChainedTransform,
-    ExpandTransform,
-    FilterTransform,
-    FlatMapTransform,
-    MapBatchTransform,
-    MapTransform,
-    Transform,
-    apply_all,
-)
+from penstock.sources.transforms import BatchTransform, ChainedTransform, apply_all
 from penstock.sources.written import write_once
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from penstock.reading.source import CodeDigest, Source, SourceFiles
-    from penstock.sources.chat import AppliesChatTemplate
     from penstock.sources.transforming import WorkerKind
-    from penstock.sources.transforms import AnyTransform
+    from penstock.sources.transforms import AnySourceTransform, AnyTransform
     from penstock.types import Sample
 
 
-class ShardedSource(ABC):
+class ShardedSource(FluentVerbs["TransformedShardedSource"], ABC):
     """Samples in named shards. Iterate over it, or open its shards by name, at any row.
 
     To make your own, inherit from it and define `shard_names` and `read_shard`. If you know how many rows shards have,
@@ -162,7 +151,7 @@ class ShardedSource(ABC):
     def __bool__(self) -> bool:
         return True
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Close what is open."""
 
     def as_files(self) -> SourceFiles | None:
@@ -193,64 +182,11 @@ class ShardedSource(ABC):
         made.content, made.code_digests = self.order_fingerprint or fingerprint, self.code_digests
         return made
 
-    # --- Transforms -----------------------------------------------------------------------------------------
-
     def transform(
-        self,
-        transform: AnySourceTransform,
-        *,
-        num_workers: int = 0,
-        worker_kind: WorkerKind = "thread",
+        self, transform: AnySourceTransform, *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
     ) -> TransformedShardedSource:
         """Apply a transform, or several joined with `>>`, to each sample as it is read."""
         return TransformedShardedSource(self, transform, num_workers=num_workers, worker_kind=worker_kind)
-
-    def map(
-        self, fn: Callable[[Sample], Sample], *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
-    ) -> TransformedShardedSource:
-        """Apply a function that returns a new sample for each sample."""
-        return self.transform(MapTransform(fn), num_workers=num_workers, worker_kind=worker_kind)
-
-    def map_batches(
-        self,
-        fn: Callable[[list[Sample]], Any],
-        batch_size: int = 1000,
-        *,
-        num_workers: int = 0,
-        worker_kind: WorkerKind = "thread",
-    ) -> TransformedShardedSource:
-        """Apply a function to lists of samples; it returns the samples that replace them, fewer or more."""
-        return self.transform(MapBatchTransform(fn, batch_size), num_workers=num_workers, worker_kind=worker_kind)
-
-    def flat_map(self, fn: Callable[[Sample], Any]) -> TransformedShardedSource:
-        """Apply a function that returns any number of samples for each sample."""
-        return self.transform(FlatMapTransform(fn))
-
-    def filter(self, predicate: Callable[[Sample], Any]) -> TransformedShardedSource:
-        """Keep the samples for which a function returns True."""
-        return self.transform(FilterTransform(predicate))
-
-    def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
-        """Keep these fields only."""
-        return self.transform(SelectFields(fields))
-
-    def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
-        """Rename fields, old name to new."""
-        return self.transform(RenameFields(mapping))
-
-    def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
-        """Remove these fields."""
-        return self.transform(DropFields(fields))
-
-    def apply_chat_template(
-        self,
-        tokenizer: AppliesChatTemplate,
-        messages_field: str = "messages",
-        output_field: str = "text",
-        **options: Any,
-    ) -> TransformedShardedSource:
-        """Write messages as text by the chat template of a tokenizer; see `ChatTemplateTransform`."""
-        return self.transform(ChatTemplateTransform(tokenizer, messages_field, output_field, **options))
 
 
 class GivesSource(Protocol):
@@ -271,9 +207,6 @@ def as_source(given: ShardedSource | GivesSource) -> ShardedSource:
         f"source is a {type(given).__name__}: pass a ShardedSource or a StreamingDataset. MemoryShardedSource makes a"
         " source of a list"
     )
-
-
-AnySourceTransform = Transform | ExpandTransform | BatchTransform | ChainedTransform | Callable[[dict[str, Any]], Any]
 
 
 class TransformedShardedSource(ShardedSource):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import ConfigError
 from penstock.sources.code_digest import digest_code, name_of, with_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.reading.source import CodeDigest
     from penstock.types import Sample
@@ -207,6 +207,9 @@ class ChainedTransform(_Composes, written_name="transforms.ChainedTransform/1"):
     def code_digests(self) -> list[CodeDigest]:
         """Return the digests of all functions that are called."""
         return [digest for each in self._transforms for digest in each.code_digests()]
+
+
+AnySourceTransform = AnyTransform | ChainedTransform | Callable[[dict[str, Any]], Any]
 
 
 def apply_all(transforms: Sequence[AnyTransform], sample: Sample) -> list[Sample]:

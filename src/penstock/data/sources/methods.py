@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.sources.fluent_verbs import FluentVerbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.data.open_streams import OpenedStreams
     from penstock.data.sources.dataset_source import DatasetShardedSource, ShardNames
     from penstock.data.stream import Stream
     from penstock.reading.source import Source
-    from penstock.sources.base import AnySourceTransform, TransformedShardedSource
-    from penstock.sources.chat import AppliesChatTemplate
+    from penstock.sources.base import TransformedShardedSource
     from penstock.sources.iterators import SampleIterator
     from penstock.sources.shard_info import ShardCount, ShardInfo
-    from penstock.types import Sample
+    from penstock.sources.transforming import WorkerKind
+    from penstock.sources.transforms import AnySourceTransform
 
 
-class SourceMethods:
+class SourceMethods(FluentVerbs["TransformedShardedSource"]):
     """A dataset can be given wherever a source can, and has the methods of one."""
 
     streams: list[Stream]
@@ -70,40 +72,8 @@ class SourceMethods:
         """Read shards one after the other, as they are stored."""
         return self.as_source().iter_shards(shard_indices, start_shard, start_row)
 
-    def transform(self, transform: AnySourceTransform, **options: Any) -> TransformedShardedSource:
-        """Apply a transform to each sample; gives a source, as the following methods do."""
-        return self.as_source().transform(transform, **options)
-
-    def map(self, fn: Callable[[Sample], Sample], **options: Any) -> TransformedShardedSource:
-        """Apply a function that returns a new sample for each sample."""
-        return self.as_source().map(fn, **options)
-
-    def map_batches(
-        self, fn: Callable[[list[Sample]], Any], batch_size: int = 1000, **options: Any
+    def transform(
+        self, transform: AnySourceTransform, *, num_workers: int = 0, worker_kind: WorkerKind = "thread"
     ) -> TransformedShardedSource:
-        """Apply a function to lists of samples; it returns the samples that replace them, fewer or more."""
-        return self.as_source().map_batches(fn, batch_size, **options)
-
-    def flat_map(self, fn: Callable[[Sample], Any]) -> TransformedShardedSource:
-        """Apply a function that returns any number of samples for each sample."""
-        return self.as_source().flat_map(fn)
-
-    def filter(self, predicate: Callable[[Sample], Any]) -> TransformedShardedSource:
-        """Keep the samples for which a function returns True."""
-        return self.as_source().filter(predicate)
-
-    def select_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
-        """Keep these fields only."""
-        return self.as_source().select_fields(fields)
-
-    def rename_fields(self, mapping: Mapping[str, str]) -> TransformedShardedSource:
-        """Rename fields, old name to new."""
-        return self.as_source().rename_fields(mapping)
-
-    def drop_fields(self, fields: Sequence[str]) -> TransformedShardedSource:
-        """Remove these fields."""
-        return self.as_source().drop_fields(fields)
-
-    def apply_chat_template(self, tokenizer: AppliesChatTemplate, **options: Any) -> TransformedShardedSource:
-        """Write messages as text by the chat template of a tokenizer."""
-        return self.as_source().apply_chat_template(tokenizer, **options)
+        """Apply a transform, or several joined with `>>`, to each sample as it is read."""
+        return self.as_source().transform(transform, num_workers=num_workers, worker_kind=worker_kind)
