@@ -84,7 +84,7 @@ NAMES = {
 }
 # The others: `docs/migrating.md` says what to type instead of each.
 NOT_HERE = (
-    "block_mixture_interleave PrefetchIterator batch_iterator create_data_iterator TreeCacheManager MemoryCache"
+    "block_mixture_interleave PrefetchIterator TreeCacheManager MemoryCache"
     " DiskCache DatasetCache CacheMetadata ResumeState"
 )
 METHODS = {

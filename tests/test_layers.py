@@ -66,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources": BELOW_DATA,
     "episodes": BELOW_DATA | {"data"},
     "as_streaming": BELOW_PIPELINE,
+    "as_easydata": {"loaders", "sources"},
     "loaders": {"order", "reading", "data", "sources"},
     "convert": {"write", "data", "sources"},
     "sim": {"order", "index", "cache"},

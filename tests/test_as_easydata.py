@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock import (
-    AddField,
-    CacheMetadata,
-    MemoryShardedSource,
-    ResumeState,
-    batch_iterator,
-    create_data_iterator,
-    pretokenize,
-    save_iterator,
-)
+from penstock import AddField, MemoryShardedSource, pretokenize, save_iterator
+from penstock.as_easydata import batch_iterator, create_data_iterator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,5 +38,3 @@ def test_names_of_arguments(tmp_path: Path) -> None:
         shuffle_buffer=4,
     )
     assert [batch["n"].tolist() for batch in batches] == [[0, 1], [2, 3], [4]]
-    assert CacheMetadata.from_dict(data={"config_hash": "c"}).config_hash == "c"
-    assert ResumeState.from_dict(data={"epoch": 3}).epoch == 3
