@@ -1,11 +1,10 @@
-"""Whom to evict, against a model that sorts; who may keep what; who is late; and how many to read at once."""
+"""Whom to evict, against a model that sorts; who may keep what; and how many to read at once."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.cache.shares import share_of_each
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
-from penstock.cachedir.items import item_of_object
 from penstock.cachedir.policy import EvictionOrder, Limit, fair_shares, shortage
 from penstock.fetcher.pieces import HIGHEST, LOWEST, Concurrency, next_concurrency
-from penstock.fetcher.queue import ItemQueue, QueuedItem, Request, State
-from penstock.storage.base import StoreSettings
 from penstock.wire.encoding import load, plain
-from penstock.wire.settings import CachedStream
 from penstock.wire.share import Share, is_news
 
 NAMES = st.sampled_from([f"n{number}" for number in range(8)])
@@ -176,44 +171,6 @@ def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_
     assert (each.num_bytes is None) == all(share.num_bytes is None for share in shares.values())
 
 
-# --- Who is late ------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.sampled_from(["park", "unpark", "pop"]), max_size=20), st.floats(1, 100))
-def test_a_request_is_late_whatever_its_job_is_doing(steps: list[str], timeout_s: float) -> None:
-    """Refused at 0, it is late at its timeout, however often it tried since; with room it never is."""
-    queue = ItemQueue()
-    stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    job = queue.get(("/d", "x"), lambda: QueuedItem(Path("/d"), item_of_object("x", "x", 1), stream))
-    request = Request((0, 0), 0, is_urgent=True, timeout_s=timeout_s, key=job.key)
-    job.requests.append(request)
-    queue.update(job)
-    for number, step in enumerate(["pop", "park", *steps]):
-        if step == "unpark":
-            queue.unpark()
-        elif step == "pop":
-            queue.pop(only_urgent=True)
-        elif job.state is State.RUNNING:
-            queue.park(job, float(number - 1))
-    assert queue.next_late_at() == timeout_s
-    assert queue.take_late(timeout_s - 0.5) == []
-    assert queue.take_late(timeout_s) == [(job, request)]
-    assert queue.take_late(timeout_s) == []
-    assert job.requests == []
-
-
-def test_who_has_got_room_is_not_late() -> None:
-    queue = ItemQueue()
-    stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    job = queue.get(("/d", "x"), lambda: QueuedItem(Path("/d"), item_of_object("x", "x", 1), stream))
-    job.requests.append(Request((0, 0), 0, is_urgent=True, timeout_s=1.0, key=job.key))
-    queue.update(job)
-    queue.pop(only_urgent=True)
-    queue.park(job, 0.0)
-    queue.grant(job)
-    assert queue.take_late(100.0) == []
-
-
 # --- Who holds what ---------------------------------------------------------------------------------------------
 
 LOCKS = """\
@@ -265,25 +222,3 @@ def test_idle_times_say_nothing() -> None:
     now = Concurrency(limit=12, direction=1, rate=100.0)
     assert next_concurrency(now, 1.0, is_full=False) == now
     assert next_concurrency(now, 0.0, is_full=True) == now
-
-
-def test_nobody_is_late_while_something_is_on_its_way_to_the_same_room() -> None:
-    """A store that is away for a minute holds up downloads that have room, and is no reason to say there is none."""
-    queue = ItemQueue()
-    stream = CachedStream(directory=Path("/d"), store=StoreSettings("/s"))
-    jobs = {}
-    for name in ("on its way", "waiting"):
-        jobs[name] = queue.get(
-            ("/d", f":{name}"),
-            lambda name=name: QueuedItem(Path("/d"), item_of_object(name, name, 1), stream),  # type: ignore[misc]
-        )
-        jobs[name].requests.append(Request((0, 0), 0, is_urgent=True, timeout_s=1.0, key=jobs[name].key))
-        queue.update(jobs[name])
-        assert queue.pop(only_urgent=True) is jobs[name]
-    queue.grant(jobs["on its way"])
-    jobs["waiting"].competes_in = frozenset({"/d"})
-    queue.park(jobs["waiting"], 0.0)
-    assert queue.take_late(60.0) == []
-    queue.remove(jobs["on its way"])
-    assert queue.take_late(60.5) == []
-    assert [job for job, _ in queue.take_late(61.0)] == [jobs["waiting"]]

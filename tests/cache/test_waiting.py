@@ -95,7 +95,7 @@ def start_drivers(scheduler: Scheduler, data: Dataset) -> None:
         scheduler.taken(GROUP, 0, item_of(data, shard).identity)
 
     wait_until(lambda: not scheduler.stats().queued and not scheduler.stats().in_flight)
-    assert scheduler._dispatcher.num_idle > 1
+    assert scheduler.num_idle > 1
 
 
 def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
@@ -109,15 +109,15 @@ def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
     # Room for the shard, but not for the packed file besides: a prefetch has to wait for that, a request has not.
     scheduler.register(GROUP, [data.stream()], item.raw_bytes + 100)
     asked = []
-    park = scheduler._dispatcher._park
+    wait_for_space = scheduler._wait_for_space
 
-    def park_late(job: Any, *, was_urgent: bool) -> None:
+    def wait_late(job: Any, *, was_urgent: bool) -> None:
         asked.append(scheduler.ask(GROUP, 0, item))
-        wait_until(lambda: scheduler._dispatcher.num_idle > 0)
+        wait_until(lambda: scheduler.num_idle > 0)
         threading.Event().wait(0.2)  # the others go back to sleep
-        park(job, was_urgent=was_urgent)
+        wait_for_space(job, was_urgent=was_urgent)
 
-    monkeypatch.setattr(scheduler._dispatcher, "_park", park_late)
+    monkeypatch.setattr(scheduler, "_wait_for_space", wait_late)
     scheduler.expect(GROUP, [Want(0, item, 3, is_present=False)])
     wait_until(lambda: asked)
     assert asked[0].future.result(FAR_TOO_LONG_S).num_downloaded > 0
@@ -131,19 +131,21 @@ def test_a_job_that_was_cancelled_and_is_wanted_again(
     scheduler.register(GROUP, [data.stream()], None)
     start_drivers(scheduler, data)
     is_admitting, may_go_on = threading.Event(), threading.Event()
-    admit, is_wanted_again = scheduler._downloader.admit, scheduler._dispatcher._is_wanted_again
+    admission, is_wanted_again = scheduler._admission, scheduler._is_wanted_again
 
-    def admit_late(transfer: Any) -> Any:
-        is_admitting.set()
-        may_go_on.wait(FAR_TOO_LONG_S)
-        return admit(transfer)
+    @contextmanager
+    def admit_late(job: Any, running: Any) -> Iterator[None]:
+        with admission(job, running):
+            is_admitting.set()
+            may_go_on.wait(FAR_TOO_LONG_S)
+            yield
 
     def look_late(job: Any) -> bool:
         threading.Event().wait(0.2)  # the others go back to sleep
         return is_wanted_again(job)
 
-    monkeypatch.setattr(scheduler._downloader, "admit", admit_late)
-    monkeypatch.setattr(scheduler._dispatcher, "_is_wanted_again", look_late)
+    monkeypatch.setattr(scheduler, "_admission", admit_late)
+    monkeypatch.setattr(scheduler, "_is_wanted_again", look_late)
     scheduler.expect(GROUP, [Want(0, item, 3, is_present=False)])
     is_admitting.wait(FAR_TOO_LONG_S)
     scheduler.unregister(GROUP)  # the only one who wanted it leaves

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import StreamingDataset
 from penstock.errors import CorruptShardError, ObjectChangedError, ResumeError
-from penstock.fetcher.open_editions import digest_of
+from penstock.fetcher.copies import digest_of
 from penstock.index.files_json import STORED_NAME
 from tests.in_place.kinds import KINDS, Kind
 from tests.servers.faults import FaultProxy

@@ -99,7 +99,7 @@ def try_lease(
 
 def find_damaged(files: Iterable[tuple[Path, StoredFile]]) -> Path | None:
     """Return the first file that does not have the digest that the index says; None: all have theirs."""
-    from penstock.fetcher.open_editions import digest_of  # which only those need who check digests
+    from penstock.fetcher.copies import digest_of  # which only those need who check digests
 
     for path, file in files:
         name, _, expected = (file.digest or "").partition(":")

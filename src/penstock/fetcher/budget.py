@@ -133,6 +133,16 @@ class DiskBudget:
             shared = (limit.directories for limit in limits if str(directory) in limit.directories)
             return frozenset().union(*shared)
 
+    def competitors(self) -> dict[str, frozenset[str]]:
+        """Return the directories that share a limit, or a disk that is full, with each one, itself among them."""
+        found: dict[str, frozenset[str]] = {}
+        with self._books:
+            kinds = {limit.directories for limit in (*self._limits.values(), *self._full_disks.values())}
+        for directories in kinds:
+            for name in directories:
+                found[name] = directories if name not in found else directories | found[name]
+        return found
+
     def may_evict(self, directory: Path) -> bool:
         """Tell whether anything may have to go from a directory soon: it has a limit, or its disk is nearly full."""
         if self.bound_with(directory):

@@ -8,9 +8,12 @@ is not right goes if it is ours and nobody uses it. Else it stays, and the right
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import threading
+import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,11 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.editions import Edition
 from penstock.cachedir.layout import apart_name
-from penstock.cachedir.ledger import boot_id, is_doubtful
+from penstock.cachedir.ledger import boot_id, flush_file, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
 from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
+from penstock.codecs.digest import digest
+from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectNotFoundError, StoreError
-from penstock.fetcher.open_editions import digest_of
 from penstock.fetcher.origin import is_near
 
 if TYPE_CHECKING:
@@ -30,11 +34,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.cachedir.ledger import Record
+    from penstock.cachedir.ledger import Ledger, Record
     from penstock.cachedir.presence import FileStamp
     from penstock.fetcher.origin import Origin
     from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
+
+_log = logging.getLogger("penstock.cache")
+# How long after it came a file is flushed: by then the system has written most of it by itself, and to hurry it along
+# would take the disk from what comes next.
+_FLUSHED_AFTER_S = 10.0
+_LAST_FILES_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +55,11 @@ class Copy:
     is_right: bool  # it is there; else it is to be brought
     record: Record | None = None  # if it is there, and ours
 
+    is_apart: bool = False  # in the folder of its edition, because its plain name is taken
+
     def path_of(self, item: Item, file: str) -> str:
-        """Give the name of one of the files of the item."""
-        return file if self.name == item.name else apart_name(item.edition, file)
+        """Return the name of one of the files of the item."""
+        return apart_name(item.edition, file) if self.is_apart else file
 
 
 class KeptFile(NamedTuple):
@@ -153,7 +165,7 @@ class Copies:
         if record.edition != item.edition:
             record = replace(record, edition=item.edition)
             folder.ledger.put(record)
-        _confirm(folder, item, record.files, is_apart=False)
+        confirm(folder, item, record.files, is_apart=False)
         return record
 
     def _is_wanted_elsewhere(self, folder: Folder, item: Item, record: Record) -> bool:
@@ -164,9 +176,9 @@ class Copies:
         name = apart_name(item.edition, item.name)
         record = folder.ledger.get(name)
         if record is not None and not item.refresh and self._is_trusted(folder, record):
-            _confirm(folder, item, record.files, is_apart=True)
-            return Copy(name, is_right=True, record=record)
-        return Copy(name, is_right=False)
+            confirm(folder, item, record.files, is_apart=True)
+            return Copy(name, is_right=True, record=record, is_apart=True)
+        return Copy(name, is_right=False, is_apart=True)
 
     # --- Files of others ------------------------------------------------------------------------------------
 
@@ -179,7 +191,7 @@ class Copies:
         ]
         if item.refresh or len(files) < len(item.parts):
             return self._apart(folder, item)
-        _confirm(folder, item, files, is_apart=False)
+        confirm(folder, item, files, is_apart=False)
         return Copy(item.name, is_right=True)
 
     def _is_right_file(self, folder: Folder, item: Item, stamp: FileStamp, file: StoredFile) -> bool:
@@ -228,13 +240,23 @@ class _Listing:
             return None
 
 
+def digest_of(path: Path, name: str = "sha256") -> str:
+    """Digest a file; of an index, this is what names its edition."""
+    data = map_file(path)
+    try:
+        return digest([data], [name])[name]
+    finally:
+        release(data)
+
+
 @lru_cache(64)
 def _edition(directory: Path, name: str) -> Edition:
     """Give an edition; it is needed for each item, and its paths take a while to put together."""
     return Edition(directory, name)
 
 
-def _confirm(folder: Folder, item: Item, files: Sequence[FileStamp], *, is_apart: bool) -> None:
+def confirm(folder: Folder, item: Item, files: Sequence[FileStamp], *, is_apart: bool) -> None:
+    """Note in the table of an edition which files are a shard, for all readers."""
     if item.number is not None:
         edition = _edition(folder.directory, item.edition)
         edition.confirm(item.number, files[: len(item.parts)], is_apart=is_apart)
@@ -273,3 +295,63 @@ def _is_trusted_file(directory: Path, name: str) -> bool:
     except OSError:
         return False
     return status.st_uid in (0, os.getuid()) and not is_doubtful(directory, status)
+
+
+# --- Files that can be trusted after a loss of power --------------------------------------------------------
+
+
+class _Waiting(NamedTuple):
+    directory: Path
+    record: Record
+    ledger: Ledger
+    due_at: float
+
+
+class Flusher:
+    """One thread, started with the first file. What it does not get to is not trusted after the next boot."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[_Waiting] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def add(self, directory: Path, record: Record, ledger: Ledger) -> None:
+        """Flush the files of a record some time soon."""
+        with self._changed:
+            self._waiting.append(_Waiting(directory, record, ledger, time.monotonic() + _FLUSHED_AFTER_S))
+            if len(self._waiting) == 1:
+                self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="penstock-flush", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Flush what waits now, but do not take long: a disk may be slow."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_LAST_FILES_S)
+
+    def _work(self) -> None:
+        while (waiting := self._next()) is not None:
+            directory, record, ledger, _ = waiting
+            try:
+                for file in record.files:
+                    flush_file(directory / file.name)
+                ledger.note_flushed(record)
+            except FileNotFoundError:
+                continue  # it was evicted meanwhile
+            except OSError as error:
+                _log.warning("cannot flush %s in %s to the disk: %s", record.name, directory, error)
+
+    def _next(self) -> _Waiting | None:
+        """Wait for a file whose time has come; None: there will be no more."""
+        with self._changed:
+            while not self._is_closed:
+                left_s = self._waiting[0].due_at - time.monotonic() if self._waiting else None
+                if left_s is not None and left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            return self._waiting.popleft() if self._waiting else None

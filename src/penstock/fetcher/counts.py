@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-GroupKey = tuple[int, int]  # client and its group
+    from penstock.fetcher.queue import GroupKey
+
 _MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 
 

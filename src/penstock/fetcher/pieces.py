@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,9 @@ from penstock.types import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Buffer
 
     from penstock.errors import StoreError
     from penstock.fetcher.origin import Origin
@@ -43,13 +48,18 @@ def split(num_bytes: int) -> list[Span]:
 
 
 class PieceOwner:
-    """On whose behalf pieces are read; `rank` says how urgent that is now, smaller first. Safe for threads."""
+    """On whose behalf pieces are read. Safe for threads."""
 
     def __init__(self, *rank: float) -> None:
-        self.rank: tuple[float, ...] = rank
+        self._rank = rank
         self.num_bytes_done = 0
         self.retry_reason = ""  # why its store is asked again; empty once something comes
         self._lock = threading.Lock()
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """How urgent it is now, smaller first."""
+        return self._rank
 
     def add_bytes(self, num_bytes: int) -> None:
         """Count bytes as they come."""
@@ -343,6 +353,59 @@ class PiecePool:
                 self._concurrency, self._stretch_bytes / passed, is_full=self._was_full
             )
         self._stretch_begin, self._stretch_bytes, self._was_full = time.monotonic(), 0, False
+
+
+# --- Where they land ----------------------------------------------------------------------------------------
+
+
+class PartFile:
+    """A file that several threads write at once: pieces land in any order, and late pieces land nowhere.
+
+    A piece that was given up on may still come: it must not write into whatever file has got the descriptor since.
+    So the descriptor lives until its last writer has left. It takes room on the disk as bytes arrive, not before: what
+    an index declares is only a claim.
+    """
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._writers = 0
+        self._is_closed = False
+        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+    def write(self, data: Buffer, begin: int) -> None:
+        """Put bytes at their place; nothing happens once the file is closed."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._writers += 1
+        try:
+            view = memoryview(data).cast("B")
+            while len(view):
+                written = os.pwrite(self._number, view, begin)
+                view, begin = view[written:], begin + written
+        finally:
+            with self._lock:
+                self._writers -= 1
+                self._close_if_unused()
+
+    def close(self) -> None:
+        """Take no more pieces."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._close_if_unused()
+
+    def discard(self) -> None:
+        """Close and remove."""
+        self.close()
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def _close_if_unused(self) -> None:
+        if self._is_closed and not self._writers and self._number >= 0:
+            os.close(self._number)
+            self._number = -1
 
 
 def _tell_cancelled(future: Future[Any]) -> None:

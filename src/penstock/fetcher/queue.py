@@ -1,6 +1,7 @@
-"""What is wanted from the fetcher, by whom and how soon: one queue for all clients. No IO here.
+"""What is wanted from the fetcher, by whom and how soon: who is next, who is served, who waits. One queue for all.
 
-Nothing here is safe for threads: the scheduler calls it under its lock.
+It decides on plain values and does nothing else: no IO, no threads, no clocks, no callbacks. The scheduler says what
+time it is, does what is decided here, and calls it under its lock.
 """
 
 from __future__ import annotations
@@ -9,30 +10,30 @@ import enum
 import heapq
 import itertools
 import math
-import time
-from concurrent.futures import CancelledError, Future
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.cachedir.items import names_of
-from penstock.fetcher.pieces import PieceOwner
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
     from pathlib import Path
 
-    from penstock.cachedir.ledger import Record
-    from penstock.fetcher.budget import Reservation
-    from penstock.fetcher.counts import GroupKey
     from penstock.wire.item import Item
     from penstock.wire.messages import Fetched
     from penstock.wire.settings import CachedStream
 
+GroupKey = tuple[int, int]  # client and its group
+Cause = tuple[GroupKey, int]  # one of the streams of a group
 ItemKey = tuple[str, str]  # directory and identity of the item
 
-_DISK_PATIENCE_S = 1.8  # those who are asked to give up what they do not need have done so by then
-
-_order = itertools.count()
+# How many items are on their way at once: enough for as many pieces as are read at once, and some that are unpacked.
+MOST_WORKERS = 10  # for what is expected
+MOST_URGENT_WORKERS = 12  # when somebody waits
+# One more for each directory that none of them works for: a disk that hangs holds up no other.
+MOST_DIRECTORIES = 64
+FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless it is asked for
+DISK_PATIENCE_S = 1.8  # those who are asked to give up what they do not need have done so by then
 
 
 class State(enum.Enum):
@@ -40,59 +41,31 @@ class State(enum.Enum):
 
     QUEUED = enum.auto()
     RUNNING = enum.auto()
-    PARKED = enum.auto()  # there is no room for it now
+    WAITING_FOR_SPACE = enum.auto()  # there is no room for it now
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Who wants an item at one moment."""
+    """Who wants an item at one moment. It is replaced as a whole, so that any thread may read it at any time."""
 
-    is_urgent: bool  # somebody stands still until it is there
-    is_requested: bool  # somebody waits for it: it is kept for him until he has locked it
-    insists: bool  # somebody has waited for so long that he would rather hear from a full disk than wait for it
-    cause: tuple[GroupKey, int] | None  # whose stream it is counted for
-
-
-class Transfer(PieceOwner):
-    """What is fetched does not change on the way. Who wants it does: that is asked for, and given as a value.
-
-    Its rank has one writer, the scheduler, which replaces it as a whole under its lock; whoever reads it sees the one
-    before or the one after.
-    """
-
-    def __init__(self, directory: Path, item: Item, stream: CachedStream, demand: Callable[[], Demand]) -> None:
-        super().__init__()
-        self.directory = directory
-        self.item = item
-        self.stream = stream
-        self.demand = demand
-        self.reservation: Reservation | None = None  # its room, given back when it ends
-        self.arrived: Record | None = None  # what has taken that room
-        self.total_bytes = item.packed_bytes or item.raw_bytes  # 0: not known yet
-        self.is_cancelled = False  # for good: who wants it again begins another
-
-    def begin(self, total_bytes: int) -> None:
-        """Count from the beginning, now that it is known how many will come."""
-        with self._lock:
-            self.num_bytes_done, self.total_bytes = 0, total_bytes
-
-    def check_wanted(self) -> None:
-        """Raise once nobody wants it any more."""
-        if self.is_cancelled:
-            raise CancelledError
+    rank: tuple[float, ...]  # how urgent it is, smaller first
+    is_urgent: bool  # a reader stands still until it is there
+    is_requested: bool  # it is waited for, and kept until the one who waits has locked it
+    fail_if_disk_full_at: float  # from when those who wait would rather hear from a full disk than wait for it
+    cause: Cause | None  # whose stream it is counted for
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
-    """Somebody who waits for an item."""
+    """The wish of a client that waits for an item."""
 
     group: GroupKey
     stream: int
     is_urgent: bool
     timeout_s: float
     key: ItemKey
-    future: Future[Fetched] = field(default_factory=Future)
-    asked_at: float = field(default_factory=time.monotonic)
+    asked_at: float
+    future: Future[Fetched]  # where the scheduler puts the answer; not looked at here
     refused_at: float | None = None  # when it was first told that there is no room, unless it has got some since
 
     @property
@@ -101,20 +74,20 @@ class Request:
         return math.inf if self.refused_at is None else self.refused_at + self.timeout_s
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class QueuedItem:
     """One item to bring to one directory, wanted by any number of requests and plans."""
 
     directory: Path
     item: Item
     stream: CachedStream
+    order: int = 0  # of its coming
     state: State = State.QUEUED
     requests: list[Request] = field(default_factory=list)
-    ahead: dict[tuple[GroupKey, int], int] = field(default_factory=dict)  # of whose stream, in how many batches
-    order: int = field(default_factory=lambda: next(_order))
+    ahead: dict[Cause, int] = field(default_factory=dict)  # in how many batches each stream needs it
     competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
     has_room: bool = False  # it is on its way, and will give its room back or keep what came
-    transfer: Transfer | None = None  # while it is running
+    demand: Demand = field(init=False)  # while it is running
     key: ItemKey = field(init=False)  # what makes two wishes the same
 
     def __post_init__(self) -> None:
@@ -122,40 +95,37 @@ class QueuedItem:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody stands still until it is there."""
+        """Whether a reader stands still until it is there."""
         return any(request.is_urgent for request in self.requests)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody would miss it."""
+        """Whether it would be missed."""
         return bool(self.requests or self.ahead)
 
     def soonest(self) -> int:
-        """Give in how many batches the first one needs it."""
+        """Return in how many batches the first one needs it."""
         return 0 if self.requests else min(self.ahead.values(), default=1 << 30)
 
     def rank(self) -> tuple[float, ...]:
-        """Give its place: who waits comes first, in the order of asking; then who will need it soonest."""
+        """Return its place: those who wait come first, in the order of asking; then who will need it soonest."""
         if self.is_urgent:
             return 0, min(request.asked_at for request in self.requests)
         return 1, self.soonest(), self.order
 
-    def demand(self) -> Demand:
-        """Tell who wants it now."""
-        now = time.monotonic()
+    def note_demand(self) -> None:
+        """Say anew who wants it now."""
         if self.requests:
-            cause: tuple[GroupKey, int] | None = (self.requests[0].group, self.requests[0].stream)
+            cause: Cause | None = (self.requests[0].group, self.requests[0].stream)
         else:
             cause = min(self.ahead, key=lambda whose: self.ahead[whose], default=None)
-        return Demand(
-            is_urgent=self.is_urgent,
-            is_requested=bool(self.requests),
-            insists=any(
-                request.refused_at is not None
-                and now >= request.refused_at + min(_DISK_PATIENCE_S, request.timeout_s / 2)
-                for request in self.requests
-            ),
-            cause=cause,
+        patient_until = (
+            request.refused_at + min(DISK_PATIENCE_S, request.timeout_s / 2)
+            for request in self.requests
+            if request.refused_at is not None
+        )
+        self.demand = Demand(
+            self.rank(), self.is_urgent, bool(self.requests), min(patient_until, default=math.inf), cause
         )
 
 
@@ -164,44 +134,101 @@ class ItemQueue:
 
     def __init__(self) -> None:
         self.items: dict[ItemKey, QueuedItem] = {}
+        self.competitors: Mapping[str, frozenset[str]] = {}  # which directories share the room of one, if any do
         self.stalled: set[str] = set()
+        self._order = itertools.count()
         self._urgent: dict[ItemKey, QueuedItem] = {}
-        self._parked: dict[ItemKey, QueuedItem] = {}
-        self._refused: dict[Request, QueuedItem] = {}
         self._later: dict[str, list[tuple[int, int, ItemKey]]] = {}
+        self._waiting: dict[ItemKey, QueuedItem] = {}  # for space
+        self._refused: dict[Request, QueuedItem] = {}
+        self._failed: dict[ItemKey, float] = {}  # until when they are not tried again
+        # Where room is being made: one item at a time, so that what is needed later never takes the room of the sooner.
+        self._admitting: set[str] = set()
+        self._running: Counter[str] = Counter()  # how many threads work for a directory
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
+    def num_running(self) -> int:
+        """How many items have a thread."""
+        return sum(queued.state is State.RUNNING for queued in self.items.values())
+
+    @property
     def is_short_of_room(self) -> bool:
-        """Whether anything waits for room, or stays back for somebody who does."""
-        return bool(self._parked or self._refused or self.stalled)
+        """Whether anything waits for room, or stays back for those who do."""
+        return bool(self._waiting or self._refused or self.stalled)
+
+    def needs_thread(self, num_threads: int) -> bool:
+        """Return True if one more thread than so many would find work, as far as can be seen."""
+        if num_threads < MOST_URGENT_WORKERS:
+            return num_threads < len(self.items)
+        return num_threads < MOST_DIRECTORIES and not {name for name, _ in self._urgent} <= self._running.keys()
 
     def is_any_waiting(self) -> bool:
-        """Tell whether any item may wait for its turn: in doubt, yes."""
+        """Return True if any item may wait for its turn: in doubt, yes."""
         return bool(self._urgent) or any(self._later.values())
 
-    def urgent_directories(self) -> set[str]:
-        """Give the directories for which somebody waits that no thread has begun to serve."""
-        return {directory for directory, _ in self._urgent}
+    def competing(self, directory: str) -> frozenset[str]:
+        """Return the directories whose room an item competes for."""
+        return self.competitors.get(directory) or frozenset({directory})
 
-    def get(self, key: ItemKey, make: Callable[[], QueuedItem]) -> QueuedItem:
-        """Give the item of a wish, a new one if it is the first."""
+    # --- Wishes ---------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request, directory: Path, item: Item, stream: CachedStream) -> None:
+        """Add a request; the first one for an item brings it to the queue."""
+        queued = self._get(request.key, directory, item, stream)
+        if item.refresh and not queued.item.refresh:
+            queued.item = item
+        queued.requests.append(request)
+        self._place(queued)
+
+    def withdraw(self, request: Request) -> None:
+        """Take a request back."""
+        self._stop_waiting(request)
+        queued = self.items.get(request.key)
+        if queued is not None and request in queued.requests:
+            queued.requests.remove(request)
+            self.reconsider(queued)
+
+    def expect(self, whose: Cause, ahead: int, item: Item, stream: CachedStream, now: float) -> None:
+        """Add what a stream will need in so many batches, unless it has failed just now."""
+        key = str(stream.directory), item.identity
+        if self._failed and self._failed.get(key, 0.0) > now:
+            return
+        queued = self._get(key, stream.directory, item, stream)
+        before, is_new = queued.soonest(), not queued.is_wanted
+        queued.ahead[whose] = ahead
+        if is_new or queued.soonest() != before:
+            self._place(queued)
+
+    def expect_no_more(self, group: GroupKey, key: ItemKey) -> None:
+        """Take back what the streams of a group said to expect."""
+        queued = self.items.get(key)
+        if queued is not None:
+            queued.ahead = {whose: ahead for whose, ahead in queued.ahead.items() if whose[0] != group}
+            self.reconsider(queued)
+
+    def requests_of(self, group: GroupKey) -> list[Request]:
+        """Return the requests of a group."""
+        return [request for queued in self.items.values() for request in queued.requests if request.group == group]
+
+    def _get(self, key: ItemKey, directory: Path, item: Item, stream: CachedStream) -> QueuedItem:
         queued = self.items.get(key)
         if queued is None:
-            queued = self.items[key] = make()
+            queued = self.items[key] = QueuedItem(directory, item, stream, next(self._order))
         return queued
 
-    def update(self, queued: QueuedItem) -> None:
-        """Place an item anew after somebody came to want it, or wants it sooner."""
-        if queued.transfer is not None:
-            queued.transfer.rank = queued.rank()
-        if queued.state is State.PARKED and queued.is_urgent:
-            queued.state = State.QUEUED
-            self._parked.pop(queued.key, None)
-        if queued.state is not State.QUEUED:
+    def _place(self, queued: QueuedItem) -> None:
+        """Place an item anew after it came to be wanted by one more, or is wanted sooner."""
+        if queued.state is State.RUNNING:
+            queued.note_demand()
             return
+        if queued.state is State.WAITING_FOR_SPACE:
+            if not queued.is_urgent:
+                return
+            queued.state = State.QUEUED
+            self._waiting.pop(queued.key, None)
         if queued.is_urgent:
             self._urgent[queued.key] = queued
             return
@@ -212,56 +239,107 @@ class ItemQueue:
             if len(queue) > 4 * len(self.items) + 64:
                 self._rebuild(queued.key[0])
         else:
-            self.remove(queued)
+            self._remove(queued)
 
-    def remove(self, queued: QueuedItem) -> None:
-        """Forget an item that is done, has failed, or is no longer wanted."""
+    def _remove(self, queued: QueuedItem) -> None:
         self.items.pop(queued.key, None)
         self._urgent.pop(queued.key, None)
-        self._parked.pop(queued.key, None)
+        self._waiting.pop(queued.key, None)
 
     def reconsider(self, queued: QueuedItem) -> None:
-        """After somebody lost interest: a running download goes on, since most of its cost is paid."""
-        if queued.state is State.PARKED and not queued.is_wanted:
-            self.remove(queued)
+        """Place an item anew after it is wanted less: a running download goes on, since most of its cost is paid."""
+        if queued.state is State.WAITING_FOR_SPACE and not queued.is_wanted:
+            self._remove(queued)
         else:
-            self.update(queued)
+            self._place(queued)
 
-    # --- Room -----------------------------------------------------------------------------------------------
+    # --- Turns ----------------------------------------------------------------------------------------------
 
-    def park(self, queued: QueuedItem, now: float) -> None:
+    def take(self, num_busy: int = 0) -> QueuedItem | None:
+        """Take the most urgent item and mark it running, or return None if nothing may start beside so many others.
+
+        Of those that compete for the room of a directory, one is admitted after the other. An item that has to wait
+        for one of its directories keeps all of them from those who come after it.
+        """
+        is_crowded, is_full = num_busy >= MOST_WORKERS, num_busy >= MOST_URGENT_WORKERS
+        held = self._admitting | self._running.keys() if is_full else set(self._admitting)
+        for queued in itertools.chain(self._urgent.values(), () if is_crowded else self._later_heads()):
+            needed = self.competing(queued.key[0])
+            if held.isdisjoint(needed):
+                queued.state, queued.has_room, queued.competes_in = State.RUNNING, False, needed
+                self._urgent.pop(queued.key, None)
+                self._running[queued.key[0]] += 1
+                self._admitting |= needed
+                queued.note_demand()
+                return queued
+            held |= needed
+        return None
+
+    def end_admission(self, queued: QueuedItem, *, has_room: bool) -> None:
+        """Let the next one in; an item that has got room no longer waits for it."""
+        self._admitting -= queued.competes_in
+        if has_room:
+            queued.has_room = True
+            for request in queued.requests:
+                self._stop_waiting(request)
+
+    def put_back(self, queued: QueuedItem) -> None:
+        """Queue a running item anew."""
+        queued.state, queued.has_room = State.QUEUED, False
+        self._place(queued)
+
+    def finish(self, queued: QueuedItem, now: float, *, has_failed: bool) -> list[Request]:
+        """Remove an item that is there or has failed, and return those who wait for it; all others may try again."""
+        requests, queued.requests = queued.requests, []
+        for request in requests:
+            self._stop_waiting(request)
+        self._remove(queued)
+        if has_failed:
+            self._failed = {key: until for key, until in self._failed.items() if until > now}
+            self._failed[queued.key] = now + FAILED_FOR_S
+        else:
+            self._failed.pop(queued.key, None)
+        self.retry_waiting()
+        return requests
+
+    def end_work(self, directory: str) -> None:
+        """Note that one thread less works for a directory."""
+        self._running[directory] -= 1
+        self._running += Counter()  # without those that have none
+
+    def position(self, queued: QueuedItem) -> int:
+        """Return how many items come before a waiting one."""
+        if queued.state is State.RUNNING:
+            return 0
+        return sum(1 for other in self._urgent.values() if other.order < queued.order)
+
+    # --- Space ----------------------------------------------------------------------------------------------
+
+    def wait_for_space(self, queued: QueuedItem, now: float) -> None:
         """Put an item aside until there may be room; those who wait for it have waited for room from now on."""
-        queued.state = State.PARKED
-        queued.has_room = False
-        self._parked[queued.key] = queued
-        self._urgent.pop(queued.key, None)
+        queued.state, queued.has_room = State.WAITING_FOR_SPACE, False
+        queued.competes_in = self.competing(queued.key[0])
+        self._waiting[queued.key] = queued
         self.stalled |= queued.competes_in
         for request in queued.requests:
             if request.refused_at is None:
                 request.refused_at = now
                 self._refused[request] = queued
 
-    def unpark(self) -> None:
-        """Let every parked item try again; prefetches stay back where somebody waits for the same room."""
-        parked, self._parked = list(self._parked.values()), {}
-        self.stalled &= {directory for queued in parked if queued.is_urgent for directory in queued.competes_in}
-        for queued in parked:
+    def retry_waiting(self) -> None:
+        """Let every item that waits for space try again; prefetches stay back where others wait for the same room."""
+        waiting, self._waiting = list(self._waiting.values()), {}
+        self.stalled &= {directory for queued in waiting if queued.is_urgent for directory in queued.competes_in}
+        for queued in waiting:
             queued.state = State.QUEUED
-            self.update(queued)
+            self._place(queued)
 
-    def grant(self, queued: QueuedItem) -> None:
-        """Note that an item has got room: nobody waits for that any more."""
-        queued.has_room = True
-        for request in queued.requests:
-            self.forget(request)
-
-    def forget(self, request: Request) -> None:
-        """Note that a request does not wait for room."""
+    def _stop_waiting(self, request: Request) -> None:
         request.refused_at = None
         self._refused.pop(request, None)
 
     def next_late_at(self) -> float:
-        """Give when the next request will have waited for room for too long."""
+        """Return when the next request will have waited for room for too long."""
         return min((request.late_at for request in self._refused), default=math.inf)
 
     def take_late(self, now: float) -> list[tuple[QueuedItem, Request]]:
@@ -284,39 +362,10 @@ class ItemQueue:
             queued.requests.remove(request)
         return late
 
-    # --- Turns ----------------------------------------------------------------------------------------------
-
-    def pop(
-        self,
-        *,
-        only_urgent: bool,
-        busy: Collection[str] = (),
-        competing: Callable[[QueuedItem], frozenset[str]] = lambda _: frozenset(),
-    ) -> QueuedItem | None:
-        """Take the most urgent item and mark it running, or give None if nothing may start now.
-
-        `competing` gives the directories whose room an item competes for, `busy` are those in which somebody is making
-        room. Whoever has to wait for one of them keeps all its own from those who come after it.
-        """
-        held = set(busy)
-        for queued in itertools.chain(self._urgent.values(), () if only_urgent else self._later_heads()):
-            needed = competing(queued)
-            if held.isdisjoint(needed):
-                queued.state = State.RUNNING
-                queued.has_room = False
-                self._urgent.pop(queued.key, None)
-                return queued
-            held |= needed
-        return None
-
-    def position(self, queued: QueuedItem) -> int:
-        """Give how many items come before a waiting one."""
-        if queued.state is State.RUNNING:
-            return 0
-        return sum(1 for other in self._urgent.values() if other.order < queued.order)
+    # --- Those that are needed later ------------------------------------------------------------------------
 
     def _later_heads(self) -> Iterator[QueuedItem]:
-        """Give the soonest item of each directory, soonest first."""
+        """Return the soonest item of each directory, soonest first."""
         heads = [head for name in self._later if name not in self.stalled and (head := self._head(name)) is not None]
         while heads:
             first = min(heads)
@@ -328,10 +377,14 @@ class ItemQueue:
         while queue:
             soonest, order, key = queue[0]
             queued = self.items.get(key)
-            is_valid = (
-                queued is not None and queued.state is State.QUEUED and queued.order == order and not queued.is_urgent
-            )
-            if queued is not None and is_valid and queued.soonest() == soonest and queued.is_wanted:
+            if (
+                queued is not None
+                and queued.state is State.QUEUED
+                and queued.order == order
+                and not queued.is_urgent
+                and queued.is_wanted
+                and queued.soonest() == soonest
+            ):
                 return queue[0]
             heapq.heappop(queue)
         return None
@@ -341,14 +394,3 @@ class ItemQueue:
             (queued.soonest(), queued.order, key) for key, queued in self.items.items() if key[0] == directory
         ]
         heapq.heapify(self._later[directory])
-
-
-def ahead_in(directories: Iterable[str], plans: Iterable[dict[ItemKey, int]]) -> dict[str, dict[str, int]]:
-    """Give, for each of some directories, in how many batches each name is needed first."""
-    merged: dict[str, dict[str, int]] = {name: {} for name in directories}
-    for plan in plans:
-        for (directory, identity), ahead in plan.items():
-            if directory in merged:
-                for name in names_of(identity):
-                    merged[directory][name] = min(ahead, merged[directory].get(name, ahead))
-    return merged

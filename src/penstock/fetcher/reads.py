@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.open_editions import EditionWatch
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import Piece, PiecePool
+    from penstock.fetcher.watch import EditionWatch
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream

@@ -1,47 +1,56 @@
-"""Takes what everybody asks for and expects, and has it fetched, the most urgent first, by a bounded set of threads.
+"""Takes what all clients ask for and expect, and has it fetched, the most urgent first, by a bounded set of threads.
 
 It knows nothing of sockets: the fetcher process serves it to others, and stores that live in the memory of one process
-run it in that process. Its lock is never held during IO, nor while a directory is waited for: whoever asks, withdraws
-or looks in comes back at once. Only `register`, `unregister` and `expect` may take their time.
+run it in that process. Its lock is never held during IO, nor while a directory is waited for: requests, withdrawals
+and questions are answered at once. Only `register`, `unregister` and `expect` may take their time.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.folder import prepare_folder
 from penstock.cachedir.items import names_of
 from penstock.cachedir.lock import Stripes
-from penstock.errors import CacheError
+from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.budget import DiskBudget
 from penstock.fetcher.counts import FetcherCounts
-from penstock.fetcher.dispatcher import Dispatcher
-from penstock.fetcher.downloader import Downloader
+from penstock.fetcher.opening import IndexOpener
 from penstock.fetcher.origin import Origins
 from penstock.fetcher.pieces import PiecePool
-from penstock.fetcher.queue import ItemKey, ItemQueue, QueuedItem, Request, State, ahead_in
+from penstock.fetcher.queue import ItemQueue, Request
 from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.share_board import ShareBoard
+from penstock.fetcher.transfer import Tools, Transfer, transfer
+from penstock.files import translated
 from penstock.storage.retry import RetryHooks
 from penstock.wire.messages import NodeCounts, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.errors import StoreError
-    from penstock.fetcher.counts import GroupKey
+    from penstock.fetcher.queue import GroupKey, ItemKey, QueuedItem
     from penstock.fetcher.reads import Reading
     from penstock.types import Place
     from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, Want
-    from penstock.wire.messages import StreamCounts
+    from penstock.wire.messages import Fetched, StreamCounts
     from penstock.wire.settings import CachedStream
     from penstock.wire.share import Share
 
+_log = logging.getLogger("penstock.cache")
 _NOT_ANNOUNCED = "a client asked the fetcher about a stream that it had not announced"
 _MANY = 1000  # entries of a plan that are looked at before others have their turn
+# Most room is announced by those who make it. A reader that this fetcher does not know, or a pin that is removed by
+# hand, is not, and the kernel does not say that a lock of another process is gone: so it is tried again now and then.
+_RETRY_S = 1.0
 
 
 class Scheduler:
@@ -50,6 +59,7 @@ class Scheduler:
     def __init__(self, ahead: IndexesAhead | None = None) -> None:
         self._lock = threading.RLock()
         self._queue = ItemQueue()
+        self._transfers: dict[ItemKey, Transfer] = {}  # those that run
         self._plans: dict[GroupKey, dict[ItemKey, int]] = {}  # replaced as a whole, never changed
         self._groups: dict[GroupKey, tuple[CachedStream, ...]] = {}
         self._counts = FetcherCounts()
@@ -65,18 +75,17 @@ class Scheduler:
                 on_life=self._pool.note_life,
             )
         )
-        self._downloader = Downloader(
-            stripes=stripes, budget=self._budget, pool=self._pool, counts=self._counts, origins=origins, ahead=ahead
-        )
-        self._reader = ObjectReader(self._pool, self._counts, origins, self._downloader.watch)
-        self._dispatcher = Dispatcher(
-            self._lock,
-            self._queue,
-            downloader=self._downloader,
-            budget=self._budget,
-            shares=self._shares,
-            counts=self._counts,
-        )
+        self._tools = Tools(stripes, self._budget, self._pool, self._counts, origins, ahead)
+        self._opener = IndexOpener(self._tools)
+        self._reader = ObjectReader(self._pool, self._counts, origins, self._tools.watch)
+        self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
+        self._is_closed = False
+        # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
+        self._work_news = threading.Condition(self._lock)
+        self._clock_news = threading.Condition(self._lock)
+        self._workers: set[threading.Thread] = set()  # they come when they are needed, and stay until `close`
+        self.num_idle = 0
+        self._clock: threading.Thread | None = None  # there while anything waits for room
 
     # --- Clients --------------------------------------------------------------------------------------------
 
@@ -88,7 +97,7 @@ class Scheduler:
         on_share: Callable[[Share], None] = lambda _: None,
         on_caused: Callable[[int, StreamCounts], None] = lambda *_: None,
     ) -> list[str]:
-        """Learn of a group of directories; gives warnings to show to its user.
+        """Learn of a group of directories, and return warnings to show to its user.
 
         `on_share` hears at once, and whenever it changes, what the group may keep open, and `on_caused` of each
         download that one of its streams has caused. They must not wait for anything.
@@ -104,9 +113,11 @@ class Scheduler:
         too_full = self._budget.trim()
         with self._lock:
             self._groups[group] = tuple(streams)
+            self._queue.competitors = self._budget.competitors()
             self._counts.open(group, on_caused)
             self._shares.join(group, on_share)
-            self._dispatcher.note_too_full(too_full)
+            self._too_full = too_full  # it goes as soon as it is not used
+            self._tighten(too_full)
         self._shares.tell()
         return warnings
 
@@ -115,16 +126,16 @@ class Scheduler:
         with self._lock:
             streams = self._groups.pop(group, ())
             for key in self._plans.pop(group, {}):
-                self._unplan(group, key)
-            gone = [request for queued in self._queue.items.values() for request in queued.requests]
-            for request in gone:
-                if request.group == group:
-                    self.withdraw(request)
+                self._queue.expect_no_more(group, key)
+            for request in self._queue.requests_of(group):
+                self.withdraw(request)
             self._shares.leave(group)
             self._counts.close(group)
             left = {str(stream.directory) for other in self._groups.values() for stream in other}
-            self._cancel(queued for queued in self._queue.items.values() if queued.key[0] not in left)
+            self._cancel(running for key, running in self._transfers.items() if key[0] not in left)
         self._budget.close(group)
+        with self._lock:
+            self._queue.competitors = self._budget.competitors()
         self._protect(streams)
         self.released()
         self._shares.tell()
@@ -142,24 +153,16 @@ class Scheduler:
         """Request an item; the future of the request gives what was done, or the error."""
         settings = self._stream(group, stream)
         key = str(settings.directory), item.identity
-        request = Request(group, stream, is_urgent, settings.timeout_s, key)
+        request = Request(group, stream, is_urgent, settings.timeout_s, key, time.monotonic(), Future())
         with self._lock:
-            queued = self._queue.get(key, lambda: QueuedItem(settings.directory, item, settings))
-            if item.refresh and not queued.item.refresh:
-                queued.item = item
-            queued.requests.append(request)
-            self._queue.update(queued)
-            self._dispatcher.wake()
+            self._queue.ask(request, settings.directory, item, settings)
+            self._wake()
         return request
 
     def withdraw(self, request: Request) -> None:
         """Take a request back."""
         with self._lock:
-            self._queue.forget(request)
-            queued = self._queue.items.get(request.key)
-            if queued is not None and request in queued.requests:
-                queued.requests.remove(request)
-                self._queue.reconsider(queued)
+            self._queue.withdraw(request)
             request.future.cancel()
 
     def expect(self, group: GroupKey, wants: Sequence[Want]) -> None:
@@ -176,26 +179,27 @@ class Scheduler:
         with self._lock:
             old, self._plans[group] = self._plans.get(group, {}), plan
             for key in old.keys() - plan.keys():
-                self._unplan(group, key)
+                self._queue.expect_no_more(group, key)
         absent = (want for want in wants if not want.is_present)
         while some := list(islice(absent, _MANY)):
             with self._lock:
                 if group not in self._groups:
                     return
+                now = time.monotonic()
                 for want in some:
-                    self._prefetch(group, want, streams[want.stream])
-                self._dispatcher.wake()
+                    self._queue.expect((group, want.stream), want.ahead, want.item, streams[want.stream], now)
+                self._wake()
         self._protect(streams)
         self.released()
 
     def released(self) -> None:
         """Note that there may be room now where there was none."""
         with self._lock:
-            self._queue.unpark()
-            self._dispatcher.wake()
+            self._queue.retry_waiting()
+            self._wake()
 
     def take_notice(self, group: GroupKey, stream: int) -> str | None:
-        """Give what the user of a stream should be warned of, once."""
+        """Return what the user of a stream should be warned of, once."""
         return self._budget.take_notice(self._stream(group, stream).directory)
 
     def taken(self, group: GroupKey, stream: int, identity: str) -> None:
@@ -215,14 +219,13 @@ class Scheduler:
         self._pool.note_retry(error)
 
     def progress(self, request: Request) -> Progress:
-        """Say how far the request is that somebody waits for."""
+        """Return how far a request is that is waited for."""
         with self._lock:
-            queued = self._queue.items.get(request.key)
+            queued, running = self._queue.items.get(request.key), self._transfers.get(request.key)
             if queued is None or request not in queued.requests:
                 return Progress()
-            transfer = queued.transfer
-            total = queued.item.packed_bytes or queued.item.raw_bytes if transfer is None else transfer.total_bytes
-            done = 0 if transfer is None else transfer.num_bytes_done
+            total = queued.item.packed_bytes or queued.item.raw_bytes if running is None else running.total_bytes
+            done = 0 if running is None else running.num_bytes_done
             return Progress(
                 name=queued.item.name,
                 num_bytes=min(done, total) if total else done,  # what was cut or damaged came more than once
@@ -231,11 +234,11 @@ class Scheduler:
                 position=self._queue.position(queued),
                 num_wanted=len(self._queue),
                 state=queued.state.name.lower(),
-                reason="" if transfer is None else transfer.retry_reason,
+                reason="" if running is None else running.retry_reason,
             )
 
     def progress_of_read(self, reading: Reading) -> Progress:
-        """Say how far a read is; one whose store hangs has failed then."""
+        """Return how far a read is; one whose store hangs has failed then."""
         self._reader.look_at(reading)
         return Progress(
             name="ranges",
@@ -248,15 +251,14 @@ class Scheduler:
         )
 
     def stats(self) -> NodeCounts:
-        """Give counts since the start, and what goes on now."""
+        """Return counts since the start, and what goes on now."""
         with self._lock:
-            num_running = sum(queued.state is State.RUNNING for queued in self._queue.items.values())
             return NodeCounts(
                 **self._counts.totals(),
                 evictions=self._budget.num_evictions,
                 evicted_bytes=self._budget.evicted_bytes,
-                in_flight=num_running,
-                queued=len(self._queue) - num_running,
+                in_flight=self._queue.num_running,
+                queued=len(self._queue) - self._queue.num_running,
                 pieces_in_flight=self._pool.num_running,
                 concurrency=self._pool.limit,
                 bytes_per_s=self._counts.rate(),
@@ -265,22 +267,31 @@ class Scheduler:
             )
 
     def close(self) -> None:
-        """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
+        """Stop. What is on its way is given up; its temporary files are removed as its threads notice.
+
+        Each thread ends when it is done with what it does.
+        """
         with self._lock:
-            self._cancel(self._queue.items.values())
+            self._cancel(self._transfers.values())
             for queued in self._queue.items.values():
                 for request in queued.requests:
                     request.future.cancel()
-            self._dispatcher.close()
+            self._is_closed = True
+            self._work_news.notify_all()
+            self._clock_news.notify()
         self._pool.close()
-        self._downloader.close()
+        self._tools.flusher.close()
         self._budget.close_folders()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the threads have ended that work on items, and tell whether they have."""
-        return self._dispatcher.join(timeout_s)
+        """Wait until the threads have ended that work on items, and return True if they have."""
+        deadline = time.monotonic() + timeout_s
+        with self._work_news:
+            while self._workers and (left_s := deadline - time.monotonic()) > 0:
+                self._work_news.wait(left_s)
+            return not self._workers
 
-    # --- Keeping the books (under the lock) -----------------------------------------------------------------
+    # --- Keeping the books ----------------------------------------------------------------------------------
 
     def _stream(self, group: GroupKey, stream: int) -> CachedStream:
         with self._lock:
@@ -289,37 +300,225 @@ class Scheduler:
             except (KeyError, IndexError) as error:
                 raise CacheError(_NOT_ANNOUNCED) from error
 
-    def _prefetch(self, group: GroupKey, want: Want, settings: CachedStream) -> None:
-        key = str(settings.directory), want.item.identity
-        if self._dispatcher.has_just_failed(key):
-            return
-        queued = self._queue.get(key, lambda: QueuedItem(settings.directory, want.item, settings))
-        before = queued.soonest()
-        is_new = not queued.is_wanted
-        queued.ahead[group, want.stream] = want.ahead
-        if is_new or queued.soonest() != before:
-            self._queue.update(queued)
-
-    def _unplan(self, group: GroupKey, key: ItemKey) -> None:
-        queued = self._queue.items.get(key)
-        if queued is not None:
-            queued.ahead = {whose: ahead for whose, ahead in queued.ahead.items() if whose[0] != group}
-            self._queue.reconsider(queued)
-
-    def _cancel(self, items: Iterable[QueuedItem]) -> None:
-        for transfer in [queued.transfer for queued in items]:
-            if transfer is not None:
-                transfer.is_cancelled = True
-                self._pool.cancel_all_of(transfer)
+    def _cancel(self, transfers: Iterable[Transfer]) -> None:
+        for running in list(transfers):
+            running.is_cancelled = True
+            self._pool.cancel_all_of(running)
 
     def _protect(self, streams: Iterable[CachedStream]) -> None:
-        """Without the lock: tell the directories that may have to evict something what is expected of them."""
-        directories = {str(stream.directory): stream.directory for stream in streams}
-        evicting = {name: directory for name, directory in directories.items() if self._budget.may_evict(directory)}
+        """Tell the directories that may have to evict something what is expected of them. Without the lock."""
+        evicting = {
+            str(stream.directory): stream.directory for stream in streams if self._budget.may_evict(stream.directory)
+        }
         if not evicting:
             return
         with self._lock:
             plans = list(self._plans.values())
-        merged = ahead_in(evicting, plans)
-        for name, directory in evicting.items():
-            self._budget.expect(directory, merged[name])
+        ahead: dict[str, dict[str, int]] = {place: {} for place in evicting}
+        for plan in plans:
+            for (place, identity), batches in plan.items():
+                if place in ahead:
+                    for name in names_of(identity):
+                        ahead[place][name] = min(batches, ahead[place].get(name, batches))
+        for place, directory in evicting.items():
+            self._budget.expect(directory, ahead[place])
+
+    # --- Threads that bring one item after the other --------------------------------------------------------
+
+    def _wake(self) -> None:
+        """See to it that a thread looks at what has come to the queue. With the lock."""
+        if self._is_closed or not self._queue.is_any_waiting():
+            return
+        if self.num_idle == 0 and self._queue.needs_thread(len(self._workers)):
+            thread = threading.Thread(target=self._work, name="penstock-download", daemon=True)
+            self._workers.add(thread)
+            thread.start()
+        self._work_news.notify()
+
+    def _work(self) -> None:
+        try:
+            while (queued := self._next()) is not None:
+                try:
+                    self._serve(queued)
+                finally:
+                    with self._lock:
+                        self._queue.end_work(queued.key[0])
+                        self._wake()
+                del queued  # it may hold much memory, and the next may be long in coming
+        finally:
+            with self._lock:
+                self._workers.discard(threading.current_thread())
+                self._work_news.notify_all()
+
+    def _next(self) -> QueuedItem | None:
+        """Wait for an item that may be admitted now; None: there will be no more."""
+        with self._work_news:
+            queued = None
+            self.num_idle += 1
+            try:
+                while not self._is_closed and (queued := self._take()) is None:
+                    self._work_news.wait()
+            finally:
+                self.num_idle -= 1
+            if queued is not None:
+                self._wake()  # there may be more that can begin now
+            return queued
+
+    def _take(self) -> QueuedItem | None:
+        queued = self._queue.take(len(self._workers) - self.num_idle)
+        if queued is not None:
+            self._transfers[queued.key] = Transfer(queued)
+        return queued
+
+    def _serve(self, queued: QueuedItem) -> None:
+        """Bring one item, and answer those who wait for it. Errors go to them, not to this thread."""
+        running, was_urgent = self._transfers[queued.key], queued.demand.is_urgent
+        result: Fetched | Exception | None
+        try:
+            with translated(queued.directory / queued.item.name):  # of what lies beside it: tables, locks
+                if queued.item.is_index:
+                    self._end_admission(queued, running)
+                    result = self._opener.open(running)
+                else:
+                    result = transfer(self._tools, running, self._admission(queued, running))
+        except (PenstockError, CancelledError) as error:
+            result = error
+        except Exception as error:  # noqa: BLE001
+            _log.exception("fetching %s failed", queued.item.name)
+            result = error
+        if isinstance(result, CancelledError):
+            if self._is_wanted_again(queued):
+                return
+            result = CacheError(f"{queued.item.name} is no longer needed")
+        if result is None:
+            self._wait_for_space(queued, was_urgent=was_urgent)
+        else:
+            self._finish(queued, running, result)
+
+    @contextmanager
+    def _admission(self, queued: QueuedItem, running: Transfer) -> Iterator[None]:
+        """Have the room of an item's directories to oneself, to decide whether it may come now."""
+        try:
+            yield
+        finally:
+            self._end_admission(queued, running)
+
+    def _end_admission(self, queued: QueuedItem, running: Transfer) -> None:
+        with self._lock:
+            self._queue.end_admission(queued, has_room=running.has_room)
+            has_news = self._note_full_disks()
+            self._wake()
+        if has_news:
+            self._shares.tell()
+
+    def _note_full_disks(self) -> bool:
+        has_news = self._budget.has_news()
+        if has_news:
+            self._queue.competitors = self._budget.competitors()
+        return has_news
+
+    def _put_back(self, queued: QueuedItem) -> None:
+        """Queue an item anew. This thread may be the last to look: those that wait for work have to hear of it."""
+        del self._transfers[queued.key]
+        self._queue.put_back(queued)
+        self._wake()
+
+    def _is_wanted_again(self, queued: QueuedItem) -> bool:
+        """Queue an item anew that was cancelled and meanwhile came to be wanted."""
+        with self._lock:
+            if self._is_closed or not queued.is_wanted:
+                return False
+            self._put_back(queued)
+            return True
+
+    def _finish(self, queued: QueuedItem, running: Transfer, result: Fetched | Exception) -> None:
+        has_failed = isinstance(result, Exception) and not running.is_cancelled
+        with self._lock:
+            del self._transfers[queued.key]
+            requests = self._queue.finish(queued, time.monotonic(), has_failed=has_failed)
+            self._wake()
+        if has_failed:
+            self._counts.add("errors")
+            if not requests:
+                _log.warning("prefetching %s failed: %s", queued.item.name, result)
+        for request in requests:
+            if not request.future.set_running_or_notify_cancel():
+                continue
+            if isinstance(result, Exception):
+                request.future.set_exception(result)
+            else:
+                request.future.set_result(result)
+
+    # --- Want of room ---------------------------------------------------------------------------------------
+
+    def _wait_for_space(self, queued: QueuedItem, *, was_urgent: bool) -> None:
+        """Put an item aside for want of room; prefetches that would compete for it stay back too."""
+        with self._lock:
+            if queued.is_urgent and not was_urgent:  # a reader has come to wait for it, and may take more
+                self._put_back(queued)
+                return
+            del self._transfers[queued.key]
+            self._note_full_disks()
+            self._queue.wait_for_space(queued, time.monotonic())
+            self._tighten(queued.competes_in if queued.requests else ())
+        self._shares.tell()
+
+    def _tighten(self, directories: Iterable[str]) -> None:
+        """Have all clients give up what they do not need in some directories, and see to all that wait for room."""
+        self._shares.tighten(directories)
+        if self._clock is None and self._is_short_of_room():
+            self._clock = threading.Thread(target=self._watch_room, name="penstock-clock", daemon=True)
+            self._clock.start()
+        self._clock_news.notify()
+
+    def _is_short_of_room(self) -> bool:
+        return not self._is_closed and bool(self._queue.is_short_of_room or self._too_full or self._shares.is_tight())
+
+    def _watch_room(self) -> None:
+        """While anything waits for room, let it try again now and then, and end what has waited too long."""
+        retry_at = time.monotonic() + _RETRY_S
+        is_over = False
+        while not is_over:
+            with self._clock_news:
+                left_s = min(retry_at, self._queue.next_late_at()) - time.monotonic()
+                if left_s > 0 and self._is_short_of_room():
+                    self._clock_news.wait(left_s)
+            if time.monotonic() >= retry_at:
+                retry_at = time.monotonic() + _RETRY_S
+                self._retry()
+            with self._lock:
+                late = self._queue.take_late(time.monotonic())
+                for queued, _ in late:
+                    self._queue.reconsider(queued)
+            for queued, request in late:
+                self._refuse(queued, request)
+            self._shares.tell()
+            with self._lock:
+                is_over = not self._is_short_of_room()
+                if is_over:
+                    self._clock = None
+
+    def _retry(self) -> None:
+        """Evict again what could not go before, and let those try again who found no room."""
+        try:
+            too_full = self._budget.trim()
+        except Exception:  # noqa: BLE001  requests for room there meet the same error; the clock has others to serve
+            _log.exception("could not remove shards to get below a limit")
+            too_full = frozenset()
+        with self._lock:
+            self._too_full = too_full
+            self.released()
+
+    def _refuse(self, queued: QueuedItem, request: Request) -> None:
+        """Answer a request that there is no room, and why; if that cannot be found out, it hears of that."""
+        if request.future.set_running_or_notify_cancel():
+            try:
+                error: Exception = CacheTooSmallError(
+                    f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
+                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at"
+                    " once",
+                    needed=queued.item.raw_bytes,
+                )
+            except Exception as failure:  # noqa: BLE001  it goes to the one who waits; the clock has others to serve
+                error = failure
+            request.future.set_exception(error)

@@ -1,0 +1,584 @@
+"""One item to its directory, from top to bottom: room, lock, the right copy, bytes, digest, unpacking, name."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.cachedir.editions import Edition
+from penstock.cachedir.layout import new_part_path, stripe_of
+from penstock.cachedir.ledger import Record, boot_id, flush_file
+from penstock.cachedir.presence import is_name_taken, stamp_of
+from penstock.cachedir.versions import lasting_tag, tag_of
+from penstock.codecs.unpack import map_file, release, unpack_to_file
+from penstock.errors import (
+    CacheError,
+    CorruptShardError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    PenstockError,
+    StoreError,
+    StoreTimeoutError,
+)
+from penstock.failpoints import reach
+from penstock.fetcher.copies import Copies, Copy, Flusher, confirm, digest_of
+from penstock.fetcher.pieces import PartFile, PieceOwner
+from penstock.fetcher.unpacking import FormatUnpacker, place_spans
+from penstock.fetcher.watch import EditionWatch
+from penstock.files import make_folders, translated
+from penstock.index.paths import resolve_inside
+from penstock.outside_text import Bounded
+from penstock.storage.base import check_version
+from penstock.types import Span
+from penstock.units import format_bytes
+from penstock.wire.ahead import FIRST_BYTES
+from penstock.wire.messages import Fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from penstock.cachedir.folder import Folder
+    from penstock.cachedir.lock import Held, Stripes
+    from penstock.fetcher.budget import DiskBudget, Reservation
+    from penstock.fetcher.copies import KeptFile
+    from penstock.fetcher.counts import FetcherCounts
+    from penstock.fetcher.origin import Origin, Origins
+    from penstock.fetcher.pieces import Piece, PiecePool
+    from penstock.fetcher.queue import Demand, QueuedItem
+    from penstock.fetcher.unpacking import PlacedSpan
+    from penstock.scan.kept_bytes import KeptBytes
+    from penstock.storage.base import ObjectInfo
+    from penstock.wire.ahead import IndexesAhead
+    from penstock.wire.item import Item, ItemPart, StoredFile
+
+T = TypeVar("T")
+
+_log = logging.getLogger("penstock.cache")
+_PATIENCE = 10  # with another process that brings the same, as a multiple of that with the store
+_DELETED_TRIES = 5  # how often a directory may be deleted under one download
+_MD5 = Bounded(r'"?([0-9a-f]{32})"?', 34)
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Tools:
+    """What all transfers share. Safe for threads."""
+
+    def __init__(
+        self,
+        stripes: Stripes,
+        budget: DiskBudget,
+        pool: PiecePool,
+        counts: FetcherCounts,
+        origins: Origins,
+        ahead: IndexesAhead | None = None,
+    ) -> None:
+        self.stripes, self.budget, self.pool, self.counts = stripes, budget, pool, counts
+        self.origins, self.ahead = origins, ahead
+        self.unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
+        self.copies = Copies(self.unpacking)
+        self.watch = EditionWatch()
+        self.unpacker = FormatUnpacker(self.unpacking)
+        self.flusher = Flusher()
+
+
+class Transfer(PieceOwner):
+    """An item on its way. What is fetched does not change; who wants it does, which its place in the queue knows."""
+
+    def __init__(self, queued: QueuedItem) -> None:
+        super().__init__()
+        self._queued = queued
+        self.directory, self.item, self.stream = queued.directory, queued.item, queued.stream
+        self.reservation: Reservation | None = None  # its room, given back when it ends
+        self.has_room = False  # or needs none
+        self.arrived: Record | None = None  # what has taken that room
+        self.total_bytes = self.item.packed_bytes or self.item.raw_bytes  # 0: not known yet
+        self.is_cancelled = False  # for good: a new wish begins another
+
+    @property
+    def demand(self) -> Demand:
+        """Who wants it now."""
+        return self._queued.demand
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """How urgent it is now."""
+        return self._queued.demand.rank
+
+    def begin(self, total_bytes: int) -> None:
+        """Count from the beginning, now that it is known how many will come."""
+        with self._lock:
+            self.num_bytes_done, self.total_bytes = 0, total_bytes
+
+    def check_wanted(self) -> None:
+        """Raise once it is no longer wanted."""
+        if self.is_cancelled:
+            raise CancelledError
+
+
+# --- From top to bottom -------------------------------------------------------------------------------------
+
+
+def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) -> Fetched | None:
+    """Bring an item to its directory, unless it is there; None: there is no room for it now.
+
+    Of those that compete for room one has its `turn` after the other, so that what is needed later never takes the
+    room of what is needed sooner. Nothing is waited for meanwhile.
+    """
+    item, beginning = job.item, None
+    is_sized = item.parts[0].stored.num_bytes is not None
+    with turn:
+        job.check_wanted()
+        folder = tools.budget.folder(job.directory)
+        copy = tools.copies.known(folder, item)
+        if copy is not None:
+            return _found(tools, job, copy)
+        if is_sized and not is_name_taken(job.directory, item.name):  # else it is only known later what room it needs
+            item = tools.unpacker.resolve(job.directory, item)
+            if not _reserve(tools, job, item):
+                return None
+    try:
+        if not is_sized:
+            item, beginning = sized(tools, job)
+        item = tools.unpacker.resolve(job.directory, item)
+        return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, item, beginning)))
+    finally:
+        if job.reservation is not None:
+            tools.budget.settle(job.reservation, job.arrived, hand_over=job.demand.is_requested)
+
+
+def _bring(download: Download) -> Fetched | None:
+    """Fetch unless the right copy is there, maybe brought by another fetcher."""
+    tools, job, folder, item = download.tools, download.job, download.folder, download.item
+    with holding(tools, job, item.name):
+        copy = tools.copies.find(
+            folder, item, download.origin, partial(tools.budget.evict, job.directory, is_held=True)
+        )
+        if copy.is_right:
+            return _found(tools, job, copy)
+        if job.reservation is None and not _reserve(tools, job, item):
+            return None
+        cause, num_bytes = job.demand.cause, item.packed_bytes or item.raw_bytes
+        job.begin(num_bytes)
+        record = job.arrived = download.run(copy)
+        # Before readers find it: a count that is read afterwards misses none.
+        can_evict = tools.budget.may_evict(job.directory)
+        tools.counts.add_download(cause, num_bytes, (job.directory, item.identity), can_evict=can_evict)
+        confirm(folder, item, record.files, is_apart=copy.is_apart)
+        if item.validates and item.number is not None:
+            edition = Edition(job.directory, item.edition)
+            edition.note_checked(item.number, edition.entry(item.number))
+    if record.boot is not None:
+        tools.flusher.add(job.directory, record, folder.ledger)
+    return Fetched(copy.name, num_bytes)
+
+
+def _reserve(tools: Tools, job: Transfer, item: Item) -> bool:
+    demand = job.demand
+    job.reservation = tools.budget.reserve(
+        job.directory,
+        item,
+        keep_zip=job.stream.keep_zip,
+        is_urgent=demand.is_urgent,
+        insists=time.monotonic() >= demand.fail_if_disk_full_at,
+    )
+    job.has_room = job.reservation is not None
+    return job.has_room
+
+
+def _found(tools: Tools, job: Transfer, copy: Copy) -> Fetched:
+    tools.budget.found(job.directory, copy.name, copy.record, hand_over=job.demand.is_requested)
+    job.has_room = True
+    return Fetched(copy.name)
+
+
+def holding(tools: Tools, job: Transfer, name: str) -> Held:
+    """Hold a name of a directory. Others who have it may be bringing it over a slow network, and give up in time."""
+    timeout_s = _PATIENCE * job.stream.timeout_s
+    return tools.stripes.take(job.directory, name, timeout_s, should_stop=lambda: job.is_cancelled)
+
+
+def again_if_deleted(job: Transfer, bring: Callable[[], T]) -> T:
+    """Try again if the directory is deleted meanwhile."""
+    for _ in range(_DELETED_TRIES - 1):
+        try:
+            return bring()
+        except FileNotFoundError as error:
+            below = f"{job.directory}{os.sep}"
+            if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
+                raise  # it is an object of the store that is missing, not one of our own files
+            _log.info("%s was deleted while %s was being fetched, trying again", job.directory, job.item.name)
+    with translated(job.directory):
+        return bring()
+
+
+def sized(tools: Tools, job: Transfer) -> tuple[Item, Beginning | None]:
+    """Learn the size of an object that came without one: room cannot be made for the unknown.
+
+    One question for its beginning answers that too, and of a small object it is all.
+    """
+    item = job.item
+    (part,) = item.parts
+    origin, key = tools.origins.of(job.stream), part.raw.key
+
+    def ask() -> tuple[ObjectInfo, Beginning | None]:
+        read_first = getattr(origin.store, "read_first", None)
+        if read_first is None:
+            return origin.store.stat(key), None
+        ahead = None if tools.ahead is None or not item.is_index else tools.ahead.take(job.stream.store, key)
+        data, info = ahead or read_first(key, FIRST_BYTES)
+        return info, Beginning(data, info)
+
+    ((info, beginning),) = tools.pool.wait([tools.pool.submit(job, 0, origin, key, ask)])
+    sized_part = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
+    return item._replace(parts=(sized_part,)), beginning
+
+
+# --- Its bytes ----------------------------------------------------------------------------------------------
+
+
+class Beginning(NamedTuple):
+    """The first bytes of an object, read to learn what it is."""
+
+    data: Buffer
+    info: ObjectInfo
+
+
+class Ready(NamedTuple):
+    """A file of an item that lies under a temporary name, or where it was before, and the name that it is to have."""
+
+    path: Path
+    name: str
+
+
+class FetchedPart(NamedTuple):
+    """What one part of an item has become: its raw file, the compressed one if that is kept, and what it is made of."""
+
+    raw: Ready
+    packed: Ready | None
+    version: str | None
+    info: ObjectInfo | None  # None: the compressed file lay there already
+
+
+class Download:
+    """How the bytes of one item come, are checked and get their names. Its name is held, but for an index."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        job: Transfer,
+        folder: Folder,
+        item: Item,
+        beginning: Beginning | None = None,
+        scanned: KeptBytes | None = None,
+    ) -> None:
+        self.tools, self.job, self.folder, self.item = tools, job, folder, item
+        self.origin: Origin = tools.origins.of(job.stream)
+        self._beginning = beginning  # of the item's first part, if it was read already
+        self._scanned = scanned  # the object, if it need not be asked for again
+        self._file_mode = 0o600 if job.stream.is_private else 0o666
+        self._unpacks = tools.unpacker.of(folder.directory, item)  # how its format unpacks the item, if that does
+
+    def run(self, copy: Copy) -> Record:
+        """Fetch what is missing, unpack it, write it down and publish it; return what was written down."""
+        with self._temporary_files(stripe_of(self.item.name)) as new_file, self._disk_errors():
+            parts = [self._prepare(part, copy, new_file) for part in self.item.parts]
+            infos = [part.info for part in parts if part.info is not None]
+            if len(infos) == len(parts):
+                self.tools.watch.check(self.folder.directory, self.item, infos, self.origin)
+            record = self._record(parts)
+            self.folder.ledger.begin()
+            self.folder.ledger.put(record)
+            self._publish(parts)
+            return record
+
+    @contextmanager
+    def fetched_index(self, stripe: int) -> Iterator[tuple[Path, ObjectInfo]]:
+        """Fetch the index to a temporary name of a stripe that is held; it is gone afterwards."""
+        (part,) = self.item.parts
+        with self._temporary_files(stripe) as new_file:
+            with self._disk_errors():
+                found = self._fetch_vouched(part.raw, new_file)
+            yield found
+
+    # --- One part -------------------------------------------------------------------------------------------
+
+    def _prepare(self, part: ItemPart, copy: Copy, new_file: Callable[[], Path]) -> FetchedPart:
+        """Make a part ready under temporary names."""
+        name = copy.path_of(self.item, part.raw.name)
+        if part.packed is None:
+            path, info = self._fetch_checked(part.raw, new_file)
+            return FetchedPart(Ready(path, name), None, lasting_tag(info, time.time_ns()), info)
+        raw = Ready(new_file(), name)
+        kept: KeptFile | None = self.tools.copies.kept(self.folder, self.item, part.packed)
+        if kept is not None:
+            self._unpack(kept.path, raw.path, part)
+            stays = Ready(kept.path, part.packed.name) if kept.is_ours else None
+            return FetchedPart(raw, stays, kept.version, None)
+        packed, info = self._fetch_checked(part.packed, new_file)
+        self._unpack(packed, raw.path, part)
+        version = lasting_tag(info, time.time_ns())
+        if self.job.stream.keep_zip:
+            return FetchedPart(raw, Ready(packed, copy.path_of(self.item, part.packed.name)), version, info)
+        packed.unlink()
+        return FetchedPart(raw, None, version, info)
+
+    def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
+        reach("unpack.started")
+        where = self.origin.where(part.stored.key)
+        if self._unpacks is not None:
+            self._unpacks.run(packed, raw, where)
+        else:
+            with self.tools.unpacking:
+                data = map_file(packed)
+                try:
+                    unpack_to_file(data, self.item.compression or "", part.raw.num_bytes or 0, raw, where)
+                finally:
+                    release(data)
+        raw.chmod(self._file_mode & raw.stat().st_mode)
+        reach("unpack.done")
+
+    def _fetch_checked(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
+        """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
+        for attempt in range(self.origin.retry + 1):
+            path, info = self._fetch(file, new_file, is_first=attempt == 0)
+            name, _, expected = (file.digest or "").partition(":")
+            if file.digest is None or self._digest(path, name) == expected:
+                return path, info
+            path.unlink()
+            self._explain_by_index(file)
+            if attempt < self.origin.retry:
+                self.tools.counts.add("retries")
+        raise CorruptShardError(
+            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, after"
+            f" {self.origin.retry + 1} attempts: the object is damaged, so write it again",
+            key=file.key,
+            digest=file.digest,
+        )
+
+    def _fetch_vouched(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
+        """Fetch the index, which says what all else must be, though nothing says what it must be itself.
+
+        Many stores tag an object with its MD5. A tag that looks so and does not fit is either of another kind, as for
+        some encrypted objects, or the transfer was damaged: then two transfers that agree are believed.
+        """
+        came: set[str] = set()
+        for attempt in range(self.origin.retry + 2):
+            path, info = self._fetch(file, new_file, is_first=attempt == 0)
+            tag = _MD5.fullmatch(info.etag or "")
+            if tag is None:
+                return path, info
+            found = self._digest(path, "md5")
+            if found == tag[1] or found in came:
+                return path, info
+            came.add(found)
+            path.unlink()
+            self.tools.counts.add("retries")
+        raise StoreError(
+            f"{self.origin.where(file.key)} arrived with different bytes in each of {len(came)} attempts:"
+            " something in the network damages data",
+            key=file.key,
+        )
+
+    def _digest(self, path: Path, name: str) -> str:
+        with self.tools.unpacking:
+            return digest_of(path, name)
+
+    # --- One object -----------------------------------------------------------------------------------------
+
+    def _fetch(self, file: StoredFile, new_file: Callable[[], Path], *, is_first: bool) -> tuple[Path, ObjectInfo]:
+        reach("download.started")
+        num_bytes = self._size(file)
+        out = PartFile(new_file(), self._file_mode)
+        try:
+            if self._scanned is not None and file.span is not None:
+                span = Span(file.span.offset, file.span.offset + num_bytes)
+                self._scanned.copy(span, partial(self._write, out=out))
+                info = self._scanned.info
+            else:
+                info = self._copy_all(file, num_bytes, out, self._beginning if is_first else None)
+        except BaseException:
+            out.discard()
+            raise
+        out.close()
+        reach("download.done")
+        return out.path, info
+
+    def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
+        """Read all pieces side by side; each tells the version that it is of, and they must agree."""
+        spans = place_spans(file, num_bytes, self._unpacks, in_one=self.origin.is_read_in_one)
+        found = [] if beginning is None else self._use_beginning(beginning, spans[0].span, out)
+        pieces = [
+            self._submit(file.key, len(each.span), partial(self._copy, file, each, out)) for each in spans[len(found) :]
+        ]
+        try:
+            found += self.tools.pool.wait(pieces)
+        except StoreTimeoutError:
+            raise
+        except ObjectNotFoundError:
+            self._explain_by_index(file)
+            raise
+        except StoreError as error:
+            self._explain_by_size(file, num_bytes, error)
+            raise
+        for info in found:
+            self._check_size(file, info, num_bytes)
+            if info.etag != found[0].etag:
+                check_version(self.origin.where(file.key), info, found[0].etag)
+            if file.span is not None and file.span.version not in (None, tag_of(info)):
+                raise ObjectChangedError(
+                    f"{self.origin.where(file.key)} changed after it was indexed: open the dataset again",
+                    key=file.key,
+                )
+        return found[0]
+
+    def _use_beginning(self, beginning: Beginning, span: Span, out: PartFile) -> list[ObjectInfo]:
+        """Use what was read already instead of the first piece, if it is long enough."""
+        if memoryview(beginning.data).nbytes < len(span):
+            return []
+        self._write(memoryview(beginning.data)[: len(span)], 0, out)
+        self.job.add_bytes(len(span))
+        return [beginning.info]
+
+    def _size(self, file: StoredFile) -> int:
+        if file.num_bytes is not None:
+            return file.num_bytes
+        store = self.origin.store
+        (info,) = self.tools.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
+        return int(info.num_bytes)
+
+    def _copy(self, file: StoredFile, piece: PlacedSpan, out: PartFile) -> ObjectInfo:
+        span, place = piece
+        copy_piece = getattr(self.origin.store, "copy_piece", None)
+        if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
+            info: ObjectInfo = copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, place + at, out))
+        else:
+            data, info = self.origin.store.read_piece(file.key, span, None)
+            if memoryview(data).nbytes != len(span):
+                raise StoreError(
+                    f"{self.origin.where(file.key)}: the store sent another number of bytes than the {len(span)}"
+                    " that were requested"
+                )
+            out.write(data, place)
+        self.job.check_wanted()
+        reach("download.half")  # with more than one piece, others are still under way
+        return info
+
+    def _write(self, data: Buffer, begin: int, out: PartFile) -> None:
+        """Write while the store is sending, and let no error of the disk be taken for one of the network."""
+        try:
+            out.write(data, begin)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise self._no_space(error) from error
+            raise CacheError(f"cannot write {out.path}: {error.strerror}", path=str(out.path)) from error
+
+    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
+        return self.tools.pool.submit(self.job, num_bytes, self.origin, key, action)
+
+    def _explain_by_index(self, file: StoredFile) -> None:
+        """Raise if the dataset was written again: then that is why an object is wrong."""
+        self.tools.watch.explain(self.folder.directory, self.item.edition, self.origin, file.key)
+
+    def _explain_by_size(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
+        """A read beyond the end fails in the words of each store: see whether the object has another size."""
+        try:
+            info = self.origin.store.stat(file.key)
+        except StoreError:
+            return
+        self._check_size(file, info, num_bytes, error)
+
+    def _check_size(
+        self, file: StoredFile, info: ObjectInfo, num_bytes: int, cause: BaseException | None = None
+    ) -> None:
+        expected = num_bytes if file.span is None else file.span.object_bytes
+        if expected not in (None, info.num_bytes):
+            self._explain_by_index(file)
+            raise ObjectChangedError(
+                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
+                " was changed or cut after the index was written",
+                key=file.key,
+                num_bytes=info.num_bytes,
+                expected=expected,
+            ) from cause
+
+    # --- Names ----------------------------------------------------------------------------------------------
+
+    def _record(self, parts: Sequence[FetchedPart]) -> Record:
+        """Describe the files as they will be published; where the system does not name its boots, they are flushed."""
+        ready = [part.raw for part in parts] + [part.packed for part in parts if part.packed is not None]
+        if boot_id() is None:
+            for file in ready:
+                flush_file(file.path)
+        stored = [part.stored for part in self.item.parts]
+        return Record(
+            files=tuple(stamp_of(name, path.stat()) for path, name in ready),
+            url=self.origin.name,
+            keys=tuple(file.key for file in stored),
+            stored_bytes=tuple(
+                (file.num_bytes or 0) if part.info is None or file.span is not None else part.info.num_bytes
+                for file, part in zip(stored, parts, strict=True)
+            ),
+            versions=tuple(part.version for part in parts),
+            digests=tuple(file.digest for file in stored),
+            edition=self.item.edition,
+            boot=boot_id(),
+        )
+
+    def _publish(self, parts: Sequence[FetchedPart]) -> None:
+        """Give all files their names: the first part last, since its name stands for all."""
+        files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
+        folder_mode = self._file_mode | (self._file_mode & 0o444) >> 2  # those who may read a file may look for it
+        for number, (temporary, name) in enumerate(files):
+            path = resolve_inside(self.folder.directory, name)
+            make_folders(path.parent, folder_mode)
+            reach("publish.between_parts" if number else "publish.before")
+            temporary.replace(path)
+        reach("publish.after")
+
+    @contextmanager
+    def _temporary_files(self, stripe: int) -> Iterator[Callable[[], Path]]:
+        """Make names for files on their way; those that have got no other name are removed at the end."""
+        made: list[Path] = []
+
+        def new_file() -> Path:
+            path = new_part_path(self.folder.directory, stripe)
+            make_folders(path.parent, 0o700)
+            made.append(path)
+            return path
+
+        try:
+            yield new_file
+        finally:
+            for path in made:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StoreError) as error:
+            for cause in (error, error.__cause__):  # an unpacked file translates its own
+                if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+                    raise self._no_space(cause) from cause
+            raise
+
+    def _no_space(self, error: OSError) -> CacheError:
+        directory, needed = self.folder.directory, self.item.raw_bytes + self.item.packed_bytes
+        return CacheError(
+            f"not enough disk space in {directory} for {self.item.name}, which needs {format_bytes(needed)}"
+            f" ({error.strerror}): free some space, or set a cache_limit that leaves room",
+            path=str(directory),
+            num_bytes=needed,
+        )
