@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock import MDSWriter, MemoryShardedSource, StreamingDataset, save_dataset
 from penstock.errors import ConfigError, PenstockError
-from penstock.fetcher.disk import measure_disk, parse_reserve
+from penstock.fetcher.rooms import measure_disk, parse_reserve
 from tests.cache.kit import check_shard, left_over, write_dataset
 
 if TYPE_CHECKING:

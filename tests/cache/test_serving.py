@@ -133,7 +133,7 @@ def held(scheduler: Scheduler, data: Dataset) -> Iterator[None]:
     is_held, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with scheduler._budget._folders.holding([str(data.local)]):
+        with scheduler._rooms.holding([str(data.local)]):
             is_held.set()
             may_end.wait(FAR_TOO_LONG_S)
 

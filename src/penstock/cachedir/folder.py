@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.cachedir.layout import PART_SUFFIX, control_folder, editions_folder, pin_path, plain_name, stripe_of_part
 from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
-from penstock.cachedir.policy import EvictionOrder
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.errors import AccessDeniedError, CacheError, StoreError
 from penstock.failpoints import reach
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TRIES = 5
-# A shard that was just handed over is not evicted before its reader has locked it, unless the reader died.
-_HAND_OVER_S = 5.0
 
 
 def prepare_folder(directory: Path, *, is_private: bool) -> list[str]:
@@ -152,46 +148,31 @@ def uncounted_bytes(directory: Path) -> int:
 
 
 class Folder:
-    """What is ours in a directory. Not safe for threads, all but its ledger: whoever budgets the disk guards it."""
+    """What is ours in a directory. Its ledger is safe for threads; evictions are done by one thread at a time."""
 
     def __init__(self, directory: Path, stripes: Stripes) -> None:
         self.directory = directory
         self.ledger = Ledger(directory)
-        self.eviction_order = EvictionOrder()
-        self.reserved_bytes = 0  # of items on their way, as they will stay
-        self.temporary_bytes = 0  # what they need besides, until they are there
-        self.is_scanned = False
         self._stripes = stripes
-        self._handed_over: dict[str, float] = {}
 
-    # --- What is there --------------------------------------------------------------------------------------
-
-    def scan(self) -> None:
-        """Count what was brought here, by this fetcher or an earlier one, and still is as it was left.
+    def scan(self) -> list[tuple[Record, float]]:
+        """Return what was brought here, by this fetcher or an earlier one, and still is as it was left; and its use.
 
         What others put here, or changed, is theirs: it is neither counted nor evicted.
         """
-        self.is_scanned = True
+        found = []
         for record in self.ledger.all():
             if record.is_index:
                 continue  # it is small, and always wanted
             used_s = self._last_use(record)
             if used_s is None:
-                self.eviction_order.drop(record.name)
                 self._forget(record)
-            elif record.name not in self.eviction_order:
-                self.eviction_order.put(record.name, record.num_bytes, used_s)
-
-    def hand_over(self, name: str) -> None:
-        """Keep a copy until its reader says that it has locked it."""
-        self._handed_over[name] = time.monotonic() + _HAND_OVER_S
-
-    def taken(self, name: str) -> None:
-        """Trust the reader's own lock from now on."""
-        self._handed_over.pop(name, None)
+            else:
+                found.append((record, used_s))
+        return found
 
     def last_use(self, name: str) -> float | None:
-        """Give when a copy was last leased, or None if it is gone, or is no longer ours."""
+        """Return when a copy was last leased, or None if it is gone, or is no longer ours."""
         record = self.ledger.get(name)
         return None if record is None else self._last_use(record)
 
@@ -207,12 +188,10 @@ class Folder:
                 if self.ledger.get(record.name) == record and self._last_use(record) is None:
                     self.ledger.drop(record.name)
 
-    # --- Making room ----------------------------------------------------------------------------------------
-
     def evict(self, name: str) -> bool:
-        """Delete a copy, unless somebody reads it, waits to read it, pinned it, or is writing it."""
+        """Delete a copy, unless it is being read, pinned or written."""
         plain = plain_name(name)
-        if self._handed_over.get(name, 0.0) > time.monotonic() or pin_path(self.directory, plain).exists():
+        if pin_path(self.directory, plain).exists():
             return False
         held = self._stripes.try_take(self.directory, plain)
         if held is None:
@@ -221,14 +200,12 @@ class Folder:
             return self.evict_held(name)
 
     def evict_held(self, name: str) -> bool:
-        """Delete a copy that nobody reads; whoever calls holds its stripe. Tells whether the name is free of it."""
+        """Delete a copy that is not read, its stripe being held. Return True if the name is free of it."""
         record = self.ledger.get(name)
         if record is not None:
             if not delete_as_left(self.directory, record):
                 return False
             self.ledger.drop(name)
-        self.eviction_order.drop(name)
-        self._handed_over.pop(name, None)
         return True
 
     def sweep(self) -> None:

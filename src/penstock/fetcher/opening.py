@@ -129,7 +129,7 @@ class IndexOpener:
                 num_bytes=num_bytes,
             )
         job.begin(num_bytes)
-        download = Download(tools, job, tools.budget.folder(job.directory), item, beginning)
+        download = Download(tools, job, tools.rooms.folder(job.directory), item, beginning)
         # Others open the same index meanwhile, so its name is free; but what is on its way must not be cleared.
         held = tools.stripes.try_take_any(job.directory, item.name)
         stripe = stripe_of(item.name if held is None else held.name)
@@ -192,7 +192,7 @@ class IndexOpener:
     ) -> Edition:
         """Return the edition of an index that has just come or was made; `index` is a file of ours, and moved away."""
         folder, source, index_digest = (
-            self._tools.budget.folder(job.directory),
+            self._tools.rooms.folder(job.directory),
             _source_of(origin, files),
             digest_of(index),
         )
@@ -237,7 +237,7 @@ class IndexOpener:
                 continue
             prefix = os.path.relpath(edition.folder, folder.directory) + "/"
             apart = [record.name for record in folder.ledger.all() if record.name.startswith(prefix)]
-            in_use = [name for name in apart if not self._tools.budget.evict(folder.directory, name)]
+            in_use = [name for name in apart if not self._tools.rooms.evict(folder.directory, name)]
             if not in_use:
                 edition.remove_unused()
 
@@ -304,13 +304,13 @@ def _publish_index(folder: Folder, edition: Edition, origin: Origin, info: Objec
 def _keep_scanned(tools: Tools, job: Transfer, info: ObjectInfo) -> ScannedFile | None:
     """Take room for what a scan reads of a file; None: there is none without evicting anything."""
     file = StoredFile(info.key, info.key, info.num_bytes)
-    reservation = tools.budget.reserve_unused(job.directory, Item((ItemPart(file),)))
+    reservation = tools.rooms.reserve_unused(job.directory, Item((ItemPart(file),)))
     if reservation is None:
         return None
     try:
         return ScannedFile(tools, job, reservation, info)
     except OSError as error:
-        tools.budget.settle(reservation, None)
+        tools.rooms.claim(reservation, None)
         _log.info("%s is not kept while it is indexed: %s", info.key, error)
         return None
 
@@ -352,24 +352,24 @@ class ScannedFile:
 
     def _publish_shard(self, item: Item) -> None:
         """Publish a shard. As it is stored it takes the room that the file has; what is unpacked takes more."""
-        budget, room = self._tools.budget, self._reservation
+        rooms, room = self._tools.rooms, self._reservation
         if item.compression is None:
             self._reservation = replace(room, num_bytes=room.num_bytes - item.raw_bytes)
             taken: Reservation | None = replace(room, name=item.name, num_bytes=item.raw_bytes)
         else:
-            taken = budget.reserve_unused(room.directory, item)
+            taken = rooms.reserve_unused(self._job.directory, item)
         if taken is None:
             return
         record = None
         try:
             record = self._lay_down(item)
         finally:
-            budget.settle(taken, record)
+            rooms.claim(taken, record)
 
     def _lay_down(self, item: Item) -> Record | None:
         """Lay a shard into the cache under its name; None: that is taken."""
         tools, job = self._tools, self._job
-        folder = tools.budget.folder(job.directory)
+        folder = tools.rooms.folder(job.directory)
         with holding(tools, job, item.name):
             if is_name_taken(job.directory, item.name):
                 return None
@@ -381,7 +381,7 @@ class ScannedFile:
     def close(self) -> None:
         """Give back what room is left."""
         self._bytes.close()
-        self._tools.budget.settle(self._reservation, None)
+        self._tools.rooms.claim(self._reservation, None)
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:

@@ -19,14 +19,13 @@ from penstock.cachedir.folder import prepare_folder
 from penstock.cachedir.items import names_of
 from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
-from penstock.fetcher.budget import DiskBudget
 from penstock.fetcher.counts import FetcherCounts
 from penstock.fetcher.opening import IndexOpener
 from penstock.fetcher.origin import Origins
 from penstock.fetcher.pieces import PiecePool
 from penstock.fetcher.queue import ItemQueue, Request
 from penstock.fetcher.reads import ObjectReader
-from penstock.fetcher.share_board import ShareBoard
+from penstock.fetcher.rooms import Rooms, ShareBoard
 from penstock.fetcher.transfer import Tools, Transfer, transfer
 from penstock.files import translated
 from penstock.storage.retry import RetryHooks
@@ -65,8 +64,8 @@ class Scheduler:
         self._counts = FetcherCounts()
         self._pool = PiecePool(self._counts.add_arrived)
         stripes = Stripes()
-        self._budget = DiskBudget(stripes)
-        self._shares = ShareBoard(self._budget)
+        self._rooms = Rooms(stripes)
+        self._shares = ShareBoard(self._rooms)
         origins = Origins(
             RetryHooks(
                 sleep=self._pool.pause,
@@ -75,7 +74,7 @@ class Scheduler:
                 on_life=self._pool.note_life,
             )
         )
-        self._tools = Tools(stripes, self._budget, self._pool, self._counts, origins, ahead)
+        self._tools = Tools(stripes, self._rooms, self._pool, self._counts, origins, ahead)
         self._opener = IndexOpener(self._tools)
         self._reader = ObjectReader(self._pool, self._counts, origins, self._tools.watch)
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
@@ -104,16 +103,16 @@ class Scheduler:
         """
         risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
         warnings = [text for texts in risks for text in texts]
-        warnings += self._budget.open(
+        warnings += self._rooms.open(
             group,
             [stream.directory for stream in streams],
             limit_bytes,
             copies=[stream.directory for stream in streams if stream.copies_local_files],
         )
-        too_full = self._budget.trim()
+        too_full = self._rooms.trim()
         with self._lock:
             self._groups[group] = tuple(streams)
-            self._queue.competitors = self._budget.competitors()
+            self._queue.competitors = self._rooms.competitors()
             self._counts.open(group, on_caused)
             self._shares.join(group, on_share)
             self._too_full = too_full  # it goes as soon as it is not used
@@ -133,9 +132,9 @@ class Scheduler:
             self._counts.close(group)
             left = {str(stream.directory) for other in self._groups.values() for stream in other}
             self._cancel(running for key, running in self._transfers.items() if key[0] not in left)
-        self._budget.close(group)
+        self._rooms.close(group)
         with self._lock:
-            self._queue.competitors = self._budget.competitors()
+            self._queue.competitors = self._rooms.competitors()
         self._protect(streams)
         self.released()
         self._shares.tell()
@@ -200,11 +199,11 @@ class Scheduler:
 
     def take_notice(self, group: GroupKey, stream: int) -> str | None:
         """Return what the user of a stream should be warned of, once."""
-        return self._budget.take_notice(self._stream(group, stream).directory)
+        return self._rooms.take_notice(self._stream(group, stream).directory)
 
     def taken(self, group: GroupKey, stream: int, identity: str) -> None:
         """Note that the reader of an item has locked it itself."""
-        self._budget.taken(self._stream(group, stream).directory, names_of(identity))
+        self._rooms.taken(self._stream(group, stream).directory, names_of(identity))
 
     def read(
         self, group: GroupKey, stream: int, places: Sequence[Place], edition: str, shards: Mapping[str, int]
@@ -255,14 +254,14 @@ class Scheduler:
         with self._lock:
             return NodeCounts(
                 **self._counts.totals(),
-                evictions=self._budget.num_evictions,
-                evicted_bytes=self._budget.evicted_bytes,
+                evictions=self._rooms.num_evictions,
+                evicted_bytes=self._rooms.evicted_bytes,
                 in_flight=self._queue.num_running,
                 queued=len(self._queue) - self._queue.num_running,
                 pieces_in_flight=self._pool.num_running,
                 concurrency=self._pool.limit,
                 bytes_per_s=self._counts.rate(),
-                directories=self._budget.usage(),
+                directories=self._rooms.usage(),
                 groups=len(self._groups),
             )
 
@@ -281,7 +280,7 @@ class Scheduler:
             self._clock_news.notify()
         self._pool.close()
         self._tools.flusher.close()
-        self._budget.close_folders()
+        self._rooms.close_folders()
 
     def join(self, timeout_s: float) -> bool:
         """Wait until the threads have ended that work on items, and return True if they have."""
@@ -308,7 +307,7 @@ class Scheduler:
     def _protect(self, streams: Iterable[CachedStream]) -> None:
         """Tell the directories that may have to evict something what is expected of them. Without the lock."""
         evicting = {
-            str(stream.directory): stream.directory for stream in streams if self._budget.may_evict(stream.directory)
+            str(stream.directory): stream.directory for stream in streams if self._rooms.may_evict(stream.directory)
         }
         if not evicting:
             return
@@ -321,7 +320,7 @@ class Scheduler:
                     for name in names_of(identity):
                         ahead[place][name] = min(batches, ahead[place].get(name, batches))
         for place, directory in evicting.items():
-            self._budget.expect(directory, ahead[place])
+            self._rooms.expect(directory, ahead[place])
 
     # --- Threads that bring one item after the other --------------------------------------------------------
 
@@ -412,9 +411,9 @@ class Scheduler:
             self._shares.tell()
 
     def _note_full_disks(self) -> bool:
-        has_news = self._budget.has_news()
+        has_news = self._rooms.has_news()
         if has_news:
-            self._queue.competitors = self._budget.competitors()
+            self._queue.competitors = self._rooms.competitors()
         return has_news
 
     def _put_back(self, queued: QueuedItem) -> None:
@@ -501,7 +500,7 @@ class Scheduler:
     def _retry(self) -> None:
         """Evict again what could not go before, and let those try again who found no room."""
         try:
-            too_full = self._budget.trim()
+            too_full = self._rooms.trim()
         except Exception:  # noqa: BLE001  requests for room there meet the same error; the clock has others to serve
             _log.exception("could not remove shards to get below a limit")
             too_full = frozenset()
@@ -515,7 +514,7 @@ class Scheduler:
             try:
                 error: Exception = CacheTooSmallError(
                     f"no room for {queued.item.name} in {queued.directory} within {request.timeout_s:g} s:"
-                    f" {self._budget.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at"
+                    f" {self._rooms.describe(queued.directory)}. Raise cache_limit, or keep fewer shards open at"
                     " once",
                     needed=queued.item.raw_bytes,
                 )

@@ -50,12 +50,13 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.lock import Held, Stripes
-    from penstock.fetcher.budget import DiskBudget, Reservation
+    from penstock.fetcher.budget import Reservation
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import Piece, PiecePool
     from penstock.fetcher.queue import Demand, QueuedItem
+    from penstock.fetcher.rooms import Rooms
     from penstock.fetcher.unpacking import PlacedSpan
     from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
@@ -77,13 +78,13 @@ class Tools:
     def __init__(
         self,
         stripes: Stripes,
-        budget: DiskBudget,
+        rooms: Rooms,
         pool: PiecePool,
         counts: FetcherCounts,
         origins: Origins,
         ahead: IndexesAhead | None = None,
     ) -> None:
-        self.stripes, self.budget, self.pool, self.counts = stripes, budget, pool, counts
+        self.stripes, self.rooms, self.pool, self.counts = stripes, rooms, pool, counts
         self.origins, self.ahead = origins, ahead
         self.unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
         self.copies = Copies(self.unpacking)
@@ -139,7 +140,7 @@ def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) ->
     is_sized = item.parts[0].stored.num_bytes is not None
     with turn:
         job.check_wanted()
-        folder = tools.budget.folder(job.directory)
+        folder = tools.rooms.folder(job.directory)
         copy = tools.copies.known(folder, item)
         if copy is not None:
             return _found(tools, job, copy)
@@ -154,16 +155,14 @@ def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) ->
         return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, item, beginning)))
     finally:
         if job.reservation is not None:
-            tools.budget.settle(job.reservation, job.arrived, hand_over=job.demand.is_requested)
+            tools.rooms.claim(job.reservation, job.arrived, hand_over=job.demand.is_requested)
 
 
 def _bring(download: Download) -> Fetched | None:
     """Fetch unless the right copy is there, maybe brought by another fetcher."""
     tools, job, folder, item = download.tools, download.job, download.folder, download.item
     with holding(tools, job, item.name):
-        copy = tools.copies.find(
-            folder, item, download.origin, partial(tools.budget.evict, job.directory, is_held=True)
-        )
+        copy = tools.copies.find(folder, item, download.origin, partial(tools.rooms.evict, job.directory, is_held=True))
         if copy.is_right:
             return _found(tools, job, copy)
         if job.reservation is None and not _reserve(tools, job, item):
@@ -172,7 +171,7 @@ def _bring(download: Download) -> Fetched | None:
         job.begin(num_bytes)
         record = job.arrived = download.run(copy)
         # Before readers find it: a count that is read afterwards misses none.
-        can_evict = tools.budget.may_evict(job.directory)
+        can_evict = tools.rooms.may_evict(job.directory)
         tools.counts.add_download(cause, num_bytes, (job.directory, item.identity), can_evict=can_evict)
         confirm(folder, item, record.files, is_apart=copy.is_apart)
         if item.validates and item.number is not None:
@@ -185,19 +184,19 @@ def _bring(download: Download) -> Fetched | None:
 
 def _reserve(tools: Tools, job: Transfer, item: Item) -> bool:
     demand = job.demand
-    job.reservation = tools.budget.reserve(
+    job.reservation = tools.rooms.reserve(
         job.directory,
         item,
         keep_zip=job.stream.keep_zip,
         is_urgent=demand.is_urgent,
-        insists=time.monotonic() >= demand.fail_if_disk_full_at,
+        fail_if_disk_full=time.monotonic() >= demand.fail_if_disk_full_at,
     )
     job.has_room = job.reservation is not None
     return job.has_room
 
 
 def _found(tools: Tools, job: Transfer, copy: Copy) -> Fetched:
-    tools.budget.found(job.directory, copy.name, copy.record, hand_over=job.demand.is_requested)
+    tools.rooms.found(job.directory, copy.name, copy.record, hand_over=job.demand.is_requested)
     job.has_room = True
     return Fetched(copy.name)
 
