@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
+from penstock.cache.backend import Backend
 from penstock.cachedir.items import item_of_object, item_of_shard, settled
 from penstock.errors import CacheTooSmallError, ObjectNotFoundError
 from penstock.fetcher.pieces import MOST_AT_ONCE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.wire.messages import StreamCounts
+    from penstock.wire.messages import News
     from penstock.wire.share import Share
 
 
@@ -34,12 +34,16 @@ class Heard:
         self.shares: list[Share] = []
         self.caused: Counter[str] = Counter()
 
-    def count(self, stream: int, caused: StreamCounts) -> None:
-        self.caused.update({"stream": stream, "downloads": caused.downloads, "bytes": caused.num_bytes})
-        self.caused["again"] += caused.again
+    def hear(self, news: News) -> None:
+        self.warnings += news.warnings
+        if news.share is not None:
+            self.shares.append(news.share)
+        for stream, caused in news.caused.items():
+            self.caused.update({"stream": stream, "downloads": caused.downloads, "bytes": caused.num_bytes})
+            self.caused["again"] += caused.again
 
 
-@pytest.fixture(params=[FetcherBackend, LocalBackend])
+@pytest.fixture(params=["fetcher", "this process"])
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -48,7 +52,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 def opened(kind: Any, data: Dataset, limit_bytes: int | None = None, heard: Heard | None = None) -> Iterator[Backend]:
     heard = heard or Heard()
     streams = [settled(data.stream())]
-    backend = kind(streams, limit_bytes, heard.warnings.extend, heard.shares.append, heard.count)
+    backend = Backend(streams, limit_bytes, heard.hear, is_local=kind == "this process")
     try:
         backend.listen()
         yield backend

@@ -1,76 +1,82 @@
-"""Who does the fetching for a cache: the node's fetcher, or a thread of this process for stores that live in it."""
+"""What a cache asks for: of the node's fetcher, or of a scheduler in this process for stores that live in it."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import wait
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from penstock.cache.client import Client, RegisteredCache, new_group
+from penstock.errors import FetcherError
 from penstock.processes import PerProcess
 from penstock.storage.pieces import PIECE_BYTES
 from penstock.storage.ranges import join_neighbours
 from penstock.wire.ahead import NOTHING, pack_ahead
-from penstock.wire.messages import Expect, Fetch, Fetched, GetCaused, GetStats, Message, Read, Register, Released, Taken
+from penstock.wire.messages import (
+    Expect,
+    Fetch,
+    Fetched,
+    GetCaused,
+    GetStats,
+    Message,
+    News,
+    Read,
+    Register,
+    Released,
+    Taken,
+    Unregister,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from penstock.fetcher.scheduler import Scheduler
+    from penstock.fetcher.session import Session
     from penstock.types import Place
     from penstock.wire.item import Item, Want
-    from penstock.wire.messages import Progress, StreamCounts
+    from penstock.wire.messages import AnswerT, Progress
     from penstock.wire.settings import CachedStream
-    from penstock.wire.share import Share
-
-T = TypeVar("T")
 
 _PROGRESS_S = 1.0
 
 
-# --- The node's fetcher -------------------------------------------------------------------------------------
-
-_shared_client = PerProcess(Client)
-
-
-class FetcherBackend:
-    """Asks the fetcher over the one connection of this process to it."""
+class Backend:
+    """Asks for one group of directories; `on_news` hears what may stay open, what was caused, and what to warn of."""
 
     def __init__(
         self,
         streams: Sequence[CachedStream],
         limit_bytes: int | None,
-        on_warnings: Callable[[list[str]], None],
-        on_share: Callable[[Share], None],
-        on_caused: Callable[[int, StreamCounts], None],
+        on_news: Callable[[News], None],
+        *,
+        is_local: bool,
     ) -> None:
         self._group = new_group()
         self._register = Register(self._group, tuple(streams), limit_bytes)
         self._plan = Expect(self._group, ())
-        self._on_caused = on_caused
-        self._client = _shared_client.get()
-        self._client.join(self._group, RegisteredCache(self._introduction, on_warnings, on_share, on_caused))
+        self._on_news = on_news
+        self._line: Client | LocalLine = (_local_line if is_local else _shared_client).get()
+        self._line.join(self._group, RegisteredCache(self._introduction, on_news))
 
     @property
     def is_running(self) -> bool:
-        """Whether anybody is there to hear a note; asking starts somebody."""
-        return self._client.is_connected
+        """Whether notes are heard; a question starts what hears them."""
+        return self._line.is_connected
 
     def listen(self) -> None:
-        """Have a line over which somebody can say what this process may keep open."""
-        if not self._client.is_connected:
-            self._client.connect()
+        """Have a line over which this process can be told what it may keep open."""
+        if not self._line.is_connected:
+            self._line.connect()
 
     def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
         """Bring an item and wait until it is there."""
         ahead = NOTHING
-        if item.is_index and not self._client.is_connected:
+        if item.is_index and not self._line.is_connected:
             # Those before it have been opened.
             ahead = pack_ahead(item.parts[0].raw.key, self._register.streams[stream:])
         message = Fetch(self._group, stream, item, is_urgent)
-        return self._client.request(message, on_progress=on_progress, ahead=ahead)[0]
+        return self._line.request(message, on_progress=on_progress, ahead=ahead)[0]
 
     def read(
         self,
@@ -81,13 +87,13 @@ class FetcherBackend:
         on_progress: Callable[[Progress], None],
         on_asked: Callable[[], None] = lambda: None,
     ) -> list[bytes]:
-        """Give objects, or ranges of them; `shards` numbers those that are shards of an edition.
+        """Return objects, or ranges of them; `shards` numbers those that are shards of an edition.
 
         `on_asked` is called while they are on their way: what it asks for comes after them.
         """
         stretches = join_neighbours(places, most_bytes=PIECE_BYTES)
         message = Read(self._group, stream, tuple(place for place, _ in stretches), edition, dict(shards))
-        found, payload = self._client.request(message, on_progress=on_progress, on_asked=on_asked)
+        found, payload = self._line.request(message, on_progress=on_progress, on_asked=on_asked)
         if len(places) == 1:
             return [payload]
         came = []
@@ -103,32 +109,31 @@ class FetcherBackend:
     def expect(self, wants: Sequence[Want]) -> None:
         """Say what will be wanted."""
         self._plan = Expect(self._group, tuple(wants))
-        if self._client.is_connected:
-            self._client.note(self._plan)
+        if self._line.is_connected:
+            self._line.note(self._plan)
         elif not all(want.is_present for want in wants):
-            self._client.request(self._plan)
+            self._line.request(self._plan)
 
     def released(self) -> None:
         """Say that a lease was closed."""
-        self._client.note(Released())
+        self._line.note(Released())
 
     def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
-        self._client.note(Taken(self._group, stream, identity))
+        self._line.note(Taken(self._group, stream, identity))
 
     def hear_caused(self) -> None:
         """Hear now of all downloads of this cache that have ended, of which one hears anyway in a moment."""
-        if self._client.is_connected:
-            for stream, counts in self._client.request(GetCaused(self._group))[0].streams.items():
-                self._on_caused(stream, counts)
+        if self._line.is_connected:
+            self._on_news(News(self._group, caused=self._line.request(GetCaused(self._group))[0].streams))
 
     def node_stats(self) -> dict[str, Any]:
-        """Give the fetcher's own counts."""
-        return asdict(self._client.request(GetStats())[0]) if self._client.is_connected else {}
+        """Return the counts of what does the fetching."""
+        return asdict(self._line.request(GetStats())[0]) if self._line.is_connected else {}
 
     def close(self) -> None:
         """Leave; the last cache of the process hangs up."""
-        self._client.leave(self._group)
+        self._line.leave(self._group)
 
     def _introduction(self) -> list[Message[Any]]:
         return [self._register, self._plan] if self._plan.wants else [self._register]
@@ -137,117 +142,80 @@ class FetcherBackend:
 # --- A store in the memory of this process ------------------------------------------------------------------
 
 
-class _LocalScheduler:
-    """The scheduler of this process, there while any cache uses it. Safe for threads."""
+class LocalLine:
+    """A scheduler of this process, there while any cache uses it, and asked as the fetcher is. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # the collector may close a cache at any time
-        self._users: set[int] = set()
+        self._caches: dict[int, RegisteredCache] = {}
         self._scheduler: Scheduler | None = None
+        self._session: Session | None = None
+        self.is_connected = True
 
-    def join(self, group: int) -> Scheduler:
+    def connect(self) -> None:
+        """There is no line to be made."""
+
+    def join(self, group: int, cache: RegisteredCache) -> None:
+        """Add a cache, and introduce it."""
         from penstock.fetcher.scheduler import Scheduler
+        from penstock.fetcher.session import Session
 
         with self._lock:
-            self._users.add(group)
+            self._caches[group] = cache
             if self._scheduler is None:
                 self._scheduler = Scheduler()
-            return self._scheduler
+                self._session = Session(self._scheduler, 0, self._hear)
+        for message in cache.introduce():
+            cache.take_answer(group, self.request(message)[0])
 
     def leave(self, group: int) -> None:
+        """Remove a cache; the scheduler ends with the last one."""
+        self.note(Unregister(group))
         with self._lock:
-            self._users.discard(group)
-            unused = None if self._users else self._scheduler
+            self._caches.pop(group, None)
+            unused = None if self._caches else self._scheduler
             if unused is not None:
-                self._scheduler = None
+                self._scheduler = self._session = None
         if unused is not None:
             unused.close()
 
+    def note(self, message: Message[Any]) -> None:
+        """Say what needs no answer."""
+        session = self._session
+        if session is not None:
+            session.do(message)
 
-_local_scheduler = PerProcess(_LocalScheduler)
-
-
-def _answer(future: Future[T], report: Callable[[], None]) -> T:
-    """Wait for an answer, and report every second."""
-    while not wait([future], _PROGRESS_S).done:
-        report()
-    return future.result()
-
-
-class LocalBackend:
-    """Runs the same scheduler in this process."""
-
-    def __init__(
+    def request(
         self,
-        streams: Sequence[CachedStream],
-        limit_bytes: int | None,
-        on_warnings: Callable[[list[str]], None],
-        on_share: Callable[[Share], None],
-        on_caused: Callable[[int, StreamCounts], None],
-    ) -> None:
-        self._key = 0, new_group()  # all of one client, which is this process
-        self._shared = _local_scheduler.get()
-        self._scheduler = self._shared.join(self._key[1])
-        warnings = self._scheduler.register(self._key, streams, limit_bytes, on_share, on_caused)
-        if warnings:
-            on_warnings(warnings)
-
-    @property
-    def is_running(self) -> bool:
-        """It always is."""
-        return True
-
-    def listen(self) -> None:
-        """The scheduler says what it wants by itself."""
-
-    def fetch(self, stream: int, item: Item, on_progress: Callable[[Progress], None], *, is_urgent: bool) -> Fetched:
-        """Bring an item and wait until it is there."""
-        request = self._scheduler.ask(self._key, stream, item, is_urgent=is_urgent)
-        try:
-            fetched = _answer(request.future, lambda: on_progress(self._scheduler.progress(request)))
-        finally:
-            self._scheduler.withdraw(request)
-        notice = self._scheduler.take_notice(self._key, stream)
-        return replace(fetched, warnings=(*fetched.warnings, notice)) if notice else fetched
-
-    def read(
-        self,
-        stream: int,
-        places: Sequence[Place],
-        edition: str,
-        shards: Mapping[str, int],
-        on_progress: Callable[[Progress], None],
+        message: Message[AnswerT],
+        *,
+        on_progress: Callable[[Progress], None] = lambda _: None,
         on_asked: Callable[[], None] = lambda: None,
-    ) -> list[bytes]:
-        """Give objects, or ranges of them."""
-        reading = self._scheduler.read(self._key, stream, places, edition, shards)
+        ahead: bytes = NOTHING,  # noqa: ARG002  nothing has to be started
+    ) -> tuple[AnswerT, bytes]:
+        """Ask and wait, with a report every second."""
+        from penstock.fetcher.session import Pending, answer_of
+
+        session = self._session
+        if session is None:
+            raise FetcherError("a cache was closed while it was used")
+        answer: Any = session.do(message)
         on_asked()
-        found = _answer(reading.future, lambda: on_progress(self._scheduler.progress_of_read(reading)))
-        return [b"".join(pieces) for pieces in found]
+        if isinstance(pending := answer, Pending):
+            try:
+                while not wait([pending.future], _PROGRESS_S).done:
+                    on_progress(pending.progress())
+                answer = pending.future.result()
+            finally:
+                pending.end()
+        answer, payload = answer_of(answer)
+        return answer, b"".join(payload)
 
-    def expect(self, wants: Sequence[Want]) -> None:
-        """Say what will be wanted."""
-        self._scheduler.expect(self._key, wants)
-
-    def released(self) -> None:
-        """Say that a lease was closed."""
-        self._scheduler.released()
-
-    def taken(self, stream: int, identity: str) -> None:
-        """Say that a lease was taken."""
-        self._scheduler.taken(self._key, stream, identity)
-
-    def hear_caused(self) -> None:
-        """One has heard already."""
-
-    def node_stats(self) -> dict[str, Any]:
-        """Give the scheduler's counts."""
-        return asdict(self._scheduler.stats())
-
-    def close(self) -> None:
-        """Leave; the scheduler ends with its last user."""
-        self._scheduler.unregister(self._key)
-        self._shared.leave(self._key[1])
+    def _hear(self, news: News) -> None:
+        cache = self._caches.get(news.group)
+        if cache is not None:
+            cache.on_news(news)
 
 
-Backend: TypeAlias = FetcherBackend | LocalBackend  # what a cache asks; all calls are for one group of directories
+_shared_client = PerProcess(Client)
+_local_line = PerProcess(LocalLine)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.cache.backend import Backend, FetcherBackend, LocalBackend
+from penstock.cache.backend import Backend
 from penstock.cache.lease import Lease, Paths, find_damaged, try_lease
 from penstock.cache.progress import wait_line
 from penstock.cache.shares import ShareListeners
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.cache.stats import CacheStats
     from penstock.index.model import Index
     from penstock.types import Place
-    from penstock.wire.messages import Fetched
+    from penstock.wire.messages import Fetched, News
 
     _Numbers: TypeAlias = Mapping[str, int] | None
 
@@ -415,11 +415,19 @@ class Cache:
             with state.lock:
                 backend = state.backends.get(is_local)
                 if backend is None:
-                    kind = LocalBackend if is_local else FetcherBackend
-                    on_share = partial(state.listeners.tell, "memory" if is_local else "fetcher")
-                    backend = kind(self.streams, self.limit_bytes, _warn, on_share, self._counts.add_caused)
+                    hear = partial(_hear, state.listeners, "memory" if is_local else "fetcher", self._counts)
+                    backend = Backend(self.streams, self.limit_bytes, hear, is_local=is_local)
                     state.backends[is_local] = backend
         return backend
+
+
+def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, news: News) -> None:
+    """Take what a cache is told unasked. It must not hold the cache itself, which is closed when it is dropped."""
+    if news.share is not None:
+        listeners.tell(source, news.share)
+    for stream, caused in news.caused.items():
+        counts.add_caused(stream, caused)
+    _warn(news.warnings)
 
 
 def _warn(texts: Iterable[str]) -> None:

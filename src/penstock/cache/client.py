@@ -23,9 +23,6 @@ from penstock.wire.share import UNHEARD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.wire.messages import StreamCounts
-    from penstock.wire.share import Share
-
 SILENCE_VARIABLE = "PENSTOCK_FETCHER_SILENCE_S"
 _SILENCE_S = 30.0
 _RESTARTS = 5
@@ -36,11 +33,13 @@ new_group = itertools.count().__next__  # a number for directories that no other
 class RegisteredCache(NamedTuple):
     """A cache of this process, as its connection to the fetcher knows it."""
 
-    introduce: Callable[[], list[Message[Any]]]  # gives its messages of introduction
-    on_warnings: Callable[[list[str]], None]
-    # Called by the thread that reads the line; must not wait for an answer.
-    on_share: Callable[[Share], None]
-    on_caused: Callable[[int, StreamCounts], None]
+    introduce: Callable[[], list[Message[Any]]]  # its messages of introduction
+    on_news: Callable[[News], None]  # called by the thread that reads the line; must not wait for an answer
+
+    def take_answer(self, group: int, answer: object) -> None:
+        """Pass on what an introduction was answered."""
+        if isinstance(answer, Registered) and answer.warnings:
+            self.on_news(News(group, warnings=answer.warnings))
 
 
 class Client:
@@ -203,9 +202,7 @@ class Client:
         if cache is None:
             return
         for message in cache.introduce():
-            answer, _ = self._ask(connection, message)
-            if isinstance(answer, Registered) and answer.warnings:
-                cache.on_warnings(list(answer.warnings))
+            cache.take_answer(group, self._ask(connection, message)[0])
 
     def _hear(self, connection: FetcherConnection, news: News | None) -> None:
         """Tell a cache what it may keep open and has caused; without a line, that it may keep nothing.
@@ -215,16 +212,11 @@ class Client:
         with self._hearing:
             if connection is not self._heard:
                 return  # the end of an old line says nothing about the new one
-            if news is None:
-                for cache in list(self._caches.values()):
-                    cache.on_share(UNHEARD)
-                return
-            found = self._caches.get(news.group)
-            if found is not None and news.share is not None:
-                found.on_share(news.share)
-            if found is not None and news.caused is not None:
-                for stream, counts in news.caused.streams.items():
-                    found.on_caused(stream, counts)
+            for group, cache in list(self._caches.items()):
+                if news is None:
+                    cache.on_news(News(group, UNHEARD))
+                elif group == news.group:
+                    cache.on_news(news)
 
     def _note_loss(self, connection: FetcherConnection, error: LostError) -> None:
         connection.close()

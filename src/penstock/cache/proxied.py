@@ -78,7 +78,7 @@ def open_pinned(
 def _own_client() -> Client:
     """Make a client for one who has no directories, but keeps its connection until it is closed."""
     client = Client()
-    client.join(_GROUP, RegisteredCache(list, lambda _: None, lambda _: None, lambda *_: None))
+    client.join(_GROUP, RegisteredCache(list, lambda _: None))
     return client
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -196,10 +197,6 @@ class Scheduler:
         with self._lock:
             self._queue.retry_waiting()
             self._wake()
-
-    def take_notice(self, group: GroupKey, stream: int) -> str | None:
-        """Return what the user of a stream should be warned of, once."""
-        return self._rooms.take_notice(self._stream(group, stream).directory)
 
     def taken(self, group: GroupKey, stream: int, identity: str) -> None:
         """Note that the reader of an item has locked it itself."""
@@ -443,10 +440,11 @@ class Scheduler:
         for request in requests:
             if not request.future.set_running_or_notify_cancel():
                 continue
-            if isinstance(result, Exception):
+            notice = self._rooms.take_notice(queued.directory)
+            if isinstance(result, Exception):  # which says the same, and more
                 request.future.set_exception(result)
             else:
-                request.future.set_result(result)
+                request.future.set_result(replace(result, warnings=(*result.warnings, notice)) if notice else result)
 
     # --- Want of room ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ three times as long to make, and settings of stores hold secrets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_args
 
 from penstock.errors import FetcherError
@@ -134,11 +134,18 @@ class Progress:
 
 @dataclass(slots=True, eq=False, repr=False)
 class News:
-    """What a group is told unasked: what it may keep open from now on, or what it has caused."""
+    """What a group is told unasked: what it may keep open from now on, and what its streams have caused."""
 
     group: int
     share: Share | None = None
-    caused: Caused | None = None
+    caused: dict[int, StreamCounts] = field(default_factory=dict)  # by stream, since that was told last
+    warnings: tuple[str, ...] = ()  # for its user
+
+    def add(self, later: News) -> None:
+        """Take in what is to be told besides: of several shares the last one counts."""
+        self.share = later.share or self.share
+        for stream, counts in later.caused.items():
+            self.caused[stream] = self.caused.get(stream, StreamCounts()) + counts
 
 
 # --- Messages -----------------------------------------------------------------------------------------------
