@@ -267,7 +267,7 @@ def test_room_that_is_reserved_counts_until_it_is_claimed_or_given_back() -> Non
     assert budget.usage()["/a"] == 60
     assert budget.next_step(limit, 40, 0, is_urgent=False, tried={}) is Step.FITS
     assert budget.next_step(limit, 41, 0, is_urgent=False, tried={}) == Victim((0, 1.0), "/a", "x")
-    budget.give_back(budget.take(Reservation("/a", "y", 30, 0)))
+    budget.claim(budget.take(Reservation("/a", "y", 30, 0)), None, 0, 2.0)
     assert budget.usage()["/a"] == 60
 
 

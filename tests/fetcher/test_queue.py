@@ -67,7 +67,6 @@ class Wishes:
         assert self.take() == what
         self.admit(what, has_room=False)
         self.queue.wait_for_space(self.item(what), self.now)
-        self.queue.end_work(self.item(what).key[0])
 
     def serve(self) -> list[str]:
         """Take and finish items until none is left that may begin."""
@@ -78,10 +77,8 @@ class Wishes:
         return served
 
     def finish(self, what: str, *, has_failed: bool = False) -> None:
-        queued = self.item(what)
         self.admit(what)
-        self.queue.finish(queued, self.now, has_failed=has_failed)
-        self.queue.end_work(queued.key[0])
+        self.queue.finish(self.item(what), self.now, has_failed=has_failed)
 
 
 def described(what: str) -> tuple[Path, Item, CachedStream]:

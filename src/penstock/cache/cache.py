@@ -427,7 +427,8 @@ def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, news: New
         listeners.tell(source, news.share)
     for stream, caused in news.caused.items():
         counts.add_caused(stream, caused)
-    _warn(news.warnings)
+    if news.warnings:
+        _warn(news.warnings)
 
 
 def _warn(texts: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import apart_name, editions_folder
 from penstock.cachedir.ledger import boot_id
-from penstock.cachedir.lock import Descriptor, open_locked, wait_for_lock
+from penstock.cachedir.lock import open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
 from penstock.files import appearing, make_folders, translated
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from penstock.cachedir.lock import Descriptor
     from penstock.cachedir.presence import FileStamp
     from penstock.storage.base import ObjectInfo
 
@@ -173,10 +174,17 @@ class Edition:
 
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with translated(path):
-            make_folders(self.folder, 0o700)
-            with Descriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
-                os.pwrite(file.number, data, number * len(data))
+            try:
+                file = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                make_folders(self.folder, 0o700)
+                file = os.open(path, flags, 0o600)
+            try:
+                os.pwrite(file, data, number * len(data))
+            finally:
+                os.close(file)
 
     def remove_unused(self) -> bool:
         """Delete the folder unless a process has it open; tell whether it is gone. Copies in it must be gone already.
@@ -199,11 +207,13 @@ class Edition:
 def _read_at(path: Path, number: int, size: int) -> bytes:
     """Read one of equally long entries; one that was never written is zero."""
     try:
-        file = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return bytes(size)
-    with file:
-        return os.pread(file.number, size, number * size).ljust(size, b"\0")
+    try:
+        return os.pread(file, size, number * size).ljust(size, b"\0")
+    finally:
+        os.close(file)
 
 
 class OpenEdition:

@@ -12,14 +12,16 @@ earlier boot that were not flushed, and files of that time of which the ledger k
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
@@ -30,6 +32,11 @@ from penstock.index.paths import is_plain_name
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux alone tells
 _FEW_LINES = 1024  # below that, rewriting the file would not pay
+_log = logging.getLogger("penstock.cache")
+# How long after it came a file is flushed: by then the system has written most of it by itself, and to hurry it along
+# would take the disk from what comes next.
+_FLUSHED_AFTER_S = 10.0
+_LAST_FILES_S = 2.0
 _PATIENCE_S = 60.0  # a line is written in no time, and the whole file in a few seconds
 
 
@@ -222,9 +229,10 @@ class Ledger:
 
     def _open(self, *, is_shared: bool) -> Descriptor:
         """Open the file, locked against being rewritten, or to rewrite it."""
+        attempt = partial(try_hold_file, self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, is_shared=is_shared)
+        with suppress(FileNotFoundError):
+            return wait_for_lock(attempt, self._path, _PATIENCE_S)
         make_folders(self._path.parent, 0o700)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        attempt = partial(try_hold_file, self._path, flags, is_shared=is_shared)
         return wait_for_lock(attempt, self._path, _PATIENCE_S)
 
 
@@ -262,3 +270,63 @@ def _boots(directory: Path) -> list[tuple[str | None, int]]:
                 boot, since_ns = json.loads(line)
                 found.append((boot, int(since_ns)))
     return found
+
+
+# --- Files that can be trusted after a loss of power --------------------------------------------------------
+
+
+class _Waiting(NamedTuple):
+    directory: Path
+    record: Record
+    ledger: Ledger
+    due_at: float
+
+
+class Flusher:
+    """One thread, started with the first file. What it does not get to is not trusted after the next boot."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[_Waiting] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def add(self, directory: Path, record: Record, ledger: Ledger) -> None:
+        """Flush the files of a record some time soon."""
+        with self._changed:
+            self._waiting.append(_Waiting(directory, record, ledger, time.monotonic() + _FLUSHED_AFTER_S))
+            if len(self._waiting) == 1:
+                self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="penstock-flush", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Flush what waits now, but do not take long: a disk may be slow."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_LAST_FILES_S)
+
+    def _work(self) -> None:
+        while (waiting := self._next()) is not None:
+            directory, record, ledger, _ = waiting
+            try:
+                for file in record.files:
+                    flush_file(directory / file.name)
+                ledger.note_flushed(record)
+            except FileNotFoundError:
+                continue  # it was evicted meanwhile
+            except OSError as error:
+                _log.warning("cannot flush %s in %s to the disk: %s", record.name, directory, error)
+
+    def _next(self) -> _Waiting | None:
+        """Wait for a file whose time has come; None: there will be no more."""
+        with self._changed:
+            while not self._is_closed:
+                left_s = self._waiting[0].due_at - time.monotonic() if self._waiting else None
+                if left_s is not None and left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            return self._waiting.popleft() if self._waiting else None

@@ -101,6 +101,8 @@ def try_hold_file(path: Path, flags: int, *, is_shared: bool = False) -> Descrip
 
 def try_hold(path: Path) -> Descriptor | None:
     """Hold a lock file alone, creating it if need be, or give None if somebody else does."""
+    with suppress(FileNotFoundError):
+        return try_hold_file(path, os.O_RDWR | os.O_CREAT)
     make_folders(path.parent.parent)
     make_folders(path.parent, 0o700)
     return try_hold_file(path, os.O_RDWR | os.O_CREAT)

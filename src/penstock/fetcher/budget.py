@@ -323,18 +323,18 @@ class Budget:
         shelf.temporary_bytes += wanted.temporary_bytes
         return wanted
 
-    def give_back(self, taken: Reservation) -> None:
-        """Count room as free again."""
+    def claim(self, taken: Reservation, name: str | None, num_bytes: int, now: float) -> None:
+        """Count room as that of a copy that has come, or (None) as free again.
+
+        A copy that is larger than was estimated may have broken a limit.
+        """
         shelf = self.shelves[taken.directory]
         shelf.reserved_bytes -= taken.num_bytes
         shelf.temporary_bytes -= taken.temporary_bytes
-
-    def claim(self, taken: Reservation, name: str, num_bytes: int, now: float) -> None:
-        """Count room as that of a copy that has come. If that is larger than estimated, it may have broken a limit."""
-        self.give_back(taken)
-        self.shelves[taken.directory].order.put(name, num_bytes, now)
-        if num_bytes > taken.num_bytes:
-            self.too_full |= set(self.limits_of(taken.directory))
+        if name is not None:
+            shelf.order.put(name, num_bytes, now)
+            if num_bytes > taken.num_bytes:
+                self.too_full |= set(self.limits_of(taken.directory))
 
     def hand_over(self, directory: str, name: str, now: float) -> None:
         """Keep a copy until its reader says that it has locked it."""

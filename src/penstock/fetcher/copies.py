@@ -1,50 +1,64 @@
-"""Which file is the right copy of an item: decided by whoever holds the item's stripe.
+"""Which file is the right copy of an item, decided with the item's stripe held; and which object is the right one.
 
 A copy is right if it was brought for this very edition; if it was brought for another one and digest, or size and
-version, say that the object is the same; or if it was put there by somebody else and came with this very index, or has
-the digest that the index says. It is not if another user put it where everybody may: he can change it at any time. What
-is not right goes if it is ours and nobody uses it. Else it stays, and the right copy is kept apart from it.
+version, say that the object is the same; or if it was put there by others and came with this very index, or has the
+digest that the index says. It is not if another user put it where everybody may, who can change it at any time. What is
+not right goes if it is ours and not in use. Else it stays, and the right copy is kept apart from it.
+
+A job reads one edition from beginning to end. Where the index has digests, they say what an object must be. Where it
+has none:
+
+- What was seen of a shard first, whole or by ranges, is what every later read of it must be.
+- An index is written after its shards. So a shard that is older than the index of its edition is of it, and needs no
+  question; of a newer one it is asked whether the store still has that index. Datasets that were copied may have shards
+  newer than their index: then the newest of them is the mark for those that follow.
+- A shard that was written after the job had opened the dataset is of another one, whatever the index says.
+- Older data that are put back, with their times, have an index that is older than the edition's: it is looked at now
+  and then. One that is newer is no reason to end, while shards are older: data are appended to.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 import threading
 import time
-from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cachedir.editions import Edition
+from penstock.cachedir.editions import About, Edition
 from penstock.cachedir.layout import apart_name
-from penstock.cachedir.ledger import boot_id, flush_file, is_doubtful
+from penstock.cachedir.ledger import boot_id, is_doubtful
 from penstock.cachedir.presence import are_unchanged, is_name_taken, look
-from penstock.cachedir.versions import is_settled_by_index, is_settled_by_store
+from penstock.cachedir.versions import (
+    CLOCKS_DIFFER_NS,
+    fingerprint,
+    is_settled_by_index,
+    is_settled_by_store,
+    is_young,
+    tag_of,
+)
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
-from penstock.errors import ObjectNotFoundError, StoreError
+from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
 from penstock.fetcher.origin import is_near
+from penstock.index.catalog import INDEX_NAME
+from penstock.storage.base import ObjectInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.cachedir.folder import Folder
-    from penstock.cachedir.ledger import Ledger, Record
+    from penstock.cachedir.ledger import Record
     from penstock.cachedir.presence import FileStamp
     from penstock.fetcher.origin import Origin
-    from penstock.storage.base import ObjectInfo
     from penstock.wire.item import Item, StoredFile
 
-_log = logging.getLogger("penstock.cache")
-# How long after it came a file is flushed: by then the system has written most of it by itself, and to hurry it along
-# would take the disk from what comes next.
-_FLUSHED_AFTER_S = 10.0
-_LAST_FILES_S = 2.0
+# A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.
+_ASK_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +70,6 @@ class Copy:
     record: Record | None = None  # if it is there, and ours
 
     is_apart: bool = False  # in the folder of its edition, because its plain name is taken
-
-    def path_of(self, item: Item, file: str) -> str:
-        """Return the name of one of the files of the item."""
-        return apart_name(item.edition, file) if self.is_apart else file
 
 
 class KeptFile(NamedTuple):
@@ -114,24 +124,24 @@ class Copies:
 
     def find(self, folder: Folder, item: Item, origin: Origin, evict: Callable[[str], bool]) -> Copy:
         """Find the right copy, or say where it is to be brought; what is in its way goes, if that is allowed."""
-        known = self.known(folder, item)
+        known, name = self.known(folder, item), item.name
         if known is not None:
             return known
-        stamp = look(folder.directory, item.name)
-        if stamp is None and not is_name_taken(folder.directory, item.name):
-            return Copy(item.name, is_right=False)
-        record = folder.ledger.get(item.name)
+        stamp = look(folder.directory, name)
+        if stamp is None and not is_name_taken(folder.directory, name):
+            return Copy(name, is_right=False)
+        record = folder.ledger.get(name)
         if record is None or stamp is None or record.files[0] != stamp:
             return self._find_foreign(folder, item)
         if item.refresh:  # it is ours, and replaced when the new one is here
             is_kept = self._is_wanted_elsewhere(folder, item, record)
-            return self._apart(folder, item) if is_kept else Copy(item.name, is_right=False)
+            return self._apart(folder, item) if is_kept else Copy(name, is_right=False)
         if self._is_right(folder, item, record, origin):
             record = self._take_over(folder, item, record)
-            return Copy(item.name, is_right=True, record=record)
-        if self._is_wanted_elsewhere(folder, item, record) or not evict(item.name):
+            return Copy(name, is_right=True, record=record)
+        if self._is_wanted_elsewhere(folder, item, record) or not evict(name):
             return self._apart(folder, item)
-        return Copy(item.name, is_right=False)
+        return Copy(name, is_right=False)
 
     def kept(self, folder: Folder, item: Item, file: StoredFile) -> KeptFile | None:
         """Give a compressed file that lies there and is the right one: then only unpacking is left."""
@@ -297,61 +307,119 @@ def _is_trusted_file(directory: Path, name: str) -> bool:
     return status.st_uid in (0, os.getuid()) and not is_doubtful(directory, status)
 
 
-# --- Files that can be trusted after a loss of power --------------------------------------------------------
+# --- Is the object the right one? ---------------------------------------------------------------------------
 
 
-class _Waiting(NamedTuple):
-    directory: Path
-    record: Record
-    ledger: Ledger
-    due_at: float
+@dataclass
+class _Watched:
+    """What is known of one edition while somebody reads it."""
+
+    about: About | None
+    opened_ns: int
+    mark_ns: int | None  # shards up to this time were there when the index was last seen unchanged
+    asked_at: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    tags: dict[str, str | None] = field(default_factory=dict)  # of objects that were read by ranges, by key
 
 
-class Flusher:
-    """One thread, started with the first file. What it does not get to is not trusted after the next boot."""
+def first_mark(index_ns: int, now_ns: int) -> int:
+    """Give up to which time a shard is surely older than the index, which was written at `index_ns`.
+
+    A shard of the same time is one of its own, unless whole seconds may hide that it was written again just now.
+    """
+    return index_ns - 1 if is_young(ObjectInfo("", 0, None, index_ns), now_ns) else index_ns
+
+
+class EditionWatch:
+    """Watches the editions that are open. Safe for threads."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[_Waiting] = deque()
-        self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._lock = threading.Lock()
+        self._watched: dict[tuple[str, str], _Watched] = {}
 
-    def add(self, directory: Path, record: Record, ledger: Ledger) -> None:
-        """Flush the files of a record some time soon."""
-        with self._changed:
-            self._waiting.append(_Waiting(directory, record, ledger, time.monotonic() + _FLUSHED_AFTER_S))
-            if len(self._waiting) == 1:
-                self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="penstock-flush", daemon=True)
-                self._thread.start()
+    def begin(self, edition: Edition) -> None:
+        """Note that a job opens an edition now; if no other has it open, what was seen before no longer matters."""
+        with self._lock:
+            known = str(edition.directory), edition.name
+            if known in self._watched and edition.is_open():
+                self._watched[known].opened_ns = time.time_ns()
+            else:
+                self._watched.pop(known, None)
 
-    def close(self) -> None:
-        """Flush what waits now, but do not take long: a disk may be slow."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(_LAST_FILES_S)
+    def tag(self, directory: Path, edition: str, key: str) -> str | None:
+        """Give the version that a ranged read of an object has to be of, if it was read before."""
+        return self._of(directory, edition).tags.get(key)
 
-    def _work(self) -> None:
-        while (waiting := self._next()) is not None:
-            directory, record, ledger, _ = waiting
-            try:
-                for file in record.files:
-                    flush_file(directory / file.name)
-                ledger.note_flushed(record)
-            except FileNotFoundError:
-                continue  # it was evicted meanwhile
-            except OSError as error:
-                _log.warning("cannot flush %s in %s to the disk: %s", record.name, directory, error)
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], origin: Origin) -> None:
+        """Raise if the objects of a shard are not of its edition; what fitted its digest or version surely is."""
+        if item.number is None:
+            return
+        watched, edition = self._of(directory, item.edition), _edition(directory, item.edition)
+        version = fingerprint(map(tag_of, infos))
+        seen = edition.seen(item.number)
+        if not all(part.stored.is_pinned for part in item.parts):
+            if seen not in (0, version):
+                raise self._changed(origin, infos[0].key, "it is not the object that was read before")
+            for info in infos:
+                self._check_time(watched, info, origin)
+        if seen != version:
+            edition.see(item.number, version)
+        watched.tags.update((info.key, info.etag) for info in infos)
 
-    def _next(self) -> _Waiting | None:
-        """Wait for a file whose time has come; None: there will be no more."""
-        with self._changed:
-            while not self._is_closed:
-                left_s = self._waiting[0].due_at - time.monotonic() if self._waiting else None
-                if left_s is not None and left_s <= 0:
-                    break
-                self._changed.wait(left_s)
-            return self._waiting.popleft() if self._waiting else None
+    def explain(self, directory: Path, edition: str, origin: Origin, key: str) -> None:
+        """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
+        self._check_index(self._of(directory, edition), origin, key)
+
+    def _of(self, directory: Path, edition: str) -> _Watched:
+        with self._lock:
+            found = self._watched.get((str(directory), edition))
+            if found is None:
+                about, now_ns = _edition(directory, edition).about(), time.time_ns()
+                modified_ns = None if about is None else about.modified_ns
+                found = _Watched(about, now_ns, None if modified_ns is None else first_mark(modified_ns, now_ns))
+                found.asked_at = None if modified_ns is None else time.monotonic()
+                self._watched[str(directory), edition] = found
+            return found
+
+    def _check_time(self, watched: _Watched, info: ObjectInfo, origin: Origin) -> None:
+        modified_ns = info.modified_ns
+        with watched.lock:
+            is_due = watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S
+            if modified_ns is None or watched.mark_ns is None:
+                if is_due:
+                    self._check_index(watched, origin, info.key)
+                return
+            if modified_ns <= watched.mark_ns:
+                if is_due or is_near(origin):
+                    self._check_not_put_back(watched, origin, info.key)
+                return
+            if modified_ns > watched.opened_ns + CLOCKS_DIFFER_NS:
+                raise self._changed(origin, info.key, "it was written after this job opened the dataset")
+            self._check_index(watched, origin, info.key)
+            if not is_young(info, time.time_ns()):
+                watched.mark_ns = modified_ns
+
+    def _check_index(self, watched: _Watched, origin: Origin, key: str) -> None:
+        watched.asked_at = time.monotonic()
+        if watched.about is None or watched.about.listing is not None:
+            return
+        try:
+            info = origin.store.stat(INDEX_NAME)
+        except ObjectNotFoundError as error:
+            raise self._changed(origin, key, f"{INDEX_NAME} is gone") from error
+        if not watched.about.is_version(info):
+            raise self._changed(origin, key, f"{INDEX_NAME} was replaced")
+
+    def _check_not_put_back(self, watched: _Watched, origin: Origin, key: str) -> None:
+        watched.asked_at = time.monotonic()
+        with suppress(ObjectNotFoundError):  # it is being written again: shards will tell
+            if watched.about is not None and watched.about.is_after(origin.store.stat(INDEX_NAME)):
+                raise self._changed(origin, key, f"{INDEX_NAME} was replaced by an older one")
+
+    def _changed(self, origin: Origin, key: str, reason: str) -> ObjectChangedError:
+        return ObjectChangedError(
+            f"{origin.where(key)} was rewritten while this job was reading it ({reason}): a job reads the same"
+            " version of its data from beginning to end. Restart the job to read the new version, or write new"
+            " data to a new place",
+            key=key,
+        )

@@ -7,13 +7,12 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from penstock.wire.messages import StreamCounts
+from penstock.wire.messages import News, StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from penstock.fetcher.queue import GroupKey
+    from penstock.fetcher.queue import Cause, GroupKey, ItemKey
 
 _MOST_REMEMBERED = 1 << 16  # shards of which it is known what has come
 
@@ -24,21 +23,21 @@ class FetcherCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
-        self._on_caused: dict[GroupKey, Callable[[int, StreamCounts], None]] = {}
-        self._came: dict[tuple[Path, str], int | None] = {}  # bytes of shards that came alone; None: the whole
+        self._listeners: dict[GroupKey, Callable[[News], None]] = {}
+        self._came: dict[ItemKey, int | None] = {}  # bytes of shards that came alone; None: the whole
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
 
-    def open(self, group: GroupKey, on_caused: Callable[[int, StreamCounts], None]) -> None:
-        """Tell a group from now on, by stream, what it causes; who is told must not wait for anything."""
+    def open(self, group: GroupKey, on_news: Callable[[News], None]) -> None:
+        """Tell a group from now on what its streams cause; the listener must not wait for anything."""
         with self._lock:
-            self._on_caused[group] = on_caused
+            self._listeners[group] = on_news
 
     def close(self, group: GroupKey) -> None:
         """Forget a group."""
         with self._lock:
-            self._on_caused.pop(group, None)
+            self._listeners.pop(group, None)
 
     def add(self, what: str, number: int = 1) -> None:
         """Count something."""
@@ -51,16 +50,14 @@ class FetcherCounts:
             self._num_bytes += num_bytes
             self._roll()
 
-    def add_ranges(self, shard: tuple[Path, str], num_bytes: int) -> None:
+    def add_ranges(self, shard: ItemKey, num_bytes: int) -> None:
         """Count what was read of a shard alone: it comes twice if the whole follows, or came meanwhile."""
         with self._lock:
             before = self._came.pop(shard, 0)
             self._totals["bytes_twice"] += num_bytes if before is None else 0
             self._remember(shard, None if before is None else before + num_bytes)
 
-    def add_download(
-        self, cause: tuple[GroupKey, int] | None, num_bytes: int, shard: tuple[Path, str], *, can_evict: bool = False
-    ) -> None:
+    def add_download(self, cause: Cause | None, num_bytes: int, shard: ItemKey, *, can_evict: bool = False) -> None:
         """Count an item that was fetched, also for the stream that caused it.
 
         Where items are evicted, one that came before was.
@@ -72,10 +69,11 @@ class FetcherCounts:
             self._remember(shard, None)
             self._totals["downloads"] += 1
             self._totals["bytes"] += num_bytes
-            if cause is not None and cause[0] in self._on_caused:
-                self._on_caused[cause[0]](cause[1], StreamCounts(1, num_bytes, int(is_again)))
+            if cause is not None and cause[0] in self._listeners:
+                counts = {cause[1]: StreamCounts(1, num_bytes, int(is_again))}
+                self._listeners[cause[0]](News(cause[0][1], caused=counts))
 
-    def _remember(self, shard: tuple[Path, str], came: int | None) -> None:
+    def _remember(self, shard: ItemKey, came: int | None) -> None:
         self._came[shard] = came
         if len(self._came) > _MOST_REMEMBERED:
             del self._came[next(iter(self._came))]

@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.fetcher.copies import Copy, digest_of
 from penstock.fetcher.origin import is_near
-from penstock.fetcher.transfer import Download, again_if_deleted, holding, sized
+from penstock.fetcher.transfer import Download, again_if_deleted, holding, learn_size
 from penstock.files import copy_file, make_folders
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
 from penstock.types import Span
@@ -120,8 +120,8 @@ class IndexOpener:
 
     def _fetch(self, job: Transfer, origin: Origin) -> Edition:
         tools = self._tools
-        item, beginning = sized(tools, job)
-        num_bytes = item.parts[0].stored.num_bytes or 0
+        beginning = learn_size(tools, job)
+        num_bytes = job.raw_bytes
         if num_bytes > MAX_INDEX_BYTES:
             raise BadIndexError(
                 f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and penstock reads indexes of at"
@@ -129,13 +129,13 @@ class IndexOpener:
                 num_bytes=num_bytes,
             )
         job.begin(num_bytes)
-        download = Download(tools, job, tools.rooms.folder(job.directory), item, beginning)
+        download = Download(tools, job, tools.rooms.folder(job.directory), job.item, beginning)
         # Others open the same index meanwhile, so its name is free; but what is on its way must not be cleared.
-        held = tools.stripes.try_take_any(job.directory, item.name)
-        stripe = stripe_of(item.name if held is None else held.name)
-        with held or nullcontext(), download.fetched_index(stripe) as (path, info):
-            tools.counts.add_download(job.demand.cause, info.num_bytes, (job.directory, item.identity))
-            with holding(tools, job, item.name):
+        held = tools.stripes.try_take_any(job.directory, job.name)
+        name = job.name if held is None else held.name
+        with held or nullcontext(), download.fetched_index(name) as (path, info):
+            tools.counts.add_download(job.demand.cause, info.num_bytes, job.key)
+            with holding(tools, job, job.name):
                 return self._edition_of(job, origin, path, info)
 
     # --- An index that is made ------------------------------------------------------------------------------

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cachedir.layout import place_of
-from penstock.errors import FetcherError
-from penstock.storage.base import check_writable, open_store, shown_url, url_scheme
-from penstock.storage.retry import RetryHooks, RetryPolicy
+from penstock.storage.base import open_store, shown_url, url_scheme
+from penstock.storage.retry import RetryPolicy
 from penstock.storage.url_names import join_url
-from penstock.wire.messages import StoreAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from penstock.errors import StoreError
     from penstock.storage.base import Store
-    from penstock.wire.messages import CallStore
+    from penstock.storage.retry import RetryHooks
     from penstock.wire.settings import CachedStream
 
 
@@ -87,68 +80,22 @@ class Origins:
 
     def __init__(self, hooks: RetryHooks) -> None:
         self._lock = threading.Lock()
-        self._stores: dict[str, Store] = {}
+        self._origins: dict[str, Origin] = {}
         self._hooks = hooks
 
     def of(self, stream: CachedStream) -> Origin:
-        """Give the origin of a stream."""
-        policy = RetryPolicy.of(stream.retry, stream.timeout_s)
-        known = f"{policy} {stream.store.url} {sorted(stream.store.options.items(), key=str)!r}"
+        """Return the origin of a stream."""
+        store, options = stream.store, stream.store.options
+        known = f"{stream.retry} {stream.timeout_s} {store.url} {sorted(options.items(), key=str)!r}"
         with self._lock:
-            store = self._stores.get(known)
-            if store is None:
-                store = self._stores[known] = open_store(stream.store, retry=policy, hooks=self._hooks)
-        endpoint = stream.store.options.get("endpoint")
-        return Origin(
-            store=store,
-            url=stream.store.url,
-            name=place_of(stream.store.url) + (f" at {shown_url(str(endpoint))}" if endpoint else ""),
-            retry=stream.retry,
-            timeout_s=stream.timeout_s,
-        )
-
-
-# --- For processes that have no client of their own ---------------------------------------------------------
-
-
-def call_store(
-    call: CallStore, is_over: threading.Event, on_retry: Callable[[StoreError], None]
-) -> tuple[StoreAnswer, bytes]:
-    """Do one thing with a store: give what it says of an object, and bytes if it is bytes that were asked for.
-
-    It is not tried again once `is_over` says that whoever wanted it has left.
-    """
-
-    def pause(seconds: float) -> None:
-        if is_over.wait(seconds):
-            raise FetcherError(f"the client that wanted to {call.action} has disconnected")
-
-    hooks = RetryHooks(sleep=pause, on_retry=on_retry)
-    return _act(open_store(call.store, retry=call.retry, hooks=hooks), call)
-
-
-def _act(store: Store, call: CallStore) -> tuple[StoreAnswer, bytes]:
-    data = b""
-    info = None
-    if call.action == "read":
-        data = store.read(call.key, call.span)
-    elif call.action == "read_piece" and call.span is not None:
-        piece, info = store.read_piece(call.key, call.span, call.etag)
-        data = bytes(piece)
-    elif call.action == "stat":
-        info = store.stat(call.key)
-    elif call.action == "list":
-        data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
-    elif call.action == "revision":
-        data = (Origin.revision_of(store) or "").encode()
-    elif call.action == "check":
-        check_writable(store)
-    elif call.action == "upload" and call.path is not None:
-        store.upload(Path(call.path), call.key)
-    elif call.action == "download" and call.path is not None:
-        store.download(call.key, Path(call.path), call.span)
-    elif call.action == "delete":
-        store.delete(call.key)
-    else:
-        raise FetcherError(f"a client asked for the unknown store action {call.action!r}")
-    return StoreAnswer(info), data
+            origin = self._origins.get(known)
+            if origin is None:
+                endpoint = options.get("endpoint")
+                origin = self._origins[known] = Origin(
+                    store=open_store(store, retry=RetryPolicy.of(stream.retry, stream.timeout_s), hooks=self._hooks),
+                    url=store.url,
+                    name=place_of(store.url) + (f" at {shown_url(str(endpoint))}" if endpoint else ""),
+                    retry=stream.retry,
+                    timeout_s=stream.timeout_s,
+                )
+            return origin

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreTimeoutError
-from penstock.fetcher.elastic_threads import REST_S
 from penstock.storage.pieces import cut_span
 from penstock.types import Span
 
@@ -30,6 +29,7 @@ _MAX_BYTES = 160 << 20
 SMALL_BYTES = 512 << 10
 _MOST_THREADS = 256  # only if pieces hang: each hanging one is given up on and replaced
 _STRETCH_S = 1.0
+_REST_S = 2.0  # how long a thread waits for more work before it ends
 # How many are read at once, each by a thread of its own; and how many of those are large.
 MOST_AT_ONCE = 24  # as long as none is large: whole shards have threads of their own besides
 _MOST_BESIDE_LARGE = 16
@@ -75,12 +75,17 @@ class Piece:
     owner: PieceOwner
     num_bytes: int
     action: Callable[[], Any]
-    timeout_s: float  # the store's patience: so long without a byte
-    where: str
+    origin: Origin
+    key: str
     future: Future[Any] = field(default_factory=Future)
     num_arrived: int = 0  # bytes that its store has told of
     heard_at: float | None = None  # when it began, then its last sign of life
     is_given_up: bool = False
+
+    @property
+    def where(self) -> str:
+        """The object, in messages."""
+        return self.origin.where(self.key)
 
     @property
     def is_small(self) -> bool:
@@ -90,7 +95,7 @@ class Piece:
     def left_s(self) -> float:
         """Give after how long without a further sign of life it hangs, at the earliest; it cannot before it begins."""
         heard_at = time.monotonic() if self.heard_at is None else self.heard_at
-        return heard_at + _HANGS_AFTER * self.timeout_s - time.monotonic()
+        return heard_at + _HANGS_AFTER * self.origin.timeout_s - time.monotonic()
 
     def hangs(self) -> bool:
         """Tell whether its store has shown no sign of life for too long."""
@@ -100,7 +105,8 @@ class Piece:
         """Say so."""
         return StoreTimeoutError(
             f"{self.where}: no answer to a request for {self.num_bytes} bytes within"
-            f" {_HANGS_AFTER * self.timeout_s:g} s: check that the store can be reached, or raise download_timeout"
+            f" {_HANGS_AFTER * self.origin.timeout_s:g} s: check that the store can be reached, or raise"
+            " download_timeout"
         )
 
 
@@ -136,7 +142,7 @@ class PiecePool:
 
     def submit(self, owner: PieceOwner, num_bytes: int, origin: Origin, key: str, action: Callable[[], Any]) -> Piece:
         """Queue a read of an object of a store."""
-        piece = Piece(owner, num_bytes, action, origin.timeout_s, origin.where(key))
+        piece = Piece(owner, num_bytes, action, origin, key)
         with self._changed:
             if self._is_closed:
                 _tell_cancelled(piece.future)
@@ -303,7 +309,7 @@ class PiecePool:
                         continue
                     piece.heard_at = time.monotonic()
                     return piece
-                if not self._changed.wait(REST_S) and not self._pending:
+                if not self._changed.wait(_REST_S) and not self._pending:
                     break
             self._num_threads -= 1
             return None

@@ -285,11 +285,13 @@ class ItemQueue:
 
     def put_back(self, queued: QueuedItem) -> None:
         """Queue a running item anew."""
+        self._end_work(queued)
         queued.state, queued.has_room = State.QUEUED, False
         self._place(queued)
 
     def finish(self, queued: QueuedItem, now: float, *, has_failed: bool) -> list[Request]:
         """Remove an item that is there or has failed, and return those who wait for it; all others may try again."""
+        self._end_work(queued)
         requests, queued.requests = queued.requests, []
         for request in requests:
             self._stop_waiting(request)
@@ -302,9 +304,8 @@ class ItemQueue:
         self.retry_waiting()
         return requests
 
-    def end_work(self, directory: str) -> None:
-        """Note that one thread less works for a directory."""
-        self._running[directory] -= 1
+    def _end_work(self, queued: QueuedItem) -> None:
+        self._running[queued.key[0]] -= 1
         self._running += Counter()  # without those that have none
 
     def position(self, queued: QueuedItem) -> int:
@@ -317,6 +318,7 @@ class ItemQueue:
 
     def wait_for_space(self, queued: QueuedItem, now: float) -> None:
         """Put an item aside until there may be room; those who wait for it have waited for room from now on."""
+        self._end_work(queued)
         queued.state, queued.has_room = State.WAITING_FOR_SPACE, False
         queued.competes_in = self.competing(queued.key[0])
         self._waiting[queued.key] = queued

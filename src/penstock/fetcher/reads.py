@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.fetcher.copies import EditionWatch
     from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import Piece, PiecePool
-    from penstock.fetcher.watch import EditionWatch
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream
@@ -128,7 +128,7 @@ class ObjectReader:
             if key in infos:
                 shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
                 self._watch.check(stream.directory, shard, [infos[key]], origin)
-                self._counts.add_ranges((stream.directory, shard.identity), sum(map(len, ranges[key])))
+                self._counts.add_ranges((str(stream.directory), shard.identity), sum(map(len, ranges[key])))
 
     def _read_ranges(
         self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError
 from penstock.fetcher.budget import Budget, Disk, Limit, Reservation, Shelf, Step, check_possible
 from penstock.outside_text import ASCII, Bounded
 from penstock.units import format_bytes, parse_bytes
+from penstock.wire.messages import News
 from penstock.wire.share import is_news
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.lock import Stripes
+    from penstock.fetcher.queue import GroupKey
     from penstock.wire.item import Item
     from penstock.wire.share import Share
 
@@ -49,7 +51,7 @@ class Rooms:
         self.evicted_bytes = 0
         self._stripes = stripes
         self._books = threading.RLock()  # the collector may close a cache, and with it its group, at any time
-        self._budget = Budget()
+        self.budget = Budget()
         self._folders: dict[str, Folder] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._scanned: set[str] = set()
@@ -71,7 +73,7 @@ class Rooms:
         names = frozenset(map(str, directories))
         limit = self._share_of_disk(copies) if limit_bytes is None else Limit(limit_bytes, names)
         with self._books:
-            warnings = self._budget.open(group, names, limit, is_given=limit_bytes is not None)
+            warnings = self.budget.open(group, names, limit, is_given=limit_bytes is not None)
         if limit is not None:
             with self.holding(limit.directories):
                 self._trim(limit)
@@ -84,7 +86,7 @@ class Rooms:
             is_known = name in self._folders
             if not is_known:
                 self._folders[name], self._locks[name] = Folder(directory, self._stripes), threading.Lock()
-                self._budget.shelves[name] = Shelf()
+                self.budget.shelves[name] = Shelf()
         if not is_known:
             with self.holding([name]):
                 self._folders[name].sweep()
@@ -100,7 +102,7 @@ class Rooms:
     def close(self, group: Hashable) -> None:
         """Forget a group."""
         with self._books:
-            self._budget.close(group)
+            self.budget.close(group)
 
     def close_folders(self) -> None:
         """Let go of what is open of the directories."""
@@ -131,40 +133,35 @@ class Rooms:
         A directory that is held now is not waited for: it is trimmed the next time.
         """
         with self._books:
-            too_full = list(self._budget.too_full)
+            too_full = list(self.budget.too_full)
         for limit in too_full:
             with self.holding(limit.directories, wait=False) as is_held:
                 if is_held:
                     self._trim(limit)
         with self._books:
-            return frozenset().union(*(limit.directories for limit in self._budget.too_full))
+            return frozenset().union(*(limit.directories for limit in self.budget.too_full))
 
     def _trim(self, limit: Limit) -> None:
         if self._make_room(limit, 0, 0, is_urgent=True):
             with self._books:
-                self._budget.too_full.discard(limit)
+                self.budget.too_full.discard(limit)
 
     def competitors(self) -> dict[str, frozenset[str]]:
         """Return the directories that share a limit, or a disk that is full, with each one, itself among them."""
         with self._books:
-            return self._budget.competitors()
+            self.budget.has_news = False
+            return self.budget.competitors()
 
     def may_evict(self, directory: Path) -> bool:
         """Return True if anything may have to go from a directory soon: it has a limit, or its disk is nearly full."""
         disk = measure_disk(directory)
         with self._books:
-            return self._budget.may_evict(str(directory), disk, self._left_free(disk))
+            return self.budget.may_evict(str(directory), disk, self._left_free(disk))
 
     def shares(self, tight: Collection[str]) -> dict[Hashable, Share]:
         """Say what each group may keep open, given the directories in which room is waited for."""
         with self._books:
-            return self._budget.shares(tight)
-
-    def has_news(self) -> bool:
-        """Return True if a disk has become full, or has room again, since this was last asked."""
-        with self._books:
-            has_news, self._budget.has_news = self._budget.has_news, False
-            return has_news
+            return self.budget.shares(tight)
 
     def take_notice(self, directory: Path) -> str | None:
         """Return what the users of a directory should know, once."""
@@ -174,26 +171,21 @@ class Rooms:
     def expect(self, directory: Path, ahead: Mapping[str, int]) -> None:
         """Note what will be used in a directory, in how many batches."""
         with self._books:
-            self._budget.shelves[str(directory)].order.expect(ahead)
+            self.budget.shelves[str(directory)].order.expect(ahead)
 
     # --- Coming ---------------------------------------------------------------------------------------------
 
-    def reserve(
-        self, directory: Path, item: Item, *, keep_zip: bool, is_urgent: bool, fail_if_disk_full: bool = False
-    ) -> Reservation | None:
+    def reserve(self, wanted: Reservation, *, is_urgent: bool, fail_if_disk_full: bool = False) -> Reservation | None:
         """Make room for an item, evicting if need be, or return None if that is impossible now.
 
         What is urgent may pass the limit by what it needs only while it is unpacked. With `fail_if_disk_full` it is let
         through to a disk without room for it: then it is for the disk to say so.
         """
-        stays, temporary = item.raw_bytes, item.packed_bytes
-        if keep_zip:
-            stays, temporary = stays + temporary, 0
-        wanted = Reservation(str(directory), item.name, stays, temporary)
+        directory = self._folders[wanted.directory].directory
         with self._books:
-            limits = self._budget.limits_of(wanted.directory)
+            limits = self.budget.limits_of(wanted.directory)
         for limit in limits:
-            check_possible(limit, item.name, stays)
+            check_possible(limit, wanted.name, wanted.num_bytes)
         names = frozenset({wanted.directory}).union(*(limit.directories for limit in limits))
         with self.holding(names):
             if not self._fits_limits(wanted, limits, is_urgent=is_urgent):
@@ -207,52 +199,50 @@ class Rooms:
                 return None
             if self._spare_disk(directory, wanted, on_disk, is_urgent=is_urgent) or fail_if_disk_full:
                 with self._books:
-                    return self._budget.take(wanted)
+                    return self.budget.take(wanted)
             return None
 
     def reserve_unused(self, directory: Path, item: Item) -> Reservation | None:
         """Take room for an item that is not waited for, if nothing has to go for it."""
         wanted = Reservation(str(directory), item.name, item.raw_bytes, item.packed_bytes)
         with self._books:
-            limits = self._budget.limits_of(wanted.directory)
+            limits = self.budget.limits_of(wanted.directory)
         names = frozenset({wanted.directory}).union(*(limit.directories for limit in limits))
         with self.holding(names):
             self._scan(names)
             with self._books:
-                fits = self._budget.fits_unused(wanted)
+                fits = self.budget.fits_unused(wanted)
             return wanted if fits and self._take_if_disk_fits(wanted, measure_disk(directory)) else None
 
     def claim(self, reservation: Reservation, record: Record | None, *, hand_over: bool = False) -> None:
         """End a reservation: files that have come take its room, or (None) it failed and the room is free again."""
+        name, num_bytes = (None, 0) if record is None else (record.name, record.num_bytes)
         with self._books:
-            if record is None:
-                self._budget.give_back(reservation)
-                return
-            self._budget.claim(reservation, record.name, record.num_bytes, time.time())
-            if hand_over:
-                self._budget.hand_over(reservation.directory, record.name, time.monotonic())
+            self.budget.claim(reservation, name, num_bytes, time.time())
+            if hand_over and name is not None:
+                self.budget.hand_over(reservation.directory, name, time.monotonic())
 
     def found(self, directory: Path, name: str, record: Record | None, *, hand_over: bool) -> None:
         """Count a copy that was there already, if it is ours."""
         with self._books:
-            order = self._budget.shelves[str(directory)].order
+            order = self.budget.shelves[str(directory)].order
             if record is not None and name not in order:
                 order.put(name, record.num_bytes, time.time())
             if hand_over:
-                self._budget.hand_over(str(directory), name, time.monotonic())
+                self.budget.hand_over(str(directory), name, time.monotonic())
 
     def taken(self, directory: Path, names: Iterable[str]) -> None:
         """Note that a reader holds its own lock now."""
         with self._books:
-            self._budget.is_taken(str(directory), names)
+            self.budget.is_taken(str(directory), names)
 
     def describe(self, directory: Path) -> str:
         """Say what fills a directory and who holds it, for errors."""
         parts: list[str] = []
         sizes: dict[Path, int] = {}
         with self._books:
-            for limit in self._budget.limits_of(str(directory)):
-                shelves = {name: self._budget.shelves[name] for name in limit.directories}
+            for limit in self.budget.limits_of(str(directory)):
+                shelves = {name: self.budget.shelves[name] for name in limit.directories}
                 used = sum(shelf.stays_bytes for shelf in shelves.values())
                 count = sum(len(shelf.order) for shelf in shelves.values())
                 parts.append(f"{count} shards take {format_bytes(used)} of {format_bytes(limit.num_bytes)}")
@@ -266,7 +256,7 @@ class Rooms:
     def usage(self) -> dict[str, int]:
         """Return the bytes known in each directory, those on their way included."""
         with self._books:
-            return self._budget.usage()
+            return self.budget.usage()
 
     # --- Going (with the directories held) ------------------------------------------------------------------
 
@@ -279,12 +269,12 @@ class Rooms:
         """Delete a copy and return its size; None: it is in use."""
         folder = self._folders[directory]
         with self._books:
-            if not is_held and self._budget.is_handed_over(directory, name, time.monotonic()):
+            if not is_held and self.budget.is_handed_over(directory, name, time.monotonic()):
                 return None
         if not (folder.evict_held(name) if is_held else folder.evict(name)):
             return None
         with self._books:
-            return self._budget.evicted(directory, name)
+            return self.budget.evicted(directory, name)
 
     def _fits_limits(self, wanted: Reservation, limits: Iterable[Limit], *, is_urgent: bool) -> bool:
         return all(
@@ -297,10 +287,10 @@ class Rooms:
         self._scan(limit.directories)
         while True:
             with self._books:
-                step = self._budget.next_step(limit, stays, temporary, is_urgent=is_urgent, tried=tried)
+                step = self.budget.next_step(limit, stays, temporary, is_urgent=is_urgent, tried=tried)
             if isinstance(step, Step):
                 return step is Step.FITS
-            order = self._budget.shelves[step.directory].order
+            order = self.budget.shelves[step.directory].order
             used_at = self._folders[step.directory].last_use(step.name)
             with self._books:
                 may_go = order.looked(step.rank, step.name, used_at)
@@ -322,7 +312,7 @@ class Rooms:
                 self._scanned.add(name)
                 found = self._folders[name].scan()
                 with self._books:
-                    order = self._budget.shelves[name].order
+                    order = self.budget.shelves[name].order
                     for record, used_at in found:
                         if record.name not in order:
                             order.put(record.name, record.num_bytes, used_at)
@@ -335,9 +325,9 @@ class Rooms:
     def _take_if_disk_fits(self, wanted: Reservation, disk: Disk | None) -> bool:
         """Take room if the disk has it besides its reserve, or does not say how much it has."""
         with self._books:
-            fits = disk is None or self._budget.fits_disk(wanted, disk, self._left_free(disk))
+            fits = disk is None or self.budget.fits_disk(wanted, disk, self._left_free(disk))
             if fits:
-                self._budget.take(wanted)
+                self.budget.take(wanted)
             return fits
 
     def _spare_disk(self, directory: Path, wanted: Reservation, names: frozenset[str], *, is_urgent: bool) -> bool:
@@ -366,11 +356,11 @@ class Rooms:
     def _ceiling(self, names: frozenset[str], free_bytes: int) -> Limit:
         self._scan(names)
         with self._books:
-            return self._budget.ceiling(names, free_bytes)
+            return self.budget.ceiling(names, free_bytes)
 
     def _note_full(self, directory: Path, disk: Disk, ceiling: Limit) -> None:
         with self._books:
-            self._budget.note_full(disk, ceiling)
+            self.budget.note_full(disk, ceiling)
             is_new = disk.device not in self._warned_disks
             self._warned_disks.add(disk.device)
         if is_new:
@@ -433,17 +423,17 @@ class ShareBoard:
         self._rooms = rooms
         self._lock = threading.RLock()  # never held while a group is told
         self._telling = threading.RLock()  # one by one, in order; a group that is told may leave meanwhile
-        self._listeners: dict[Hashable, Callable[[Share], None]] = {}
-        self._told: dict[Hashable, Share] = {}
+        self._listeners: dict[GroupKey, Callable[[News], None]] = {}
+        self._told: dict[GroupKey, Share] = {}
         self._tight: dict[str, float] = {}  # directories in which room is waited for, and until when they count
 
-    def join(self, group: Hashable, on_share: Callable[[Share], None]) -> None:
+    def join(self, group: GroupKey, on_news: Callable[[News], None]) -> None:
         """Add a group, which has not been told anything."""
         with self._lock:
-            self._listeners[group] = on_share
+            self._listeners[group] = on_news
             self._told.pop(group, None)
 
-    def leave(self, group: Hashable) -> None:
+    def leave(self, group: GroupKey) -> None:
         """Forget a group."""
         with self._lock:
             self._listeners.pop(group, None)
@@ -473,10 +463,10 @@ class ShareBoard:
                 }
                 self._told |= news
             for group, share in news.items():
-                on_share = self._listeners.get(group)
-                if on_share is None or self._told.get(group) != share:
+                on_news = self._listeners.get(group)
+                if on_news is None or self._told.get(group) != share:
                     continue
                 try:
-                    on_share(share)
+                    on_news(News(group[1], share))
                 except Exception:  # noqa: BLE001  its own affair: others are still to be told
                     _log.exception("could not tell a client how much it may keep open")

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from penstock.types import Place
     from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, Want
-    from penstock.wire.messages import Fetched, StreamCounts
+    from penstock.wire.messages import Fetched, News
     from penstock.wire.settings import CachedStream
-    from penstock.wire.share import Share
 
 _log = logging.getLogger("penstock.cache")
 _NOT_ANNOUNCED = "a client asked the fetcher about a stream that it had not announced"
@@ -94,13 +93,12 @@ class Scheduler:
         group: GroupKey,
         streams: Sequence[CachedStream],
         limit_bytes: int | None,
-        on_share: Callable[[Share], None] = lambda _: None,
-        on_caused: Callable[[int, StreamCounts], None] = lambda *_: None,
+        on_news: Callable[[News], None] = lambda _: None,
     ) -> list[str]:
         """Learn of a group of directories, and return warnings to show to its user.
 
-        `on_share` hears at once, and whenever it changes, what the group may keep open, and `on_caused` of each
-        download that one of its streams has caused. They must not wait for anything.
+        `on_news` hears at once, and whenever it changes, what the group may keep open, and of each download that one of
+        its streams has caused. It must not wait for anything.
         """
         risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
         warnings = [text for texts in risks for text in texts]
@@ -114,8 +112,8 @@ class Scheduler:
         with self._lock:
             self._groups[group] = tuple(streams)
             self._queue.competitors = self._rooms.competitors()
-            self._counts.open(group, on_caused)
-            self._shares.join(group, on_share)
+            self._counts.open(group, on_news)
+            self._shares.join(group, on_news)
             self._too_full = too_full  # it goes as soon as it is not used
             self._tighten(too_full)
         self._shares.tell()
@@ -334,12 +332,7 @@ class Scheduler:
     def _work(self) -> None:
         try:
             while (queued := self._next()) is not None:
-                try:
-                    self._serve(queued)
-                finally:
-                    with self._lock:
-                        self._queue.end_work(queued.key[0])
-                        self._wake()
+                self._serve(queued)
                 del queued  # it may hold much memory, and the next may be long in coming
         finally:
             with self._lock:
@@ -408,7 +401,7 @@ class Scheduler:
             self._shares.tell()
 
     def _note_full_disks(self) -> bool:
-        has_news = self._rooms.has_news()
+        has_news = self._rooms.budget.has_news
         if has_news:
             self._queue.competitors = self._rooms.competitors()
         return has_news

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import FetcherError
+from penstock.fetcher.origin import Origin
+from penstock.storage.base import check_writable, open_store
+from penstock.storage.retry import RetryHooks
 from penstock.wire import messages
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from typing_extensions import Buffer
 
+    from penstock.errors import StoreError
     from penstock.fetcher.scheduler import Scheduler
+    from penstock.storage.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +74,7 @@ class Session:
             (self._client, register.group),
             register.streams,
             register.limit_bytes,
-            on_share=lambda share: self._on_news(messages.News(register.group, share)),
-            on_caused=lambda stream, counts: self._on_news(messages.News(register.group, caused={stream: counts})),
+            self._on_news,
         )
         return messages.Registered(tuple(warnings))
 
@@ -101,3 +109,49 @@ _ACTIONS: dict[type[messages.Message[Any]], Callable[..., Any]] = {
     messages.Read: Session._read,
     messages.GetCaused: lambda *_: messages.Caused({}),  # all was told already
 }
+
+
+# --- For processes that have no client of their own ---------------------------------------------------------
+
+
+def call_store(
+    call: messages.CallStore, is_over: threading.Event, on_retry: Callable[[StoreError], None]
+) -> tuple[messages.StoreAnswer, bytes]:
+    """Do one thing with a store: give what it says of an object, and bytes if it is bytes that were asked for.
+
+    It is not tried again once `is_over` says that whoever wanted it has left.
+    """
+
+    def pause(seconds: float) -> None:
+        if is_over.wait(seconds):
+            raise FetcherError(f"the client that wanted to {call.action} has disconnected")
+
+    hooks = RetryHooks(sleep=pause, on_retry=on_retry)
+    return _act(open_store(call.store, retry=call.retry, hooks=hooks), call)
+
+
+def _act(store: Store, call: messages.CallStore) -> tuple[messages.StoreAnswer, bytes]:
+    data = b""
+    info = None
+    if call.action == "read":
+        data = store.read(call.key, call.span)
+    elif call.action == "read_piece" and call.span is not None:
+        piece, info = store.read_piece(call.key, call.span, call.etag)
+        data = bytes(piece)
+    elif call.action == "stat":
+        info = store.stat(call.key)
+    elif call.action == "list":
+        data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
+    elif call.action == "revision":
+        data = (Origin.revision_of(store) or "").encode()
+    elif call.action == "check":
+        check_writable(store)
+    elif call.action == "upload" and call.path is not None:
+        store.upload(Path(call.path), call.key)
+    elif call.action == "download" and call.path is not None:
+        store.download(call.key, Path(call.path), call.span)
+    elif call.action == "delete":
+        store.delete(call.key)
+    else:
+        raise FetcherError(f"a client asked for the unknown store action {call.action!r}")
+    return messages.StoreAnswer(info), data

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.cachedir.editions import Edition
-from penstock.cachedir.layout import new_part_path, stripe_of
-from penstock.cachedir.ledger import Record, boot_id, flush_file
+from penstock.cachedir.layout import apart_name, new_part_path, stripe_of
+from penstock.cachedir.ledger import Flusher, Record, boot_id, flush_file
 from penstock.cachedir.presence import is_name_taken, stamp_of
 from penstock.cachedir.versions import lasting_tag, tag_of
 from penstock.codecs.unpack import map_file, release, unpack_to_file
@@ -28,10 +28,10 @@ from penstock.errors import (
     StoreTimeoutError,
 )
 from penstock.failpoints import reach
-from penstock.fetcher.copies import Copies, Copy, Flusher, confirm, digest_of
+from penstock.fetcher.budget import Reservation
+from penstock.fetcher.copies import Copies, Copy, EditionWatch, confirm, digest_of
 from penstock.fetcher.pieces import PartFile, PieceOwner
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
-from penstock.fetcher.watch import EditionWatch
 from penstock.files import make_folders, translated
 from penstock.index.paths import resolve_inside
 from penstock.outside_text import Bounded
@@ -50,14 +50,13 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.lock import Held, Stripes
-    from penstock.fetcher.budget import Reservation
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
     from penstock.fetcher.origin import Origin, Origins
     from penstock.fetcher.pieces import Piece, PiecePool
-    from penstock.fetcher.queue import Demand, QueuedItem
+    from penstock.fetcher.queue import Demand, ItemKey, QueuedItem
     from penstock.fetcher.rooms import Rooms
-    from penstock.fetcher.unpacking import PlacedSpan
+    from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
     from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
     from penstock.wire.ahead import IndexesAhead
@@ -97,14 +96,25 @@ class Transfer(PieceOwner):
     """An item on its way. What is fetched does not change; who wants it does, which its place in the queue knows."""
 
     def __init__(self, queued: QueuedItem) -> None:
+        self.describe(queued.item)
         super().__init__()
         self._queued = queued
-        self.directory, self.item, self.stream = queued.directory, queued.item, queued.stream
+        self.directory, self.stream = queued.directory, queued.stream
         self.reservation: Reservation | None = None  # its room, given back when it ends
         self.has_room = False  # or needs none
         self.arrived: Record | None = None  # what has taken that room
-        self.total_bytes = self.item.packed_bytes or self.item.raw_bytes  # 0: not known yet
+        self.total_bytes = self.packed_bytes or self.raw_bytes  # 0: not known yet
         self.is_cancelled = False  # for good: a new wish begins another
+
+    def describe(self, item: Item) -> None:
+        """Say what is fetched, once more when its size is known."""
+        self.item, self.name, self.raw_bytes, self.packed_bytes = item, item.name, item.raw_bytes, item.packed_bytes
+        self.is_sized = item.parts[0].stored.num_bytes is not None
+
+    @property
+    def key(self) -> ItemKey:
+        """What tells it from all others."""
+        return self._queued.key
 
     @property
     def demand(self) -> Demand:
@@ -136,23 +146,22 @@ def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) ->
     Of those that compete for room one has its `turn` after the other, so that what is needed later never takes the
     room of what is needed sooner. Nothing is waited for meanwhile.
     """
-    item, beginning = job.item, None
-    is_sized = item.parts[0].stored.num_bytes is not None
+    beginning = None
     with turn:
         job.check_wanted()
         folder = tools.rooms.folder(job.directory)
-        copy = tools.copies.known(folder, item)
+        copy = tools.copies.known(folder, job.item)
         if copy is not None:
             return _found(tools, job, copy)
-        if is_sized and not is_name_taken(job.directory, item.name):  # else it is only known later what room it needs
-            item = tools.unpacker.resolve(job.directory, item)
-            if not _reserve(tools, job, item):
-                return None
+        if job.item.format is not None:  # which says how much it takes, fetched and unpacked
+            job.describe(tools.unpacker.resolve(job.directory, job.item))
+        is_name_free = job.is_sized and not is_name_taken(job.directory, job.name)
+        if is_name_free and not _reserve(tools, job):  # else it is only known later what room it needs
+            return None
     try:
-        if not is_sized:
-            item, beginning = sized(tools, job)
-        item = tools.unpacker.resolve(job.directory, item)
-        return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, item, beginning)))
+        if not job.is_sized:
+            beginning = learn_size(tools, job)
+        return again_if_deleted(job, lambda: _bring(Download(tools, job, folder, job.item, beginning)))
     finally:
         if job.reservation is not None:
             tools.rooms.claim(job.reservation, job.arrived, hand_over=job.demand.is_requested)
@@ -161,18 +170,18 @@ def transfer(tools: Tools, job: Transfer, turn: AbstractContextManager[None]) ->
 def _bring(download: Download) -> Fetched | None:
     """Fetch unless the right copy is there, maybe brought by another fetcher."""
     tools, job, folder, item = download.tools, download.job, download.folder, download.item
-    with holding(tools, job, item.name):
+    with holding(tools, job, job.name):
         copy = tools.copies.find(folder, item, download.origin, partial(tools.rooms.evict, job.directory, is_held=True))
         if copy.is_right:
             return _found(tools, job, copy)
-        if job.reservation is None and not _reserve(tools, job, item):
+        if job.reservation is None and not _reserve(tools, job):
             return None
-        cause, num_bytes = job.demand.cause, item.packed_bytes or item.raw_bytes
+        cause, num_bytes = job.demand.cause, job.packed_bytes or job.raw_bytes
         job.begin(num_bytes)
         record = job.arrived = download.run(copy)
         # Before readers find it: a count that is read afterwards misses none.
         can_evict = tools.rooms.may_evict(job.directory)
-        tools.counts.add_download(cause, num_bytes, (job.directory, item.identity), can_evict=can_evict)
+        tools.counts.add_download(cause, num_bytes, job.key, can_evict=can_evict)
         confirm(folder, item, record.files, is_apart=copy.is_apart)
         if item.validates and item.number is not None:
             edition = Edition(job.directory, item.edition)
@@ -182,12 +191,13 @@ def _bring(download: Download) -> Fetched | None:
     return Fetched(copy.name, num_bytes)
 
 
-def _reserve(tools: Tools, job: Transfer, item: Item) -> bool:
+def _reserve(tools: Tools, job: Transfer) -> bool:
+    stays, temporary = job.raw_bytes, job.packed_bytes
+    if job.stream.keep_zip:
+        stays, temporary = stays + temporary, 0
     demand = job.demand
     job.reservation = tools.rooms.reserve(
-        job.directory,
-        item,
-        keep_zip=job.stream.keep_zip,
+        Reservation(str(job.directory), job.name, stays, temporary),
         is_urgent=demand.is_urgent,
         fail_if_disk_full=time.monotonic() >= demand.fail_if_disk_full_at,
     )
@@ -216,12 +226,12 @@ def again_if_deleted(job: Transfer, bring: Callable[[], T]) -> T:
             below = f"{job.directory}{os.sep}"
             if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
                 raise  # it is an object of the store that is missing, not one of our own files
-            _log.info("%s was deleted while %s was being fetched, trying again", job.directory, job.item.name)
+            _log.info("%s was deleted while %s was being fetched, trying again", job.directory, job.name)
     with translated(job.directory):
         return bring()
 
 
-def sized(tools: Tools, job: Transfer) -> tuple[Item, Beginning | None]:
+def learn_size(tools: Tools, job: Transfer) -> Beginning | None:
     """Learn the size of an object that came without one: room cannot be made for the unknown.
 
     One question for its beginning answers that too, and of a small object it is all.
@@ -238,9 +248,10 @@ def sized(tools: Tools, job: Transfer) -> tuple[Item, Beginning | None]:
         data, info = ahead or read_first(key, FIRST_BYTES)
         return info, Beginning(data, info)
 
-    ((info, beginning),) = tools.pool.wait([tools.pool.submit(job, 0, origin, key, ask)])
-    sized_part = part._replace(raw=part.raw._replace(num_bytes=info.num_bytes))
-    return item._replace(parts=(sized_part,)), beginning
+    found: list[tuple[ObjectInfo, Beginning | None]] = tools.pool.wait([tools.pool.submit(job, 0, origin, key, ask)])
+    ((info, beginning),) = found
+    job.describe(item._replace(parts=(part._replace(raw=part.raw._replace(num_bytes=info.num_bytes)),)))
+    return beginning
 
 
 # --- Its bytes ----------------------------------------------------------------------------------------------
@@ -282,15 +293,18 @@ class Download:
         scanned: KeptBytes | None = None,
     ) -> None:
         self.tools, self.job, self.folder, self.item = tools, job, folder, item
+        self.name = item.name
         self.origin: Origin = tools.origins.of(job.stream)
         self._beginning = beginning  # of the item's first part, if it was read already
         self._scanned = scanned  # the object, if it need not be asked for again
         self._file_mode = 0o600 if job.stream.is_private else 0o666
-        self._unpacks = tools.unpacker.of(folder.directory, item)  # how its format unpacks the item, if that does
+        self._unpacks: ShardUnpacking | None = None  # how its format unpacks the item, if that does
+        if item.format is not None:
+            self._unpacks = tools.unpacker.of(folder.directory, item)
 
     def run(self, copy: Copy) -> Record:
         """Fetch what is missing, unpack it, write it down and publish it; return what was written down."""
-        with self._temporary_files(stripe_of(self.item.name)) as new_file, self._disk_errors():
+        with self._temporary_files(self.name) as new_file, self._disk_errors():
             parts = [self._prepare(part, copy, new_file) for part in self.item.parts]
             infos = [part.info for part in parts if part.info is not None]
             if len(infos) == len(parts):
@@ -302,10 +316,10 @@ class Download:
             return record
 
     @contextmanager
-    def fetched_index(self, stripe: int) -> Iterator[tuple[Path, ObjectInfo]]:
-        """Fetch the index to a temporary name of a stripe that is held; it is gone afterwards."""
+    def fetched_index(self, held: str) -> Iterator[tuple[Path, ObjectInfo]]:
+        """Fetch the index to a temporary name of the stripe of a name that is held; it is gone afterwards."""
         (part,) = self.item.parts
-        with self._temporary_files(stripe) as new_file:
+        with self._temporary_files(held) as new_file:
             with self._disk_errors():
                 found = self._fetch_vouched(part.raw, new_file)
             yield found
@@ -314,7 +328,7 @@ class Download:
 
     def _prepare(self, part: ItemPart, copy: Copy, new_file: Callable[[], Path]) -> FetchedPart:
         """Make a part ready under temporary names."""
-        name = copy.path_of(self.item, part.raw.name)
+        name = self._name_of(part.raw, copy)
         if part.packed is None:
             path, info = self._fetch_checked(part.raw, new_file)
             return FetchedPart(Ready(path, name), None, lasting_tag(info, time.time_ns()), info)
@@ -328,9 +342,12 @@ class Download:
         self._unpack(packed, raw.path, part)
         version = lasting_tag(info, time.time_ns())
         if self.job.stream.keep_zip:
-            return FetchedPart(raw, Ready(packed, copy.path_of(self.item, part.packed.name)), version, info)
+            return FetchedPart(raw, Ready(packed, self._name_of(part.packed, copy)), version, info)
         packed.unlink()
         return FetchedPart(raw, None, version, info)
+
+    def _name_of(self, file: StoredFile, copy: Copy) -> str:
+        return apart_name(self.item.edition, file.name) if copy.is_apart else file.name
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
@@ -519,7 +536,7 @@ class Download:
         if boot_id() is None:
             for file in ready:
                 flush_file(file.path)
-        stored = [part.stored for part in self.item.parts]
+        stored = [part.packed or part.raw for part in self.item.parts]
         return Record(
             files=tuple(stamp_of(name, path.stat()) for path, name in ready),
             url=self.origin.name,
@@ -546,12 +563,12 @@ class Download:
         reach("publish.after")
 
     @contextmanager
-    def _temporary_files(self, stripe: int) -> Iterator[Callable[[], Path]]:
-        """Make names for files on their way; those that have got no other name are removed at the end."""
+    def _temporary_files(self, held: str) -> Iterator[Callable[[], Path]]:
+        """Make names for files on their way, of the stripe of a name; those that have got no other are removed."""
         made: list[Path] = []
 
         def new_file() -> Path:
-            path = new_part_path(self.folder.directory, stripe)
+            path = new_part_path(self.folder.directory, stripe_of(held))
             make_folders(path.parent, 0o700)
             made.append(path)
             return path
@@ -576,7 +593,7 @@ class Download:
     def _no_space(self, error: OSError) -> CacheError:
         directory, needed = self.folder.directory, self.item.raw_bytes + self.item.packed_bytes
         return CacheError(
-            f"not enough disk space in {directory} for {self.item.name}, which needs {format_bytes(needed)}"
+            f"not enough disk space in {directory} for {self.name}, which needs {format_bytes(needed)}"
             f" ({error.strerror}): free some space, or set a cache_limit that leaves room",
             path=str(directory),
             num_bytes=needed,
