@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cachedir.items import settled
+from penstock.cachedir.items import resolved
 from penstock.errors import ObjectNotFoundError
 from penstock.storage.base import StoreSettings
 from penstock.wire.ahead import NOTHING, IndexesAhead, open_ahead, pack_ahead
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stream(url: str, folder: Path, *, files: FilesRequest | None = None, **options: str) -> CachedStream:
-    return settled(CachedStream(directory=folder, store=StoreSettings(url, options), files=files))
+    return resolved(CachedStream(directory=folder, store=StoreSettings(url, options), files=files))
 
 
 def test_only_stores_that_are_far_and_may_have_an_index_are_named(tmp_path: Path) -> None:

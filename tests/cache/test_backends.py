@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.cache.backend import Backend
-from penstock.cachedir.items import item_of_object, item_of_shard, settled
+from penstock.cachedir.items import item_of_object, item_of_shard, resolved
 from penstock.errors import CacheTooSmallError, ObjectNotFoundError
 from penstock.fetcher.pieces import MOST_AT_ONCE
 from penstock.types import Span
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.wire.messages import News
-    from penstock.wire.share import Share
+    from penstock.wire.messages import GroupUpdate
+    from penstock.wire.quota import OpenShardQuota
 
 
 class Heard:
@@ -31,14 +31,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-        self.shares: list[Share] = []
+        self.shares: list[OpenShardQuota] = []
         self.caused: Counter[str] = Counter()
 
-    def hear(self, news: News) -> None:
+    def hear(self, news: GroupUpdate) -> None:
         self.warnings += news.warnings
-        if news.share is not None:
-            self.shares.append(news.share)
-        for stream, caused in news.caused.items():
+        if news.quota is not None:
+            self.shares.append(news.quota)
+        for stream, caused in news.counts.items():
             self.caused.update({"stream": stream, "downloads": caused.downloads, "bytes": caused.num_bytes})
             self.caused["again"] += caused.again
 
@@ -51,7 +51,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 @contextmanager
 def opened(kind: Any, data: Dataset, limit_bytes: int | None = None, heard: Heard | None = None) -> Iterator[Backend]:
     heard = heard or Heard()
-    streams = [settled(data.stream())]
+    streams = [resolved(data.stream())]
     backend = Backend(streams, limit_bytes, heard.hear, is_local=kind == "this process")
     try:
         backend.listen()
@@ -81,7 +81,7 @@ def test_it_brings_an_item_once_and_counts_it(tmp_path: Path, kind: Any) -> None
         assert first.name == again.name
         assert (first.num_downloaded > 0, again.num_downloaded) == (True, 0)
         for _ in range(2):
-            backend.hear_caused()  # nothing is told twice
+            backend.refresh_counts()  # nothing is told twice
             assert heard.caused == {"stream": 0, "downloads": 1, "bytes": first.num_downloaded, "again": 0}
         stats = backend.node_stats()
         assert (stats["downloads"], stats["groups"], stats["queued"]) == (1, 1, 0)
@@ -138,7 +138,7 @@ def test_it_keeps_to_a_limit_and_says_what_may_stay_open(tmp_path: Path, kind: A
             backend.released()
         assert len(data.cached_names()) == 2
         fetch(backend, item(data, 0))
-        backend.hear_caused()
+        backend.refresh_counts()
         assert (heard.caused["downloads"], heard.caused["again"]) == (7, 1)
         with pytest.raises(CacheTooSmallError, match="raise cache_limit"):
             fetch(backend, item_of_object(item(data, 0).name, "copy", 300_000, edition="0e"))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.errors import ObjectChangedError
 from penstock.fetcher.copies import EditionWatch
 from penstock.fetcher.counts import FetcherCounts
-from penstock.fetcher.origin import Origin
 from penstock.fetcher.pieces import MOST_AT_ONCE, PiecePool
 from penstock.fetcher.reads import ObjectReader
+from penstock.fetcher.store_handles import StoreHandle
 from penstock.storage.base import ObjectInfo, StoreSettings, check_version
 from penstock.storage.ranges import RANGES_AT_ONCE, bundle
 from penstock.types import Span
@@ -56,8 +56,8 @@ class OneOrigin:
     def __init__(self, store: Any) -> None:
         self.store = store
 
-    def of(self, _: CachedStream) -> Origin:
-        return Origin(store=self.store, url="memory://bundles")
+    def of(self, _: CachedStream) -> StoreHandle:
+        return StoreHandle(store=self.store, url="memory://bundles")
 
 
 @pytest.fixture

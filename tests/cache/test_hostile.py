@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.cachedir.items import item_of_shard, settled
+from penstock.cachedir.items import item_of_shard, resolved
 from penstock.errors import FetcherError
 from penstock.fetcher.main import BoundedLog
 from penstock.storage.retry import RetryPolicy
@@ -28,13 +28,13 @@ from penstock.wire.messages import (
     CallStore,
     Expect,
     Fetch,
-    GetCaused,
     GetStats,
+    GetStreamCounts,
     Hello,
+    LeaseAcquired,
     Read,
     Register,
     Released,
-    Taken,
     Unregister,
     Withdraw,
     dump_message,
@@ -70,15 +70,15 @@ def honest_messages(data: Dataset) -> list[dict[str, Any]]:
     item, store = item_of_shard(data.infos[0], 0, "0e"), data.stream().store
     messages: list[Any] = [
         Hello(PROTOCOL),
-        Register(7, (settled(data.stream()),), 10**6),
+        Register(7, (resolved(data.stream()),), 10**6),
         Expect(7, (Want(0, item, 0, is_present=False),)),
         Fetch(7, 0, item, is_urgent=True),
         Read(7, 0, ((item.name, Span(0, 9)),), "0e", {item.name: 0}),
         CallStore(store=store, retry=RetryPolicy(), action="read", key="index.json"),
-        Taken(7, 0, item.identity),
+        LeaseAcquired(7, 0, item.identity),
         Released(),
         GetStats(),
-        GetCaused(7),
+        GetStreamCounts(7),
         Withdraw(3),
         Unregister(7),
     ]

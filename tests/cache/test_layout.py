@@ -126,7 +126,7 @@ def test_progress_in_words() -> None:
         "downloading shard.00012.mds (1 MB of 4 MB; 9 files queued), 41 MB/s"
     )
     assert "after 3 others" in describe(replace(report, state="queued"))
-    assert "room" in describe(replace(report, state="parked"))
+    assert "room" in describe(replace(report, state="waiting_for_space"))
 
 
 def test_relative_folders_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from penstock.cachedir.versions import (
     lasting_tag,
 )
 from penstock.errors import AccessDeniedError
-from penstock.fetcher.copies import Copies
-from penstock.fetcher.origin import Origin
+from penstock.fetcher.copies import CopyResolver
+from penstock.fetcher.store_handles import StoreHandle
 from penstock.storage.base import ObjectInfo
 from penstock.storage.local import LocalStore
 from penstock.wire.item import Item, ItemPart, StoredFile
@@ -309,7 +309,7 @@ def test_one_list_answers_for_all_shards(tmp_path: Path, can_list: bool, lists: 
     remote = LocalStore(tmp_path / "remote")
     (tmp_path / "remote").mkdir()
     store = CountingStore(remote, can_list)
-    source = Origin(store=cast("Any", store), url="s3://bucket/data", name="s3://bucket/data")
+    source = StoreHandle(store=cast("Any", store), url="s3://bucket/data", name="s3://bucket/data")
     for number in range(20):
         name = f"shard.{number:05}"
         for place in ("remote", "cache"):
@@ -318,7 +318,7 @@ def test_one_list_answers_for_all_shards(tmp_path: Path, can_list: bool, lists: 
         assert stamp is not None
         folder.ledger.put(record_of(name, files=(stamp,), versions=(remote.stat(name).etag,), digests=(None,)))
     (tmp_path / "remote/shard.00007").write_bytes(b"9876543210")
-    copies = Copies(threading.Semaphore())
+    copies = CopyResolver(threading.Semaphore())
     found = []
     for number in range(20):
         name = f"shard.{number:05}"

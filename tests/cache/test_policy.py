@@ -13,23 +13,25 @@ from penstock.cache.shares import share_of_each
 from penstock.cachedir.holders import Holder, describe_holders, find_holders
 from penstock.fetcher.pieces import HIGHEST, LOWEST, Concurrency, next_concurrency
 from penstock.wire.encoding import load, plain
-from penstock.wire.share import Share, is_news
+from penstock.wire.quota import OpenShardQuota, is_news
 
 
-@given(st.builds(Share, st.none() | st.integers(0, 10_000), st.booleans()))
-def test_a_share_is_news_once(share: Share) -> None:
+@given(st.builds(OpenShardQuota, st.none() | st.integers(0, 10_000), st.booleans()))
+def test_a_share_is_news_once(share: OpenShardQuota) -> None:
     assert is_news(None, share)
     assert not is_news(share, share)
-    assert is_news(share, Share(share.num_bytes, not share.is_tight))
-    assert is_news(share, Share(1 if share.num_bytes is None else None, share.is_tight))
-    assert load(Share, json.loads(json.dumps(share, default=plain))) == share
+    assert is_news(share, OpenShardQuota(share.num_bytes, not share.is_tight))
+    assert is_news(share, OpenShardQuota(1 if share.num_bytes is None else None, share.is_tight))
+    assert load(OpenShardQuota, json.loads(json.dumps(share, default=plain))) == share
 
 
 @given(
-    st.dictionaries(st.sampled_from("abc"), st.builds(Share, st.none() | st.integers(0, 10_000), st.booleans())),
+    st.dictionaries(
+        st.sampled_from("abc"), st.builds(OpenShardQuota, st.none() | st.integers(0, 10_000), st.booleans())
+    ),
     st.integers(1, 5),
 )
-def test_several_keepers_heed_all_shares_together(shares: dict[str, Share], num_keepers: int) -> None:
+def test_several_keepers_heed_all_shares_together(shares: dict[str, OpenShardQuota], num_keepers: int) -> None:
     each = share_of_each(shares, num_keepers)
     for share in shares.values():
         assert each.is_tight or not share.is_tight

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import StoreError, StoreTimeoutError
-from penstock.fetcher.origin import Origin
 from penstock.fetcher.pieces import LOWEST, MOST_AT_ONCE, PartFile, PieceOwner, PiecePool
 from penstock.fetcher.reads import AwaitedPieces
+from penstock.fetcher.store_handles import StoreHandle
 from penstock.storage.base import open_store
 from tests.cache.kit import wait_until
 
@@ -30,8 +30,8 @@ def pool() -> Iterator[PiecePool]:
     pool.close()
 
 
-def source(timeout_s: float = 30) -> Origin:
-    return Origin(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
+def source(timeout_s: float = 30) -> StoreHandle:
+    return StoreHandle(store=open_store("memory://test-pool"), url="memory://test-pool", timeout_s=timeout_s)
 
 
 def test_results_come_in_the_order_asked_for(pool: PiecePool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from penstock.cache.connection import FetcherConnection, LostError
-from penstock.cachedir.items import item_of_shard, settled
+from penstock.cachedir.items import item_of_shard, resolved
 from penstock.errors import FetcherError
 from penstock.fetcher import server
 from penstock.fetcher.scheduler import Scheduler
@@ -26,14 +26,14 @@ from penstock.wire.messages import (
     CallStore,
     Expect,
     Fetch,
-    GetCaused,
     GetStats,
+    GetStreamCounts,
     Hello,
+    LeaseAcquired,
     Message,
     Read,
     Register,
     Released,
-    Taken,
     Unregister,
     load_answer,
 )
@@ -99,7 +99,7 @@ class Talker:
 
     def register(self, data: Dataset, limit_bytes: int | None = None) -> None:
         self.ask(Hello(PROTOCOL))
-        self.ask(Register(GROUP, (settled(data.stream()),), limit_bytes))
+        self.ask(Register(GROUP, (resolved(data.stream()),), limit_bytes))
 
     def close(self) -> None:
         self.connection.close()
@@ -156,10 +156,10 @@ def test_others_are_served_while_somebody_evicts(tmp_path: Path, scheduler: Sche
             # Of the directory that is held, everything is asked that can be.
             fetching = Fetch(GROUP, 0, items[0], is_urgent=True)
             number = waiting.start(fetching)
-            waiting.ask(Taken(GROUP, 0, items[1].identity))
+            waiting.ask(LeaseAcquired(GROUP, 0, items[1].identity))
             waiting.ask(Released())
             waiting.ask(Expect(GROUP, tuple(Want(0, item, ahead, False) for ahead, item in enumerate(items))))
-            registering = Register(GROUP + 1, (settled(slow.stream()),), 200_000)
+            registering = Register(GROUP + 1, (resolved(slow.stream()),), 200_000)
             another = waiting.start(registering)
             wait_until(lambda: scheduler.stats().in_flight)
 
@@ -172,7 +172,7 @@ def test_others_are_served_while_somebody_evicts(tmp_path: Path, scheduler: Sche
             _, data = newcomer.finish(newcomer.start(reading), reading)
             assert data == content(items[2].name, 100_000)[10:20]
             assert newcomer.ask(GetStats()).groups == 2
-            newcomer.ask(GetCaused(GROUP))  # what it caused may have been told already
+            newcomer.ask(GetStreamCounts(GROUP))  # what it caused may have been told already
             newcomer.ask(Unregister(GROUP))
             assert not slow.cached_names()
         assert waiting.finish(number, fetching)[0].num_downloaded == 100_000
@@ -186,7 +186,7 @@ def test_those_who_left_are_forgotten_once_what_they_said_is_done(
     with talking(door) as waiting:
         waiting.register(data)
         with held(scheduler, data):
-            waiting.start(Register(GROUP + 1, (settled(data.stream()),), 10**6))
+            waiting.start(Register(GROUP + 1, (resolved(data.stream()),), 10**6))
             waiting.close()
             assert scheduler.stats().groups == 1
     wait_until(lambda: not scheduler.stats().groups)

@@ -397,4 +397,4 @@ def test_it_decides_and_does_nothing_else(module: object) -> None:
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
     allowed = {"__future__", "collections", "dataclasses", "enum", "heapq", "itertools", "math", "typing"}
-    assert imported <= allowed | {"penstock.errors", "penstock.units", "penstock.wire.share"}
+    assert imported <= allowed | {"penstock.errors", "penstock.units", "penstock.wire.quota"}

@@ -17,14 +17,14 @@ from penstock.wire.messages import (
     Expect,
     Fetch,
     Fetched,
-    GetCaused,
     GetStats,
+    GetStreamCounts,
+    GroupUpdate,
+    LeaseAcquired,
     Message,
-    News,
     Read,
     Register,
     Released,
-    Taken,
     Unregister,
 )
 
@@ -42,22 +42,22 @@ _PROGRESS_S = 1.0
 
 
 class Backend:
-    """Asks for one group of directories; `on_news` hears what may stay open, what was caused, and what to warn of."""
+    """Asks for one group of directories; `on_update` hears what may stay open, what was caused, and what to warn of."""
 
     def __init__(
         self,
         streams: Sequence[CachedStream],
         limit_bytes: int | None,
-        on_news: Callable[[News], None],
+        on_update: Callable[[GroupUpdate], None],
         *,
         is_local: bool,
     ) -> None:
         self._group = new_group()
         self._register = Register(self._group, tuple(streams), limit_bytes)
         self._plan = Expect(self._group, ())
-        self._on_news = on_news
+        self._on_update = on_update
         self._line: Client | LocalLine = (_local_line if is_local else _shared_client).get()
-        self._line.join(self._group, RegisteredCache(self._introduction, on_news))
+        self._line.join(self._group, RegisteredCache(self._introduction, on_update))
 
     @property
     def is_running(self) -> bool:
@@ -120,12 +120,12 @@ class Backend:
 
     def taken(self, stream: int, identity: str) -> None:
         """Say that a lease was taken."""
-        self._line.note(Taken(self._group, stream, identity))
+        self._line.note(LeaseAcquired(self._group, stream, identity))
 
-    def hear_caused(self) -> None:
+    def refresh_counts(self) -> None:
         """Hear now of all downloads of this cache that have ended, of which one hears anyway in a moment."""
         if self._line.is_connected:
-            self._on_news(News(self._group, caused=self._line.request(GetCaused(self._group))[0].streams))
+            self._on_update(self._line.request(GetStreamCounts(self._group))[0])
 
     def node_stats(self) -> dict[str, Any]:
         """Return the counts of what does the fetching."""
@@ -211,10 +211,10 @@ class LocalLine:
         answer, payload = answer_of(answer)
         return answer, b"".join(payload)
 
-    def _hear(self, news: News) -> None:
-        cache = self._caches.get(news.group)
+    def _hear(self, update: GroupUpdate) -> None:
+        cache = self._caches.get(update.group)
         if cache is not None:
-            cache.on_news(news)
+            cache.on_update(update)
 
 
 _shared_client = PerProcess(Client)

@@ -19,7 +19,7 @@ from penstock.cache.shares import ShareListeners
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.editions import Edition, OpenEdition
 from penstock.cachedir.folder import uncounted_bytes
-from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, settled
+from penstock.cachedir.items import item_of_index, item_of_object, item_of_shard, raw_files, resolved
 from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
 from penstock.cachedir.presence import tries
@@ -33,8 +33,8 @@ from penstock.spent import waiting
 from penstock.storage.base import shown_url, url_scheme
 from penstock.units import format_bytes
 from penstock.wire.item import Item, Want
+from penstock.wire.quota import UNHEARD
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import UNHEARD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.cache.stats import CacheStats
     from penstock.index.model import Index
     from penstock.types import Place
-    from penstock.wire.messages import Fetched, News
+    from penstock.wire.messages import Fetched, GroupUpdate
 
     _Numbers: TypeAlias = Mapping[str, int] | None
 
@@ -81,7 +81,7 @@ class Cache:
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
             raise ConfigError(f"cache_limit is {limit_bytes} bytes, too small for any shard: raise it")
-        self.streams = tuple(settled(stream) for stream in streams)
+        self.streams = tuple(resolved(stream) for stream in streams)
         self.limit_bytes = limit_bytes
         self.indexes: list[tuple[str, Index] | None] = [None] * len(self.streams)
         self.revisions: list[str | None] = [None] * len(self.streams)  # the commits that were opened
@@ -121,7 +121,7 @@ class Cache:
         raise CacheError(f"{where} was replaced again and again while it was being opened: try again later")
 
     def _opened(self, stream: int) -> tuple[OpenEdition, Index]:
-        """Give the edition that is read and its index, opening it if nobody has."""
+        """Return the edition that is read and its index, opening it if nobody has."""
         state = self._process.get()
         found = state.opened[stream]
         if found is not None:
@@ -137,7 +137,7 @@ class Cache:
     # --- Shards ---------------------------------------------------------------------------------------------
 
     def lease(self, stream: int, shard: int, what: str | None = None) -> Lease:
-        """Give a shard, by its number, that stays while the lease is open, waiting for it if it is not here yet.
+        """Return a shard, by its number, that stays while the lease is open, waiting for it if it is not here yet.
 
         `what` says what is being waited for, such as `shard 12/873`.
         """
@@ -160,7 +160,7 @@ class Cache:
                 _log.info("waited %.1f s for %s", waited_ns / 1e9, item.name)
 
     def is_present(self, stream: int, shard: int) -> bool:
-        """Tell whether a shard is here now. Only a lease keeps it here."""
+        """Return True if a shard is here now. Only a lease keeps it here."""
         state = self._process.get()
         opened, index = state.opened[stream] or self._opened(stream)
         entry = opened.entry(shard)
@@ -230,7 +230,7 @@ class Cache:
     def fetch_object(
         self, stream: int, key: str, name: str | None = None, *, refresh: bool = False, num_bytes: int | None = None
     ) -> Path:
-        """Bring an object that is no shard to the directory, and give its path.
+        """Bring an object that is no shard to the directory, and return its path.
 
         It is counted and evicted like a shard. With `refresh` it is fetched even if it is here.
         """
@@ -245,7 +245,7 @@ class Cache:
     def read_many(
         self, stream: int, places: Sequence[Place], shards: _Numbers = None, on_asked: Callable[[], None] = lambda: None
     ) -> list[bytes]:
-        """Give several ranges of objects, or whole ones, read at the same time, without touching the disk.
+        """Return several ranges of objects, or whole ones, read at the same time, without touching the disk.
 
         `shards` numbers the objects that are shards: whatever is read of one, now and later, is of one version.
         `on_asked` is called while they are on their way: what it says to expect comes after them.
@@ -266,17 +266,17 @@ class Cache:
         self._process.get().listeners.add(listener)
 
     def stats(self) -> CacheStats:
-        """Give the counts of this cache in this process."""
-        self.hear_caused()
+        """Return the counts of this cache in this process."""
+        self.refresh_counts()
         return self._counts.read()
 
-    def hear_caused(self) -> None:
+    def refresh_counts(self) -> None:
         """Count now what was fetched for this process; without being asked, the fetcher tells it a moment later."""
         for backend in list(self._process.get().backends.values()):
-            backend.hear_caused()
+            backend.refresh_counts()
 
     def node_stats(self) -> dict[str, Any]:
-        """Give the counts of the fetcher, which serves all processes of this user; empty if none runs."""
+        """Return the counts of the fetcher, which serves all processes of this user; empty if none runs."""
         backends = self._process.get().backends
         backend = backends.get(False)
         backend = backend if backend is not None and backend.is_running else backends.get(True)
@@ -421,14 +421,14 @@ class Cache:
         return backend
 
 
-def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, news: News) -> None:
+def _hear(listeners: ShareListeners, source: str, counts: CacheCounts, update: GroupUpdate) -> None:
     """Take what a cache is told unasked. It must not hold the cache itself, which is closed when it is dropped."""
-    if news.share is not None:
-        listeners.tell(source, news.share)
-    for stream, caused in news.caused.items():
+    if update.quota is not None:
+        listeners.tell(source, update.quota)
+    for stream, caused in update.counts.items():
         counts.add_caused(stream, caused)
-    if news.warnings:
-        _warn(news.warnings)
+    if update.warnings:
+        _warn(update.warnings)
 
 
 def _warn(texts: Iterable[str]) -> None:

@@ -17,8 +17,17 @@ from penstock.errors import FetcherError
 from penstock.wire.ahead import NOTHING
 from penstock.wire.encoding import load
 from penstock.wire.frames import load_error
-from penstock.wire.messages import AnswerT, Message, News, Progress, Registered, Unregister, Withdraw, load_answer
-from penstock.wire.share import UNHEARD
+from penstock.wire.messages import (
+    AnswerT,
+    GroupUpdate,
+    Message,
+    Progress,
+    Registered,
+    Unregister,
+    Withdraw,
+    load_answer,
+)
+from penstock.wire.quota import UNHEARD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,19 +43,19 @@ class RegisteredCache(NamedTuple):
     """A cache of this process, as its connection to the fetcher knows it."""
 
     introduce: Callable[[], list[Message[Any]]]  # its messages of introduction
-    on_news: Callable[[News], None]  # called by the thread that reads the line; must not wait for an answer
+    on_update: Callable[[GroupUpdate], None]  # called by the thread that reads the line; must not wait for an answer
 
     def take_answer(self, group: int, answer: object) -> None:
         """Pass on what an introduction was answered."""
         if isinstance(answer, Registered) and answer.warnings:
-            self.on_news(News(group, warnings=answer.warnings))
+            self.on_update(GroupUpdate(group, warnings=answer.warnings))
 
 
 class Client:
     """This process's line to the fetcher, shared by all its caches.
 
     A line that breaks is made anew: each cache then says again what it had said, and asks again what it waits for.
-    Until then it keeps nothing open that it does not read, since nobody can ask for it.
+    Until then it keeps nothing open that it does not read, since it cannot be asked for it.
     """
 
     def __init__(self) -> None:
@@ -72,7 +81,7 @@ class Client:
             self._caches[group] = cache
             connection = self._connection
         if connection is not None and not connection.is_lost:
-            with suppress(LostError):  # the next request makes a new line, and introduces everybody
+            with suppress(LostError):  # the next request makes a new line, and introduces all
                 self._introduce(connection, group)
 
     def leave(self, group: int) -> None:
@@ -86,14 +95,14 @@ class Client:
             left.wait_closed()
 
     def stop(self) -> None:
-        """Have everybody who waits for an answer fail at once, and whoever asks from now on."""
+        """Have all who wait for an answer fail at once, and all who ask from now on."""
         self._is_stopped = True
         connection = self._connection
         if connection is not None:
             connection.close()
 
     def _hang_up_if_left(self) -> FetcherConnection | None:
-        """Close the line if no cache is left, be it one that was made while the last was leaving; give it."""
+        """Close the line if no cache is left, be it one that was made while the last was leaving; return it."""
         with self._lock:
             left = self._connection if not self._caches else None
             if left is not None:
@@ -103,10 +112,10 @@ class Client:
         return left
 
     def note(self, message: Message[Any]) -> None:
-        """Send what needs no answer, if there is anybody to hear it."""
+        """Send what needs no answer, if it is heard."""
         connection = self._connection
         if connection is not None and not connection.is_lost:
-            with suppress(LostError):  # nobody to hear it: a new fetcher starts from what the directories show
+            with suppress(LostError):  # it is not heard: a new fetcher starts from what the directories show
                 connection.send(message)
 
     def request(
@@ -159,7 +168,9 @@ class Client:
                 return load_answer(message, answer.get("ok")), payload
         finally:
             connection.close_request(number)
-            if not is_answered and not connection.is_lost:  # somebody was interrupted: what he asked for can stay
+            if (
+                not is_answered and not connection.is_lost
+            ):  # the one who asked was interrupted: the fetcher need not go on
                 with suppress(LostError):
                     connection.send(Withdraw(number))
 
@@ -204,7 +215,7 @@ class Client:
         for message in cache.introduce():
             cache.take_answer(group, self._ask(connection, message)[0])
 
-    def _hear(self, connection: FetcherConnection, news: News | None) -> None:
+    def _hear(self, connection: FetcherConnection, update: GroupUpdate | None) -> None:
         """Tell a cache what it may keep open and has caused; without a line, that it may keep nothing.
 
         Takes no lock that a request may hold.
@@ -213,10 +224,10 @@ class Client:
             if connection is not self._heard:
                 return  # the end of an old line says nothing about the new one
             for group, cache in list(self._caches.items()):
-                if news is None:
-                    cache.on_news(News(group, UNHEARD))
-                elif group == news.group:
-                    cache.on_news(news)
+                if update is None:
+                    cache.on_update(GroupUpdate(group, UNHEARD))
+                elif group == update.group:
+                    cache.on_update(update)
 
     def _note_loss(self, connection: FetcherConnection, error: LostError) -> None:
         connection.close()

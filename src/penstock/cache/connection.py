@@ -14,7 +14,7 @@ from penstock.errors import FetcherError
 from penstock.processes import abandon_in_children
 from penstock.wire.encoding import load
 from penstock.wire.frames import PREFIX_BYTES, Header, pack_message, unpack_header, unpack_prefix
-from penstock.wire.messages import News, dump_message
+from penstock.wire.messages import GroupUpdate, dump_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ class FetcherConnection:
     """One socket to the fetcher, used by any number of threads.
 
     A thread of its own reads it: answers go to those who wait for them, and what the fetcher says unasked is heard
-    also while nobody asks it anything.
+    also while it is not asked anything.
     """
 
     def __init__(self, connection: socket.socket, silence_s: float) -> None:
@@ -45,19 +45,19 @@ class FetcherConnection:
         self._failure: FetcherError | None = None
         self._heard_at = time.monotonic()
         self._answers: dict[int, queue.SimpleQueue[tuple[Header, bytes] | None]] = {}
-        self._on_news: Callable[[News | None], None] = lambda _: None
+        self._on_update: Callable[[GroupUpdate | None], None] = lambda _: None
         self._buffer = bytearray()
         connection.settimeout(silence_s)  # of sending; a reader that hears nothing for so long goes on listening
         abandon_in_children(self)
         self._reader = threading.Thread(target=self._read_all, name="penstock-line", daemon=True)
         self._reader.start()
 
-    def listen(self, on_news: Callable[[News | None], None]) -> None:
+    def listen(self, on_update: Callable[[GroupUpdate | None], None]) -> None:
         """Have a function called with what the fetcher says unasked, and with None when the line is gone.
 
         It is called by the thread that reads, and must not wait for an answer.
         """
-        self._on_news = on_news
+        self._on_update = on_update
 
     def send(self, message: Message[Any], number: int | None = None) -> None:
         """Send a message; with a number it is a request, whose answers carry the same."""
@@ -98,7 +98,7 @@ class FetcherConnection:
         raise self._failure or LostError("the connection to the fetcher was lost")
 
     def close(self) -> None:
-        """Hang up; whoever waits hears of it. The socket is closed by the thread that reads it, as it ends."""
+        """Hang up; those who wait hear of it. The socket is closed by the thread that reads it, as it ends."""
         with self._lock:
             self.is_lost = True
             for answers in self._answers.values():
@@ -136,7 +136,7 @@ class FetcherConnection:
         finally:
             self.close()
             self._socket.close()
-            self._on_news(None)
+            self._on_update(None)
 
     def _read_one(self) -> None:
         """Read until one whole message has come, and hand it over."""
@@ -149,7 +149,7 @@ class FetcherConnection:
         payload = bytes(memoryview(self._buffer)[PREFIX_BYTES + num_header : total])
         del self._buffer[:total]
         if "id" not in header:
-            self._on_news(load(News, header.get("news")))
+            self._on_update(load(GroupUpdate, header.get("update")))
             return
         with self._lock:
             answers = self._answers.get(int(header["id"]))

@@ -1,4 +1,4 @@
-"""A sign of life while somebody waits long for data: a line on the terminal, or a line in the log every few seconds."""
+"""A sign of life while data is waited for long: a line on the terminal, or a line in the log every few seconds."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def one_wait() -> Iterator[LongWait]:
 
 @contextmanager
 def wait_line(what: str | None) -> Iterator[Callable[[Progress], None]]:
-    """Give what shows a report of the fetcher during a wait."""
+    """Return what shows a report of the fetcher during a wait."""
     with one_wait() as wait:
         yield partial(wait.show, what)
 
@@ -100,7 +100,7 @@ def wait_line(what: str | None) -> Iterator[Callable[[Progress], None]]:
 def describe(progress: Progress, what: str | None = None) -> str:
     """Put a report into words; `what` is what the user knows the item by."""
     name = what or progress.name
-    if progress.state == "parked":
+    if progress.state == "waiting_for_space":
         return f"waiting for room in the cache for {name}"
     if progress.state == "asked" and progress.reason:
         return f"asking the store for {name} again: {progress.reason:.{_LONGEST_REASON}}"

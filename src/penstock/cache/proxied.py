@@ -94,11 +94,11 @@ class ProxiedStore:
     _client: PerProcess[Client] = field(default_factory=lambda: PerProcess(_own_client), compare=False, repr=False)
 
     def read(self, key: str, span: Span | None = None) -> bytes:
-        """Give an object or a range of it."""
+        """Return an object or a range of it."""
         return self._ask("read", key, span=span)[1]
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Give a range of an object, and what the whole object is."""
+        """Return a range of an object, and what the whole object is."""
         answer, data = self._ask("read_piece", key, span=span, etag=etag)
         return data, _told(answer)
 
@@ -123,7 +123,7 @@ class ProxiedStore:
         self._ask("delete", key)
 
     def revision(self) -> str | None:
-        """Give the commit that is read, if the store keeps commits."""
+        """Return the commit that is read, if the store keeps commits."""
         return self._ask("revision")[1].decode() or None
 
     def check_writable(self) -> None:

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.wire.share import Share
+from penstock.wire.quota import OpenShardQuota
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class ShareListener(Protocol):
     """Whoever keeps shards open between two uses."""
 
-    def keep_to(self, share: Share) -> None:
-        """Close what is too much: at once, or when whoever reads it is done. Never waits."""
+    def keep_to(self, share: OpenShardQuota) -> None:
+        """Close what is too much: at once, or when its reader is done. Never waits."""
         ...
 
 
@@ -27,19 +27,19 @@ class ShareListeners:
         # Held while they are told, so that the last word is the last; the collector may close a cache meanwhile.
         self._lock = threading.RLock()
         self._listeners: weakref.WeakSet[ShareListener] = weakref.WeakSet()
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, OpenShardQuota] = {}
         self.is_bound = False  # whether others may wait for what is kept here
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
     def add(self, listener: ShareListener) -> None:
-        """Add somebody, who must be held elsewhere; he is told at once, and those before him have less."""
+        """Add a listener, which must be held elsewhere; it is told at once, and those before it have less."""
         with self._lock:
             self._listeners.add(listener)
             self._tell_all()
 
-    def tell(self, source: str, share: Share) -> None:
+    def tell(self, source: str, share: OpenShardQuota) -> None:
         """Take what a fetcher says, and pass it on."""
         with self._lock:
             if self._shares.get(source) != share:
@@ -53,15 +53,15 @@ class ShareListeners:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        self.is_bound = any(share != Share() for share in self._shares.values())
+        self.is_bound = any(share != OpenShardQuota() for share in self._shares.values())
         listeners = list(self._listeners)
         share = share_of_each(self._shares, len(listeners))
         for listener in listeners:
             listener.keep_to(share)
 
 
-def share_of_each(shares: Mapping[Any, Share], num_listeners: int) -> Share:
-    """Give what each of so many may keep who have to heed all of these shares."""
+def share_of_each(shares: Mapping[Any, OpenShardQuota], num_listeners: int) -> OpenShardQuota:
+    """Return what each of so many may keep who have to heed all of these shares."""
     sizes = [share.num_bytes for share in shares.values() if share.num_bytes is not None]
     num_bytes = min(sizes) // max(1, num_listeners) if sizes else None
-    return Share(num_bytes, any(share.is_tight for share in shares.values()))
+    return OpenShardQuota(num_bytes, any(share.is_tight for share in shares.values()))

@@ -19,7 +19,7 @@ from penstock.wire.frames import PROTOCOL, load_error
 from penstock.wire.messages import Hello
 
 _START_S = 60.0
-_STARTS = 4  # of a fetcher that dies before it serves anybody
+_STARTS = 4  # of a fetcher that dies before it serves a client
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "VIRTUAL_ENV", "TOKIO_WORKER_THREADS")
 _KEPT_PREFIXES = (
     "LANG",
@@ -34,13 +34,13 @@ _KEPT_PREFIXES = (
     "GCE_METADATA_",  # where a machine of Google's asks for its own account
 )
 # The fork leaves no child for the client to collect. It comes before the imports, which may start threads. What they
-# make stays, so the collector need not look through it while somebody waits. Most of them come after the first request.
+# make stays, so the collector need not look through it while a client waits. Most of them come after the first request.
 _PROGRAM = (
     "import gc, os; gc.disable(); os.fork() and os._exit(0); from penstock.wire.ahead import IndexesAhead;"
     " ahead = IndexesAhead(os.read(0, 1 << 16)); from penstock.fetcher.main import main; main(ahead)"
 )
 # obstore would start as many threads as there are processors, and each thread take memory for itself alone. With every
-# packet they also wake each other: half of the processors carry as much, and leave the others to whoever reads.
+# packet they also wake each other: half of the processors carry as much, and leave the others to those who read.
 _MOST_NETWORK_THREADS = 4
 _FRUGAL = {
     "TOKIO_WORKER_THREADS": str(min(_MOST_NETWORK_THREADS, max(1, (os.cpu_count() or 1) // 2))),
@@ -51,7 +51,7 @@ _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 def connect(silence_s: float, ahead: bytes = NOTHING) -> FetcherConnection:
     """Connect to the fetcher of this user, starting it if there is none: then it reads `ahead` at once."""
-    # What is read ahead is what is waited for, as whoever asks for it says.
+    # What is read ahead is what is waited for, as the request for it says.
     with WaitingFor("the fetcher to start") if ahead == NOTHING else nullcontext():
         return _connect(fetcher_address(), silence_s, ahead)
 
@@ -146,7 +146,7 @@ def _start(address: FetcherAddress, ahead: bytes) -> bool:
 
 
 def last_words() -> str:
-    """Give what the fetcher has left in its log, for errors."""
+    """Return what the fetcher has left in its log, for errors."""
     try:
         text = fetcher_address().log.read_text(errors="replace")
     except OSError:
@@ -155,7 +155,7 @@ def last_words() -> str:
 
 
 def _environment(address: FetcherAddress) -> dict[str, str]:
-    """Give only what Python itself and the network need: settings of stores come with each request."""
+    """Return only what Python itself and the network need: settings of stores come with each request."""
     kept = {
         name: value
         for name, value in os.environ.items()

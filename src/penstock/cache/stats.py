@@ -1,4 +1,4 @@
-"""What a cache did: leases, waits, downloads, counted where everybody of its dataset can see them."""
+"""What a cache did: leases, waits, downloads, counted where all processes of its dataset can see them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTED = ("hits", "waits", "waiting_ns", "downloads", "downloaded_bytes", "down
 
 
 @dataclass(frozen=True, slots=True)
-class StreamStats:
+class CachedStreamStats:
     """What one stream of one cache did in this process."""
 
     hits: int = 0  # leases of what was there
@@ -39,12 +39,12 @@ class StreamStats:
 class CacheStats:
     """What one cache did in this process, by stream."""
 
-    streams: tuple[StreamStats, ...]
+    streams: tuple[CachedStreamStats, ...]
 
     @property
-    def total(self) -> StreamStats:
+    def total(self) -> CachedStreamStats:
         """The sum over all streams."""
-        return StreamStats(*map(sum, zip(*map(astuple, self.streams), strict=True)))
+        return CachedStreamStats(*map(sum, zip(*map(astuple, self.streams), strict=True)))
 
 
 class CacheCounts:
@@ -71,7 +71,7 @@ class CacheCounts:
         self.add(stream, downloads=caused.downloads, downloaded_bytes=caused.num_bytes, downloads_again=caused.again)
 
     def read(self) -> CacheStats:
-        """Give what this process has counted."""
+        """Return what this process has counted."""
         counts = self._row().read()
         by_stream = [[counts[f"{name}.{what}"] for what in COUNTED] for name in self._names]
-        return CacheStats(tuple(StreamStats(hits, waits, ns / 1e9, *rest) for hits, waits, ns, *rest in by_stream))
+        return CacheStats(tuple(CachedStreamStats(hits, waits, ns / 1e9, *rest) for hits, waits, ns, *rest in by_stream))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Columns = tuple[str, ...] | None
 
 
-def settled(stream: CachedStream) -> CachedStream:
+def resolved(stream: CachedStream) -> CachedStream:
     """Give the same stream for any process, checked: paths that no longer depend on where it stands."""
     check_hashes(stream.validate_hash)
     store = stream.store

@@ -298,7 +298,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         """Give the pieces of a worker's pass; the worker may end with it, so it hears now of all it has caused."""
         yield from pieces
         with suppress(FetcherError):  # no pass shall fail for the sake of its counts
-            self._opened.hear_caused()
+            self._opened.refresh_counts()
 
     def _begin_pass(self, number: int | None) -> Iterator[Iterator[Any]]:
         """Give what this process yields in a pass, samples or batches by column, in pieces to be laid end to end."""

@@ -101,10 +101,10 @@ class OpenedStreams:
         """The first id of each stream, and the end of the last."""
         return np.cumsum([0, *(int(each.sum()) for each in self.lengths)])
 
-    def hear_caused(self) -> None:
+    def refresh_counts(self) -> None:
         """Count now what was fetched for this process."""
         if self.table is not None:
-            self.table.cache.hear_caused()
+            self.table.cache.refresh_counts()
 
     def node_counts(self) -> dict[str, Any]:
         """Give the counts of the node's fetcher, if there is one."""
@@ -395,7 +395,7 @@ class OpenedDataset:
 
     def count(self, *, loop: LoopStats | None = None, by_worker: bool = False) -> Stats:
         """Give the counts of this rank, with those of a training loop."""
-        self._opened.hear_caused()
+        self._opened.refresh_counts()
         node = self._opened.node_counts()
         return make_stats(self.counters.read(), len(self.streams), node=node, loop=loop, by_worker=by_worker)
 

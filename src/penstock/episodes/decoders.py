@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.episodes.video.backend import VideoBackend
     from penstock.episodes.wanted import WantedFrame
     from penstock.types import Int64Array
-    from penstock.wire.share import Share
+    from penstock.wire.quota import OpenShardQuota
 
 COUNTED = ("hits", "misses", "evictions", "frames_decoded", "frames_used", "frames_kept", "bytes_used", "decode_ns")
 
@@ -130,7 +130,7 @@ class Videos:
         self._row.add({"frames_used": len(wanted), "decode_ns": perf_counter_ns() - begun_ns})
         return DecodedFrames(pictures, places.reshape(-1))
 
-    def keep_to(self, share: Share) -> None:
+    def keep_to(self, share: OpenShardQuota) -> None:
         """Keep no more files open than fit into this process's share of the cache."""
         self._open.keep_to(share)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.episodes.clips import ClipLocator, LocatedClip
     from penstock.episodes.video.backend import VideoBackend, VideoFile
     from penstock.episodes.wanted import ClipKey
-    from penstock.wire.share import Share
+    from penstock.wire.quota import OpenShardQuota
 
 
 class OpenClip:
@@ -117,7 +117,7 @@ class OpenClips:
         """Tell whether a thread has the file of a clip; ask with the guard held."""
         return self._is_busy(self._locator.decoder(clip))
 
-    def keep_to(self, share: Share) -> None:
+    def keep_to(self, share: OpenShardQuota) -> None:
         """Keep no more files open than fit into this process's share of the cache."""
         most = self._max_open
         if share.num_bytes is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.errors import CacheTooSmallError
 from penstock.units import format_bytes
-from penstock.wire.share import Share
+from penstock.wire.quota import OpenShardQuota
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -184,7 +184,7 @@ class Reservation:
 
 
 def describe_conflicts(limits: Iterable[Limit], names: frozenset[str], limit_bytes: int | None) -> list[str]:
-    """Say which limits that others gave hold for some directories, instead of the one for them, or of none."""
+    """Describe which limits that others gave hold for some directories, instead of the one for them, or of none."""
     return [
         f"another dataset on this node limits {shared[0]} to {format_bytes(other.num_bytes)}:"
         " the smaller limit applies while both are open"
@@ -206,8 +206,8 @@ def check_possible(limit: Limit, name: str, num_bytes: int) -> None:
 
 def fair_shares(
     groups: Mapping[Group, frozenset[str]], limits: Iterable[Limit], tight: Collection[str]
-) -> dict[Group, Share]:
-    """Say what each group of directories may keep open between uses: an equal part of half of each limit that binds it.
+) -> dict[Group, OpenShardQuota]:
+    """Return what each group may keep open between uses: an equal part of half of each limit that binds it.
 
     The other half is for what comes. `tight` are the directories in which room is waited for now.
     """
@@ -219,7 +219,7 @@ def fair_shares(
         for kind in bound:
             part = limit.num_bytes // (2 * num_groups)
             parts[kind] = min(part, parts.get(kind, part))
-    shares = {kind: Share(parts.get(kind), not kind.isdisjoint(tight)) for kind in kinds}
+    shares = {kind: OpenShardQuota(parts.get(kind), not kind.isdisjoint(tight)) for kind in kinds}
     return {group: shares[kind] for group, kind in groups.items()}
 
 
@@ -307,8 +307,8 @@ class Budget:
                 found[name] = directories if name not in found else directories | found[name]
         return found
 
-    def shares(self, tight: Collection[str]) -> dict[Hashable, Share]:
-        """Say what each group may keep open, given the directories in which room is waited for."""
+    def shares(self, tight: Collection[str]) -> dict[Hashable, OpenShardQuota]:
+        """Return what each group may keep open, given the directories in which room is waited for."""
         return fair_shares(self._groups, self._all_limits(), tight)
 
     def _all_limits(self) -> list[Limit]:
@@ -358,7 +358,7 @@ class Budget:
     def next_step(
         self, limit: Limit, wanted: int, temporary: int, *, is_urgent: bool, tried: Mapping[str, Collection[str]]
     ) -> Victim | Step:
-        """Say what is to be done for so many bytes more: nothing, something to evict first, or to wait.
+        """Decide what is to be done for so many bytes more: nothing, something to evict first, or to wait.
 
         What is urgent may pass the limit by what it needs only while it is unpacked.
         """

@@ -2,7 +2,7 @@
 
 A copy is right if it was brought for this very edition; if it was brought for another one and digest, or size and
 version, say that the object is the same; or if it was put there by others and came with this very index, or has the
-digest that the index says. It is not if another user put it where everybody may, who can change it at any time. What is
+digest that the index says. It is not if another user put it where all may, who can change it at any time. What is
 not right goes if it is ours and not in use. Else it stays, and the right copy is kept apart from it.
 
 A job reads one edition from beginning to end. Where the index has digests, they say what an object must be. Where it
@@ -43,7 +43,7 @@ from penstock.cachedir.versions import (
 from penstock.codecs.digest import digest
 from penstock.codecs.unpack import map_file, release
 from penstock.errors import ObjectChangedError, ObjectNotFoundError, StoreError
-from penstock.fetcher.origin import is_near
+from penstock.fetcher.store_handles import is_near
 from penstock.index.catalog import INDEX_NAME
 from penstock.storage.base import ObjectInfo
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.folder import Folder
     from penstock.cachedir.ledger import Record
     from penstock.cachedir.presence import FileStamp
-    from penstock.fetcher.origin import Origin
+    from penstock.fetcher.store_handles import StoreHandle
     from penstock.wire.item import Item, StoredFile
 
 # A store that is far away is asked about its index no more often than this, if nothing else speaks for a change.
@@ -80,7 +80,7 @@ class KeptFile(NamedTuple):
     is_ours: bool
 
 
-class Copies:
+class CopyResolver:
     """Finds copies, for all directories and stores. Safe for threads."""
 
     def __init__(self, digesting: threading.Semaphore) -> None:
@@ -93,10 +93,10 @@ class Copies:
         with self._lock:
             self._lists.pop((str(edition.directory), edition.name), None)
 
-    # --- Without asking anybody -----------------------------------------------------------------------------
+    # --- Without a question -----------------------------------------------------------------------------
 
     def known(self, folder: Folder, item: Item) -> Copy | None:
-        """Give the copy that was found to be right before, if it is there as it was; quick."""
+        """Return the copy that was found to be right before, if it is there as it was; quick."""
         if item.refresh:
             return None
         if item.number is None:
@@ -122,7 +122,7 @@ class Copies:
 
     # --- With the item's stripe held ------------------------------------------------------------------------
 
-    def find(self, folder: Folder, item: Item, origin: Origin, evict: Callable[[str], bool]) -> Copy:
+    def find(self, folder: Folder, item: Item, handle: StoreHandle, evict: Callable[[str], bool]) -> Copy:
         """Find the right copy, or say where it is to be brought; what is in its way goes, if that is allowed."""
         known, name = self.known(folder, item), item.name
         if known is not None:
@@ -136,7 +136,7 @@ class Copies:
         if item.refresh:  # it is ours, and replaced when the new one is here
             is_kept = self._is_wanted_elsewhere(folder, item, record)
             return self._apart(folder, item) if is_kept else Copy(name, is_right=False)
-        if self._is_right(folder, item, record, origin):
+        if self._is_right(folder, item, record, handle):
             record = self._take_over(folder, item, record)
             return Copy(name, is_right=True, record=record)
         if self._is_wanted_elsewhere(folder, item, record) or not evict(name):
@@ -144,7 +144,7 @@ class Copies:
         return Copy(name, is_right=False)
 
     def kept(self, folder: Folder, item: Item, file: StoredFile) -> KeptFile | None:
-        """Give a compressed file that lies there and is the right one: then only unpacking is left."""
+        """Return a compressed file that lies there and is the right one: then only unpacking is left."""
         stamp = look(folder.directory, file.name)
         if stamp is None:
             return None
@@ -157,14 +157,14 @@ class Copies:
             return None
         return KeptFile(path, record.versions[record.keys.index(file.key)], is_ours=True)
 
-    def _is_right(self, folder: Folder, item: Item, record: Record, origin: Origin) -> bool:
+    def _is_right(self, folder: Folder, item: Item, record: Record, handle: StoreHandle) -> bool:
         if not self._is_trusted(folder, record):
             return False
         if record.edition == item.edition:
             return _is_made_of(record, item)
-        answer = is_settled_by_index(record, item, origin.name)
+        answer = is_settled_by_index(record, item, handle.name)
         if answer is None:
-            answer = is_settled_by_store(record, [self._ask(folder, item, key, origin) for key in record.keys])
+            answer = is_settled_by_store(record, [self._ask(folder, item, key, handle) for key in record.keys])
         return answer
 
     def _is_trusted(self, folder: Folder, record: Record) -> bool:
@@ -179,7 +179,7 @@ class Copies:
         return record
 
     def _is_wanted_elsewhere(self, folder: Folder, item: Item, record: Record) -> bool:
-        """Tell whether the copy in the way belongs to another edition that somebody reads."""
+        """Return True if the copy in the way belongs to another edition that is read."""
         return record.edition not in ("", item.edition) and _edition(folder.directory, record.edition).is_open()
 
     def _apart(self, folder: Folder, item: Item) -> Copy:
@@ -193,7 +193,7 @@ class Copies:
     # --- Files of others ------------------------------------------------------------------------------------
 
     def _find_foreign(self, folder: Folder, item: Item) -> Copy:
-        """Use a file that somebody else put there if it is the right one; it is never replaced or deleted."""
+        """Use a file that others put there if it is the right one; it is never replaced or deleted."""
         files = [
             stamp
             for part in item.parts
@@ -218,12 +218,12 @@ class Copies:
 
     # --- What the store has now -----------------------------------------------------------------------------
 
-    def _ask(self, folder: Folder, item: Item, key: str, origin: Origin) -> ObjectInfo | None:
+    def _ask(self, folder: Folder, item: Item, key: str, handle: StoreHandle) -> ObjectInfo | None:
         """Ask what an object is now: one list for the whole edition, where the store can list and is far away."""
         known = (str(folder.directory), item.edition)
         with self._lock:
             listing = self._lists.setdefault(known, _Listing())
-        return listing.ask(origin, key)
+        return listing.ask(handle, key)
 
 
 class _Listing:
@@ -234,18 +234,18 @@ class _Listing:
         self._objects: dict[str, ObjectInfo] | None = None
         self._can_list = True
 
-    def ask(self, origin: Origin, key: str) -> ObjectInfo | None:
-        if not is_near(origin) and self._can_list:
+    def ask(self, handle: StoreHandle, key: str) -> ObjectInfo | None:
+        if not is_near(handle) and self._can_list:
             with self._lock:
                 if self._objects is None and self._can_list:
                     try:
-                        self._objects = {info.key: info for info in origin.store.list()}
-                    except StoreError:  # web servers have no lists, and not everybody may see them
+                        self._objects = {info.key: info for info in handle.store.list()}
+                    except StoreError:  # web servers have no lists, and not all may see them
                         self._can_list = False
             if self._objects is not None:
                 return self._objects.get(key)
         try:
-            return origin.store.stat(key)
+            return handle.store.stat(key)
         except ObjectNotFoundError:
             return None
 
@@ -261,7 +261,7 @@ def digest_of(path: Path, name: str = "sha256") -> str:
 
 @lru_cache(64)
 def _edition(directory: Path, name: str) -> Edition:
-    """Give an edition; it is needed for each item, and its paths take a while to put together."""
+    """Return an edition; it is needed for each item, and its paths take a while to put together."""
     return Edition(directory, name)
 
 
@@ -273,12 +273,12 @@ def confirm(folder: Folder, item: Item, files: Sequence[FileStamp], *, is_apart:
 
 
 def _is_trusted_boot(record: Record) -> bool:
-    """Tell whether files are sure to hold what was written to them: power may have failed before a flush."""
+    """Return True if files are sure to hold what was written to them: power may have failed before a flush."""
     return record.boot is None or record.boot == boot_id()
 
 
 def _is_made_of(record: Record, item: Item) -> bool:
-    """Tell whether copies were made of the objects, and of as many bytes, as an item of the same edition."""
+    """Return True if copies were made of the objects, and of as many bytes, as an item of the same edition."""
     stored = [part.stored for part in item.parts]
     return record.keys == tuple(file.key for file in stored) and all(
         file.num_bytes in (None, num_bytes) for file, num_bytes in zip(stored, record.stored_bytes, strict=True)
@@ -286,7 +286,7 @@ def _is_made_of(record: Record, item: Item) -> bool:
 
 
 def _is_strangers(directory: Path, name: str) -> bool:
-    """Tell whether a file lies where everybody may put files, as in /tmp, and is another user's.
+    """Return True if a file lies where all may put files, as in /tmp, and is another user's.
 
     He may change it at any time, also after it was looked at.
     """
@@ -299,7 +299,7 @@ def _is_strangers(directory: Path, name: str) -> bool:
 
 
 def _is_trusted_file(directory: Path, name: str) -> bool:
-    """Tell whether a file belongs to this user, or to the system, and was not spoilt by a loss of power."""
+    """Return True if a file belongs to this user, or to the system, and was not spoilt by a loss of power."""
     try:
         status = os.lstat(directory / name)
     except OSError:
@@ -312,7 +312,7 @@ def _is_trusted_file(directory: Path, name: str) -> bool:
 
 @dataclass
 class _Watched:
-    """What is known of one edition while somebody reads it."""
+    """What is known of one edition while it is read."""
 
     about: About | None
     opened_ns: int
@@ -347,10 +347,10 @@ class EditionWatch:
                 self._watched.pop(known, None)
 
     def tag(self, directory: Path, edition: str, key: str) -> str | None:
-        """Give the version that a ranged read of an object has to be of, if it was read before."""
+        """Return the version that a ranged read of an object has to be of, if it was read before."""
         return self._of(directory, edition).tags.get(key)
 
-    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], origin: Origin) -> None:
+    def check(self, directory: Path, item: Item, infos: Sequence[ObjectInfo], handle: StoreHandle) -> None:
         """Raise if the objects of a shard are not of its edition; what fitted its digest or version surely is."""
         if item.number is None:
             return
@@ -359,16 +359,16 @@ class EditionWatch:
         seen = edition.seen(item.number)
         if not all(part.stored.is_pinned for part in item.parts):
             if seen not in (0, version):
-                raise self._changed(origin, infos[0].key, "it is not the object that was read before")
+                raise self._changed(handle, infos[0].key, "it is not the object that was read before")
             for info in infos:
-                self._check_time(watched, info, origin)
+                self._check_time(watched, info, handle)
         if seen != version:
             edition.see(item.number, version)
         watched.tags.update((info.key, info.etag) for info in infos)
 
-    def explain(self, directory: Path, edition: str, origin: Origin, key: str) -> None:
+    def explain(self, directory: Path, edition: str, handle: StoreHandle, key: str) -> None:
         """Raise if the store has another index by now: then that is why a shard is missing, or another one."""
-        self._check_index(self._of(directory, edition), origin, key)
+        self._check_index(self._of(directory, edition), handle, key)
 
     def _of(self, directory: Path, edition: str) -> _Watched:
         with self._lock:
@@ -381,44 +381,44 @@ class EditionWatch:
                 self._watched[str(directory), edition] = found
             return found
 
-    def _check_time(self, watched: _Watched, info: ObjectInfo, origin: Origin) -> None:
+    def _check_time(self, watched: _Watched, info: ObjectInfo, handle: StoreHandle) -> None:
         modified_ns = info.modified_ns
         with watched.lock:
             is_due = watched.asked_at is None or time.monotonic() >= watched.asked_at + _ASK_AGAIN_S
             if modified_ns is None or watched.mark_ns is None:
                 if is_due:
-                    self._check_index(watched, origin, info.key)
+                    self._check_index(watched, handle, info.key)
                 return
             if modified_ns <= watched.mark_ns:
-                if is_due or is_near(origin):
-                    self._check_not_put_back(watched, origin, info.key)
+                if is_due or is_near(handle):
+                    self._check_not_put_back(watched, handle, info.key)
                 return
             if modified_ns > watched.opened_ns + CLOCKS_DIFFER_NS:
-                raise self._changed(origin, info.key, "it was written after this job opened the dataset")
-            self._check_index(watched, origin, info.key)
+                raise self._changed(handle, info.key, "it was written after this job opened the dataset")
+            self._check_index(watched, handle, info.key)
             if not is_young(info, time.time_ns()):
                 watched.mark_ns = modified_ns
 
-    def _check_index(self, watched: _Watched, origin: Origin, key: str) -> None:
+    def _check_index(self, watched: _Watched, handle: StoreHandle, key: str) -> None:
         watched.asked_at = time.monotonic()
         if watched.about is None or watched.about.listing is not None:
             return
         try:
-            info = origin.store.stat(INDEX_NAME)
+            info = handle.store.stat(INDEX_NAME)
         except ObjectNotFoundError as error:
-            raise self._changed(origin, key, f"{INDEX_NAME} is gone") from error
+            raise self._changed(handle, key, f"{INDEX_NAME} is gone") from error
         if not watched.about.is_version(info):
-            raise self._changed(origin, key, f"{INDEX_NAME} was replaced")
+            raise self._changed(handle, key, f"{INDEX_NAME} was replaced")
 
-    def _check_not_put_back(self, watched: _Watched, origin: Origin, key: str) -> None:
+    def _check_not_put_back(self, watched: _Watched, handle: StoreHandle, key: str) -> None:
         watched.asked_at = time.monotonic()
         with suppress(ObjectNotFoundError):  # it is being written again: shards will tell
-            if watched.about is not None and watched.about.is_after(origin.store.stat(INDEX_NAME)):
-                raise self._changed(origin, key, f"{INDEX_NAME} was replaced by an older one")
+            if watched.about is not None and watched.about.is_after(handle.store.stat(INDEX_NAME)):
+                raise self._changed(handle, key, f"{INDEX_NAME} was replaced by an older one")
 
-    def _changed(self, origin: Origin, key: str, reason: str) -> ObjectChangedError:
+    def _changed(self, handle: StoreHandle, key: str, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"{origin.where(key)} was rewritten while this job was reading it ({reason}): a job reads the same"
+            f"{handle.where(key)} was rewritten while this job was reading it ({reason}): a job reads the same"
             " version of its data from beginning to end. Restart the job to read the new version, or write new"
             " data to a new place",
             key=key,

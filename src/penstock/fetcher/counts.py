@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from penstock.wire.messages import News, StreamCounts
+from penstock.wire.messages import GroupUpdate, StreamCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,16 +23,16 @@ class FetcherCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
-        self._listeners: dict[GroupKey, Callable[[News], None]] = {}
+        self._listeners: dict[GroupKey, Callable[[GroupUpdate], None]] = {}
         self._came: dict[ItemKey, int | None] = {}  # bytes of shards that came alone; None: the whole
         self._begin = time.monotonic()  # of a stretch of about two seconds, over which the rate is measured
         self._num_bytes = 0
         self._last_rate = 0.0
 
-    def open(self, group: GroupKey, on_news: Callable[[News], None]) -> None:
-        """Tell a group from now on what its streams cause; the listener must not wait for anything."""
+    def open(self, group: GroupKey, on_update: Callable[[GroupUpdate], None]) -> None:
+        """Add a listener that hears what the streams of a group cause; it must not wait for anything."""
         with self._lock:
-            self._listeners[group] = on_news
+            self._listeners[group] = on_update
 
     def close(self, group: GroupKey) -> None:
         """Forget a group."""
@@ -71,7 +71,7 @@ class FetcherCounts:
             self._totals["bytes"] += num_bytes
             if cause is not None and cause[0] in self._listeners:
                 counts = {cause[1]: StreamCounts(1, num_bytes, int(is_again))}
-                self._listeners[cause[0]](News(cause[0][1], caused=counts))
+                self._listeners[cause[0]](GroupUpdate(cause[0][1], counts=counts))
 
     def _remember(self, shard: ItemKey, came: int | None) -> None:
         self._came[shard] = came
@@ -79,7 +79,7 @@ class FetcherCounts:
             del self._came[next(iter(self._came))]
 
     def rate(self) -> float:
-        """Give the bytes that come in a second."""
+        """Return the bytes that come in a second."""
         with self._lock:
             passed_s = self._roll()
             return self._last_rate if passed_s < 0.5 else self._num_bytes / passed_s
@@ -94,6 +94,6 @@ class FetcherCounts:
         return 0.0
 
     def totals(self) -> dict[str, int]:
-        """Give all totals."""
+        """Return all totals."""
         with self._lock:
             return {name: self._totals[name] for name in ("downloads", "bytes", "bytes_twice", "retries", "errors")}

@@ -48,11 +48,11 @@ def main(ahead: IndexesAhead | None = None) -> None:
     address = fetcher_address()
     listener = _listen(address.socket)
     reach("start.listening")
-    leaving = ExitStack()  # closes the lock that nobody else may take until the socket is gone
+    leaving = ExitStack()  # closes the lock that no other may take until the socket is gone
 
     def may_leave() -> bool:
         """Leave only if no client is about to connect, and hold the others off until the socket is gone."""
-        with suppress(FileNotFoundError):  # somebody has removed the folder, which we must not make anew: we are alone
+        with suppress(FileNotFoundError):  # the folder was removed, which we must not make anew: we are alone
             lock = try_hold_file(address.lock, os.O_RDWR)
             if lock is None:
                 return False
@@ -72,7 +72,7 @@ def main(ahead: IndexesAhead | None = None) -> None:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Take the address; whoever started us holds its lock, so what lies there is stale."""
+    """Take the address; the process that started us holds its lock, so what lies there is stale."""
     with suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

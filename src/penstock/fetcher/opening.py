@@ -33,7 +33,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.fetcher.copies import Copy, digest_of
-from penstock.fetcher.origin import is_near
+from penstock.fetcher.store_handles import is_near
 from penstock.fetcher.transfer import Download, again_if_deleted, holding, learn_size
 from penstock.files import copy_file, make_folders
 from penstock.index.catalog import INDEX_NAME, MAX_INDEX_BYTES
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from penstock.cachedir.folder import Folder
     from penstock.fetcher.budget import Reservation
-    from penstock.fetcher.origin import Origin
+    from penstock.fetcher.store_handles import StoreHandle
     from penstock.fetcher.transfer import Tools, Transfer
     from penstock.index.files_loader import IndexedFile
     from penstock.scan.make_index import Identity
@@ -84,47 +84,47 @@ class IndexOpener:
 
     def _open_from(self, job: Transfer, files: FilesRequest | None) -> Fetched:
         job.check_wanted()
-        origin = self._tools.origins.of(job.stream)
+        handle = self._tools.handles.of(job.stream)
         try:
-            edition = self._fetch(job, origin) if files is None else self._make(job, origin, files)
+            edition = self._fetch(job, handle) if files is None else self._make(job, handle, files)
         except (ObjectNotFoundError, AccessDeniedError):
             raise
         except StoreError as error:
             is_final = files is not None and isinstance(error, ObjectChangedError | RequestRefusedError)
-            last = None if is_final else self._last(job, origin, files)
+            last = None if is_final else self._last(job, handle, files)
             if last is None:
                 raise
             last.reopen()
             return Fetched(edition=last.name, away=str(error))
         self._tools.watch.begin(edition)
         self._tools.copies.begin(edition)
-        if origin.has_ranges:
-            return Fetched(edition=edition.name, revision=origin.revision())
+        if handle.has_ranges:
+            return Fetched(edition=edition.name, revision=handle.revision())
         text = (
-            f"{origin.where('')}: this server does not support range requests, so penstock downloads whole shards even"
+            f"{handle.where('')}: this server does not support range requests, so penstock downloads whole shards even"
             " for a few samples: use a server that supports them, such as nginx, or an object store"
         )
-        return Fetched(edition=edition.name, revision=origin.revision(), has_ranges=False, warnings=(text,))
+        return Fetched(edition=edition.name, revision=handle.revision(), has_ranges=False, warnings=(text,))
 
-    def _last(self, job: Transfer, origin: Origin, files: FilesRequest | None) -> Edition | None:
+    def _last(self, job: Transfer, handle: StoreHandle, files: FilesRequest | None) -> Edition | None:
         """Return the edition that was opened last, or one of the index that others laid there."""
-        edition = last_edition(job.directory, _source_of(origin, files), digest_of)
+        edition = last_edition(job.directory, _source_of(handle, files), digest_of)
         if edition is not None or files is not None or look(job.directory, INDEX_NAME) is None:
             return edition
         with holding(self._tools, job, INDEX_NAME):
             part = _new_part(job.directory)
             copy_file(job.directory / INDEX_NAME, part)
-            return self._edition_of(job, origin, part, None)
+            return self._edition_of(job, handle, part, None)
 
     # --- An index that the store has ------------------------------------------------------------------------
 
-    def _fetch(self, job: Transfer, origin: Origin) -> Edition:
+    def _fetch(self, job: Transfer, handle: StoreHandle) -> Edition:
         tools = self._tools
         beginning = learn_size(tools, job)
         num_bytes = job.raw_bytes
         if num_bytes > MAX_INDEX_BYTES:
             raise BadIndexError(
-                f"{origin.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and penstock reads indexes of at"
+                f"{handle.where(INDEX_NAME)} has {format_bytes(num_bytes)}, and penstock reads indexes of at"
                 f" most {format_bytes(MAX_INDEX_BYTES)}: merge small shards into larger ones",
                 num_bytes=num_bytes,
             )
@@ -136,20 +136,20 @@ class IndexOpener:
         with held or nullcontext(), download.fetched_index(name) as (path, info):
             tools.counts.add_download(job.demand.cause, info.num_bytes, job.key)
             with holding(tools, job, job.name):
-                return self._edition_of(job, origin, path, info)
+                return self._edition_of(job, handle, path, info)
 
     # --- An index that is made ------------------------------------------------------------------------------
 
-    def _make(self, job: Transfer, origin: Origin, files: FilesRequest) -> Edition:
+    def _make(self, job: Transfer, handle: StoreHandle, files: FilesRequest) -> Edition:
         """List the files and make their index, unless an earlier edition has it since nothing has changed."""
         from penstock.scan.listing import Lister, find_in_repository, listing_digest  # with NumPy, seldom needed here
 
         if files.is_repository:
-            objects = find_in_repository(origin.store, files.subset, files.split)
+            objects = find_in_repository(handle.store, files.subset, files.split)
         else:
-            objects = Lister(origin.store, origin.url).find(files.patterns, files.format)
+            objects = Lister(handle.store, handle.url).find(files.patterns, files.format)
         if not objects:
-            raise EmptyDatasetError(f"found no files: {origin.where(files.patterns[0])}")
+            raise EmptyDatasetError(f"found no files: {handle.where(files.patterns[0])}")
         job.check_wanted()
         listing = listing_digest(objects, files.question)
         data = _same_listing(job.directory, listing)
@@ -157,25 +157,25 @@ class IndexOpener:
             with self._lock:
                 scanning = self._scanning.setdefault(job.directory, threading.Lock())
             with scanning:  # the next one may find what the one before has made
-                data = _same_listing(job.directory, listing) or self._scan(job, origin, files, objects)
+                data = _same_listing(job.directory, listing) or self._scan(job, handle, files, objects)
         with holding(self._tools, job, INDEX_NAME):
             part = _new_part(job.directory)
             part.write_bytes(data)
-            return self._edition_of(job, origin, part, None, files, listing)
+            return self._edition_of(job, handle, part, None, files, listing)
 
-    def _scan(self, job: Transfer, origin: Origin, files: FilesRequest, objects: Sequence[ObjectInfo]) -> bytes:
+    def _scan(self, job: Transfer, handle: StoreHandle, files: FilesRequest, objects: Sequence[ObjectInfo]) -> bytes:
         from penstock.scan.make_index import Scan
 
-        known = _known_files(job.directory, origin, files, objects)
+        known = _known_files(job.directory, handle, files, objects)
         scan = Scan(
-            store=origin.store,
-            url=origin.url,
+            store=handle.store,
+            url=handle.url,
             format=files.format,
             settings=files.settings,
             on_begin=job.begin,
             on_bytes=job.add_bytes,
             check_wanted=job.check_wanted,
-            keep=(lambda _: None) if is_near(origin) else (lambda info: _keep_scanned(self._tools, job, info)),
+            keep=(lambda _: None) if is_near(handle) else (lambda info: _keep_scanned(self._tools, job, info)),
         )
         return scan.make_index(objects, known)
 
@@ -184,7 +184,7 @@ class IndexOpener:
     def _edition_of(
         self,
         job: Transfer,
-        origin: Origin,
+        handle: StoreHandle,
         index: Path,
         info: ObjectInfo | None,
         files: FilesRequest | None = None,
@@ -193,7 +193,7 @@ class IndexOpener:
         """Return the edition of an index that has just come or was made; `index` is a file of ours, and moved away."""
         folder, source, index_digest = (
             self._tools.rooms.folder(job.directory),
-            _source_of(origin, files),
+            _source_of(handle, files),
             digest_of(index),
         )
         edition = Edition(job.directory, self._name(job.directory, source, index_digest, info))
@@ -212,7 +212,7 @@ class IndexOpener:
         )
         edition.create(index, about)
         if listing is None:
-            _publish_index(folder, edition, origin, info)
+            _publish_index(folder, edition, handle, info)
         self._remove_old(folder, edition, about)
         return edition
 
@@ -242,9 +242,9 @@ class IndexOpener:
                 edition.remove_unused()
 
 
-def _source_of(origin: Origin, files: FilesRequest | None) -> str:
+def _source_of(handle: StoreHandle, files: FilesRequest | None) -> str:
     """Name what an edition was made for, without secrets."""
-    return origin.name if files is None else f"{origin.name}{SOUGHT}{files.digest}"
+    return handle.name if files is None else f"{handle.name}{SOUGHT}{files.digest}"
 
 
 def _new_part(directory: Path) -> Path:
@@ -268,7 +268,7 @@ def _is_beside_files(directory: Path, index_digest: str, info: ObjectInfo | None
     return digest_of(directory / INDEX_NAME) == index_digest
 
 
-def _publish_index(folder: Folder, edition: Edition, origin: Origin, info: ObjectInfo | None) -> None:
+def _publish_index(folder: Folder, edition: Edition, handle: StoreHandle, info: ObjectInfo | None) -> None:
     """Lay the index beside the files, for other readers of the directory, unless one of others lies there."""
     directory = folder.directory
     record = folder.ledger.get(INDEX_NAME)
@@ -283,7 +283,7 @@ def _publish_index(folder: Folder, edition: Edition, origin: Origin, info: Objec
         status = part.stat()
         record = Record(
             files=(stamp_of(INDEX_NAME, status),),
-            url=origin.name,
+            url=handle.name,
             keys=(INDEX_NAME,),
             stored_bytes=(status.st_size,),
             versions=(None if info is None else lasting_tag(info, time.time_ns()),),
@@ -301,21 +301,21 @@ def _publish_index(folder: Folder, edition: Edition, origin: Origin, info: Objec
 # --- What was read goes to the cache ----------------------------------------------------------------------------
 
 
-def _keep_scanned(tools: Tools, job: Transfer, info: ObjectInfo) -> ScannedFile | None:
+def _keep_scanned(tools: Tools, job: Transfer, info: ObjectInfo) -> KeptScan | None:
     """Take room for what a scan reads of a file; None: there is none without evicting anything."""
     file = StoredFile(info.key, info.key, info.num_bytes)
     reservation = tools.rooms.reserve_unused(job.directory, Item((ItemPart(file),)))
     if reservation is None:
         return None
     try:
-        return ScannedFile(tools, job, reservation, info)
+        return KeptScan(tools, job, reservation, info)
     except OSError as error:
         tools.rooms.claim(reservation, None)
         _log.info("%s is not kept while it is indexed: %s", info.key, error)
         return None
 
 
-class ScannedFile:
+class KeptScan:
     """What a scan reads of one file, until its shards have been published as downloads are.
 
     They are not waited for, so whatever speaks against it, such as a full disk, only ends the keeping.
@@ -396,7 +396,7 @@ class ScannedFile:
 
 
 def _same_listing(directory: Path, listing: str) -> bytes | None:
-    """Give the index that was made of the same listing, maybe for other columns, if it is whole."""
+    """Return the index that was made of the same listing, maybe for other columns, if it is whole."""
     for found, index in _made_indexes(directory):
         if found == listing:
             return index.read_bytes()
@@ -404,7 +404,7 @@ def _same_listing(directory: Path, listing: str) -> bytes | None:
 
 
 def _made_indexes(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Give the indexes of files that were made before and are whole, each with the listing that it was made of."""
+    """Return the indexes of files that were made before and are whole, each with the listing that it was made of."""
     for edition in editions_in(directory):
         about = edition.about()
         if about is None or about.listing is None or not edition.exists():
@@ -414,9 +414,9 @@ def _made_indexes(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _known_files(
-    directory: Path, origin: Origin, files: FilesRequest, objects: Sequence[ObjectInfo]
+    directory: Path, handle: StoreHandle, files: FilesRequest, objects: Sequence[ObjectInfo]
 ) -> dict[Identity, IndexedFile]:
-    """Give the files whose shards are known already: from the index beside them, and from earlier editions."""
+    """Return the files whose shards are known already: from the index beside them, and from earlier editions."""
     from penstock.index.files_json import STORED_NAME
     from penstock.scan.make_index import files_that_fit
 
@@ -430,20 +430,20 @@ def _known_files(
 
     for _, index in _made_indexes(directory):
         add(index.read_bytes(), f"an earlier index in {directory}")
-    if len(known) < len(objects) and (data := _stored_index(origin)) is not None:
-        add(data, origin.where(STORED_NAME))
+    if len(known) < len(objects) and (data := _stored_index(handle)) is not None:
+        add(data, handle.where(STORED_NAME))
     return known
 
 
-def _stored_index(origin: Origin) -> bytes | None:
-    """Read the index that somebody left beside the files, if there is one."""
+def _stored_index(handle: StoreHandle) -> bytes | None:
+    """Read the index that was left beside the files, if there is one."""
     from penstock.index.files_json import STORED_NAME
 
-    if origin.has_queries:
+    if handle.has_queries:
         return None
     try:
-        if origin.store.stat(STORED_NAME).num_bytes > MAX_INDEX_BYTES:
+        if handle.store.stat(STORED_NAME).num_bytes > MAX_INDEX_BYTES:
             return None
-        return bytes(origin.store.read(STORED_NAME))
+        return bytes(handle.store.read(STORED_NAME))
     except StoreError:
         return None

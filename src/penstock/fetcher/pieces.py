@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.errors import StoreError
-    from penstock.fetcher.origin import Origin
+    from penstock.fetcher.store_handles import StoreHandle
 
 _MAX_BYTES = 160 << 20
 SMALL_BYTES = 512 << 10
@@ -34,7 +34,7 @@ _REST_S = 2.0  # how long a thread waits for more work before it ends
 MOST_AT_ONCE = 24  # as long as none is large: whole shards have threads of their own besides
 _MOST_BESIDE_LARGE = 16
 LOWEST = 4
-HIGHEST = 14  # small ones, for which somebody stands still, need not wait until a large one ends
+HIGHEST = 14  # small ones, for which a reader stands still, need not wait until a large one ends
 _BETTER = 1.05
 _WORSE = 0.95
 # A store ends its tries by itself, and knows the cause better than we do. What hangs in spite of that shows no sign of
@@ -69,13 +69,13 @@ class PieceOwner:
 
 
 @dataclass(eq=False)
-class Piece:
+class RangeRead:
     """One read, of no more than a piece of an object."""
 
     owner: PieceOwner
     num_bytes: int
     action: Callable[[], Any]
-    origin: Origin
+    handle: StoreHandle
     key: str
     future: Future[Any] = field(default_factory=Future)
     num_arrived: int = 0  # bytes that its store has told of
@@ -85,7 +85,7 @@ class Piece:
     @property
     def where(self) -> str:
         """The object, in messages."""
-        return self.origin.where(self.key)
+        return self.handle.where(self.key)
 
     @property
     def is_small(self) -> bool:
@@ -93,19 +93,19 @@ class Piece:
         return self.num_bytes <= SMALL_BYTES
 
     def left_s(self) -> float:
-        """Give after how long without a further sign of life it hangs, at the earliest; it cannot before it begins."""
+        """Return after how long without a sign of life it hangs, at the earliest; it cannot before it begins."""
         heard_at = time.monotonic() if self.heard_at is None else self.heard_at
-        return heard_at + _HANGS_AFTER * self.origin.timeout_s - time.monotonic()
+        return heard_at + _HANGS_AFTER * self.handle.timeout_s - time.monotonic()
 
     def hangs(self) -> bool:
-        """Tell whether its store has shown no sign of life for too long."""
+        """Return True if its store has shown no sign of life for too long."""
         return self.left_s() <= 0 and not self.future.done()
 
     def timeout_error(self) -> StoreTimeoutError:
-        """Say so."""
+        """Return the error that says so."""
         return StoreTimeoutError(
             f"{self.where}: no answer to a request for {self.num_bytes} bytes within"
-            f" {_HANGS_AFTER * self.origin.timeout_s:g} s: check that the store can be reached, or raise"
+            f" {_HANGS_AFTER * self.handle.timeout_s:g} s: check that the store can be reached, or raise"
             " download_timeout"
         )
 
@@ -116,9 +116,9 @@ class PiecePool:
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         self._on_bytes = on_bytes
         self._changed = threading.Condition()
-        self._pending: dict[PieceOwner, deque[Piece]] = {}
+        self._pending: dict[PieceOwner, deque[RangeRead]] = {}
         self._concurrency = Concurrency()
-        self._started: set[Piece] = set()
+        self._started: set[RangeRead] = set()
         self._num_small = 0  # of those
         self._running_bytes = 0
         self._num_threads = 0
@@ -140,9 +140,11 @@ class PiecePool:
         """The number of pieces being read now."""
         return len(self._started)
 
-    def submit(self, owner: PieceOwner, num_bytes: int, origin: Origin, key: str, action: Callable[[], Any]) -> Piece:
+    def submit(
+        self, owner: PieceOwner, num_bytes: int, handle: StoreHandle, key: str, action: Callable[[], Any]
+    ) -> RangeRead:
         """Queue a read of an object of a store."""
-        piece = Piece(owner, num_bytes, action, origin, key)
+        piece = RangeRead(owner, num_bytes, action, handle, key)
         with self._changed:
             if self._is_closed:
                 _tell_cancelled(piece.future)
@@ -152,7 +154,7 @@ class PiecePool:
             self._changed.notify()
         return piece
 
-    def wait(self, pieces: Sequence[Piece]) -> list[Any]:
+    def wait(self, pieces: Sequence[RangeRead]) -> list[Any]:
         """Wait for all and give their results; the first failure ends the others and is raised."""
         try:
             pending = {piece.future for piece in pieces}
@@ -167,8 +169,8 @@ class PiecePool:
             self.cancel(pieces)
             raise
 
-    def end_hanging(self, pieces: Sequence[Piece]) -> None:
-        """Give up on those that show no sign of life, for whom nobody waits here."""
+    def end_hanging(self, pieces: Sequence[RangeRead]) -> None:
+        """Give up on those that show no sign of life, which are not waited for here."""
         for piece in pieces:
             if piece.hangs():
                 with self._changed:
@@ -183,7 +185,7 @@ class PiecePool:
         if piece is not None:
             self._count(piece, num_bytes)
 
-    def _count(self, piece: Piece, num_bytes: int) -> None:
+    def _count(self, piece: RangeRead, num_bytes: int) -> None:
         piece.num_arrived += num_bytes
         piece.owner.add_bytes(num_bytes)
         self._on_bytes(num_bytes)
@@ -207,11 +209,11 @@ class PiecePool:
             if self._given_up.wait_for(lambda: self._is_closed if piece is None else piece.is_given_up, seconds):
                 raise CancelledError
 
-    def _piece_here(self) -> Piece | None:
+    def _piece_here(self) -> RangeRead | None:
         return getattr(self._mine, "piece", None)
 
-    def cancel(self, pieces: Sequence[Piece]) -> None:
-        """Forget pieces that have not begun, and give up on those that have."""
+    def cancel(self, pieces: Sequence[RangeRead]) -> None:
+        """Forget pieces that have not begun, and return up on those that have."""
         with self._changed:
             for piece in pieces:
                 queue = self._pending.get(piece.owner)
@@ -224,7 +226,7 @@ class PiecePool:
             self._changed.notify_all()
 
     def cancel_all_of(self, owner: PieceOwner) -> None:
-        """Cancel whatever is read on somebody's behalf; whoever waits for it hears of it at once."""
+        """Cancel all that is read on behalf of an owner; those who wait for it hear of it at once."""
         with self._changed:
             pieces = [*self._pending.pop(owner, ()), *(piece for piece in self._started if piece.owner is owner)]
             for piece in pieces:
@@ -233,7 +235,7 @@ class PiecePool:
         for piece in pieces:
             _tell_cancelled(piece.future)
 
-    def _give_up(self, piece: Piece) -> None:
+    def _give_up(self, piece: RangeRead) -> None:
         """Count a running piece as gone; its thread comes back when the store lets it."""
         if piece in self._started:
             with self._given_up:
@@ -262,7 +264,7 @@ class PiecePool:
             self._num_threads += 1
             threading.Thread(target=self._work, name="penstock-piece", daemon=True).start()
 
-    def _check_times(self, pieces: Sequence[Piece]) -> None:
+    def _check_times(self, pieces: Sequence[RangeRead]) -> None:
         for piece in pieces:
             if piece.hangs():
                 raise piece.timeout_error()
@@ -279,7 +281,7 @@ class PiecePool:
             self._end(piece, result, error)
             del piece, result, error
 
-    def _end(self, piece: Piece, result: Any, error: BaseException | None) -> None:
+    def _end(self, piece: RangeRead, result: Any, error: BaseException | None) -> None:
         with self._changed:
             if piece.is_given_up:
                 self._num_stuck -= 1
@@ -296,7 +298,7 @@ class PiecePool:
             piece.owner.retry_reason = ""
             piece.future.set_result(result)
 
-    def _next(self) -> Piece | None:
+    def _next(self) -> RangeRead | None:
         with self._changed:
             while not self._is_closed:
                 piece = self._best()
@@ -314,7 +316,7 @@ class PiecePool:
             self._num_threads -= 1
             return None
 
-    def _best(self) -> Piece | None:
+    def _best(self) -> RangeRead | None:
         if not self._pending:
             return None
         owner = min(self._pending, key=attrgetter("rank"))
@@ -327,7 +329,7 @@ class PiecePool:
             del self._pending[owner]
         return piece
 
-    def _may_run(self, piece: Piece) -> bool:
+    def _may_run(self, piece: RangeRead) -> bool:
         if not self._started:
             return True
         num_large = len(self._started) - self._num_small
@@ -339,12 +341,12 @@ class PiecePool:
         limit = LOWEST if self._num_small else self._concurrency.limit
         return num_large < limit and self._running_bytes + piece.num_bytes <= _MAX_BYTES
 
-    def _enter(self, piece: Piece) -> None:
+    def _enter(self, piece: RangeRead) -> None:
         self._started.add(piece)
         self._num_small += piece.is_small
         self._running_bytes += piece.num_bytes
 
-    def _leave(self, piece: Piece) -> None:
+    def _leave(self, piece: RangeRead) -> None:
         self._started.discard(piece)
         self._num_small -= piece.is_small
         self._running_bytes -= piece.num_bytes

@@ -29,7 +29,7 @@ ItemKey = tuple[str, str]  # directory and identity of the item
 
 # How many items are on their way at once: enough for as many pieces as are read at once, and some that are unpacked.
 MOST_WORKERS = 10  # for what is expected
-MOST_URGENT_WORKERS = 12  # when somebody waits
+MOST_URGENT_WORKERS = 12  # when a reader waits
 # One more for each directory that none of them works for: a disk that hangs holds up no other.
 MOST_DIRECTORIES = 64
 FAILED_FOR_S = 30.0  # a prefetch that failed is not tried again so soon, unless it is asked for
@@ -114,7 +114,7 @@ class QueuedItem:
         return 1, self.soonest(), self.order
 
     def note_demand(self) -> None:
-        """Say anew who wants it now."""
+        """Write down anew who wants it now."""
         if self.requests:
             cause: Cause | None = (self.requests[0].group, self.requests[0].stream)
         else:

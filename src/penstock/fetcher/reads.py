@@ -1,4 +1,4 @@
-"""Objects, or ranges of them, that go straight to whoever asks, and not to the disk."""
+"""Objects, or ranges of them, that go straight to the client, and not to the disk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from penstock.fetcher.copies import EditionWatch
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.origin import Origin, Origins
-    from penstock.fetcher.pieces import Piece, PiecePool
+    from penstock.fetcher.pieces import PiecePool, RangeRead
+    from penstock.fetcher.store_handles import StoreHandle, StoreHandles
     from penstock.storage.base import ObjectInfo
     from penstock.types import Place, Span
     from penstock.wire.settings import CachedStream
 
 T = TypeVar("T")
-Steps: TypeAlias = "Generator[Sequence[Piece], list[Any], T]"  # each gives what it waits for
+Steps: TypeAlias = "Generator[Sequence[RangeRead], list[Any], T]"  # each gives what it waits for
 _Found: TypeAlias = "tuple[dict[str, list[Buffer]], dict[str, ObjectInfo]]"  # by key: all ranges, and the version
 
 _WORTH_A_BUNDLE = 3  # ranges of an object: two take two threads in either way
@@ -43,16 +43,16 @@ class Reading(PieceOwner):
         super().__init__(0.0, time.monotonic())
         self.total_bytes = 0
         self.future: Future[list[list[Buffer]]] = Future()
-        self.pieces: Sequence[Piece] = ()  # on their way now
+        self.pieces: Sequence[RangeRead] = ()  # on their way now
 
 
 class ObjectReader:
-    """Reads for everybody. No thread waits: each reading is a row of steps, done by whoever reads the last piece."""
+    """Reads for all clients. No thread waits: each reading is a row of steps, done by threads that read last pieces."""
 
-    def __init__(self, pool: PiecePool, counts: FetcherCounts, origins: Origins, watch: EditionWatch) -> None:
+    def __init__(self, pool: PiecePool, counts: FetcherCounts, handles: StoreHandles, watch: EditionWatch) -> None:
         self._pool = pool
         self._counts = counts
-        self._origins = origins
+        self._origins = handles
         self._watch = watch
 
     def start(self, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]) -> Reading:
@@ -63,7 +63,7 @@ class ObjectReader:
         return reading
 
     def look_at(self, reading: Reading) -> None:
-        """Have a reading fail whose store hangs; whoever waits for it looks at it now and then."""
+        """Have a reading fail whose store hangs; those who wait for it look at it now and then."""
         self._pool.end_hanging(reading.pieces)
 
     def _go_on(
@@ -88,11 +88,11 @@ class ObjectReader:
     def _read(
         self, reading: Reading, stream: CachedStream, places: Sequence[Place], edition: str, shards: Mapping[str, int]
     ) -> Steps[list[list[Buffer]]]:
-        """Give objects or ranges of them, all read at the same time: near ranges together, whole objects in pieces.
+        """Return objects or ranges of them, all read at the same time: near ranges together, whole objects in pieces.
 
         `shards` numbers the objects that are shards of an edition: all that is ever read of one is of one version.
         """
-        origin = self._origins.of(stream)
+        handle = self._origins.of(stream)
         wanted: dict[str, list[Span]] = {}
         for key, span in places:
             if span is not None:
@@ -101,23 +101,23 @@ class ObjectReader:
             key: coalesce(spans, gap_bytes=fitting_gap(spans), most_bytes=PIECE_BYTES) for key, spans in wanted.items()
         }
         keys = [key for key, span in places if span is None]
-        described = yield [self._pool.submit(reading, 0, origin, key, partial(origin.store.stat, key)) for key in keys]
+        described = yield [self._pool.submit(reading, 0, handle, key, partial(handle.store.stat, key)) for key in keys]
         whole: dict[str, ObjectInfo] = dict(zip(keys, described, strict=True))
         pinned = {key: self._watch.tag(stream.directory, edition, key) for key in ranges}
-        found, infos = yield from self._read_ranges(origin, reading, ranges, pinned)
+        found, infos = yield from self._read_ranges(handle, reading, ranges, pinned)
         if shards:
-            check = partial(self._check, stream, origin, edition, shards, infos, ranges)
-            yield [self._pool.submit(reading, 0, origin, next(iter(shards)), check)]
+            check = partial(self._check, stream, handle, edition, shards, infos, ranges)
+            yield [self._pool.submit(reading, 0, handle, next(iter(shards)), check)]
         objects = {key: split(info.num_bytes) for key, info in whole.items()}
         etags = {key: info.etag for key, info in whole.items()}
-        complete, _ = yield from self._read_all(origin, reading, objects, etags)
+        complete, _ = yield from self._read_all(handle, reading, objects, etags)
         cut = {key: iter(cut_out(spans, ranges[key], found[key])) for key, spans in wanted.items()}
         return [complete[key] if span is None else [next(cut[key])] for key, span in places]
 
     def _check(
         self,
         stream: CachedStream,
-        origin: Origin,
+        handle: StoreHandle,
         edition: str,
         shards: Mapping[str, int],
         infos: Mapping[str, ObjectInfo],
@@ -127,24 +127,24 @@ class ObjectReader:
         for key, number in shards.items():
             if key in infos:
                 shard = Item((ItemPart(StoredFile(key, key, None)),), edition=edition, number=number)
-                self._watch.check(stream.directory, shard, [infos[key]], origin)
+                self._watch.check(stream.directory, shard, [infos[key]], handle)
                 self._counts.add_ranges((str(stream.directory), shard.identity), sum(map(len, ranges[key])))
 
     def _read_ranges(
-        self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
     ) -> Steps[_Found]:
         """Read ranges, each by a thread; of more than there are threads, many of one object by one.
 
         Such calls do not tell which version they read. So the first range of the object is read after them, by itself:
         if that is of the version of before, or was written long before, all that came in between is of this version.
         """
-        apart, together = _sort_out(origin, wanted)
+        apart, together = _sort_out(handle, wanted)
         pinned, found, infos = dict(etags), dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
         while apart or together:
             begun_ns = time.time_ns()
-            calls = self._submit_bundles(origin, reading, wanted, together, pinned)
-            answers = yield [*calls, *self._submit(origin, reading, apart, pinned)]
-            _collect(origin, apart, answers[len(calls) :], found, infos)
+            calls = self._submit_bundles(handle, reading, wanted, together, pinned)
+            answers = yield [*calls, *self._submit(handle, reading, apart, pinned)]
+            _collect(handle, apart, answers[len(calls) :], found, infos)
             left = iter(answers)
             for key, bundles in list(together.items()):
                 parts = [next(left) for _ in bundles]
@@ -159,47 +159,47 @@ class ObjectReader:
         return found, infos
 
     def _read_all(
-        self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
     ) -> Steps[_Found]:
         found, infos = dict[str, "list[Buffer]"](), dict[str, "ObjectInfo"]()
-        answers = yield self._submit(origin, reading, wanted, etags)
-        _collect(origin, wanted, answers, found, infos)
+        answers = yield self._submit(handle, reading, wanted, etags)
+        _collect(handle, wanted, answers, found, infos)
         return found, infos
 
     def _submit(
-        self, origin: Origin, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
-    ) -> list[Piece]:
+        self, handle: StoreHandle, reading: Reading, wanted: Mapping[str, list[Span]], etags: Mapping[str, str | None]
+    ) -> list[RangeRead]:
         def read(key: str, span: Span) -> tuple[Buffer, ObjectInfo]:
-            return origin.store.read_piece(key, span, etags[key])
+            return handle.store.read_piece(key, span, etags[key])
 
         return [
-            self._submit_one(origin, reading, key, len(span), partial(read, key, span))
+            self._submit_one(handle, reading, key, len(span), partial(read, key, span))
             for key, spans in wanted.items()
             for span in spans
         ]
 
     def _submit_bundles(
         self,
-        origin: Origin,
+        handle: StoreHandle,
         reading: Reading,
         wanted: Mapping[str, list[Span]],
         together: Mapping[str, list[list[Span]]],
         etags: Mapping[str, str | None],
-    ) -> list[Piece]:
+    ) -> list[RangeRead]:
         pieces = []
         for key, bundles in together.items():
-            calls = _BundledCalls(origin.store, key, wanted[key][0], etags[key], len(bundles))
+            calls = _BundledCalls(handle.store, key, wanted[key][0], etags[key], len(bundles))
             reading.total_bytes += len(wanted[key][0])
             for spans in bundles:
                 num_bytes = sum(map(len, spans))
-                pieces.append(self._submit_one(origin, reading, key, num_bytes, partial(calls.read, spans)))
+                pieces.append(self._submit_one(handle, reading, key, num_bytes, partial(calls.read, spans)))
         return pieces
 
     def _submit_one(
-        self, origin: Origin, reading: Reading, key: str, num_bytes: int, action: Callable[[], object]
-    ) -> Piece:
+        self, handle: StoreHandle, reading: Reading, key: str, num_bytes: int, action: Callable[[], object]
+    ) -> RangeRead:
         reading.total_bytes += num_bytes
-        return self._pool.submit(reading, num_bytes, origin, key, action)
+        return self._pool.submit(reading, num_bytes, handle, key, action)
 
 
 class AwaitedPieces:
@@ -209,7 +209,7 @@ class AwaitedPieces:
     """
 
     def __init__(
-        self, pool: PiecePool, pieces: Sequence[Piece], then: Callable[[list[Any], BaseException | None], None]
+        self, pool: PiecePool, pieces: Sequence[RangeRead], then: Callable[[list[Any], BaseException | None], None]
     ) -> None:
         self._pool, self._pieces, self._then = pool, pieces, then
         self._lock = threading.Lock()
@@ -240,7 +240,7 @@ class _BundledCalls:
         self._lock, self._num_left = threading.Lock(), num_calls
 
     def read(self, spans: Sequence[Span]) -> tuple[list[Buffer], tuple[Buffer, ObjectInfo] | None]:
-        """Give these ranges, and perhaps the first one with its version."""
+        """Return these ranges, and perhaps the first one with its version."""
         found = self._store.read_ranges(self._key, spans)
         with self._lock:
             self._num_left -= 1
@@ -249,11 +249,11 @@ class _BundledCalls:
 
 
 def _sort_out(
-    origin: Origin, wanted: Mapping[str, list[Span]]
+    handle: StoreHandle, wanted: Mapping[str, list[Span]]
 ) -> tuple[Mapping[str, list[Span]], dict[str, list[list[Span]]]]:
-    """Give the ranges that are read one by one, and those that are read together, but for the first of each object."""
+    """Return the ranges that are read one by one, and those read together, but for the first of each object."""
     num_ranges = sum(map(len, wanted.values()))
-    if num_ranges <= MOST_AT_ONCE or not origin.reads_together:
+    if num_ranges <= MOST_AT_ONCE or not handle.reads_together:
         return wanted, {}
     # All threads together ask for so many at once. If there are more, fewer calls with more rounds take as many trips.
     num_rounds = -(-num_ranges // (MOST_AT_ONCE * RANGES_AT_ONCE))
@@ -266,7 +266,7 @@ def _sort_out(
 
 
 def _collect(
-    origin: Origin,
+    handle: StoreHandle,
     wanted: Mapping[str, list[Span]],
     answers: Sequence[tuple[Buffer, ObjectInfo]],
     found: dict[str, list[Buffer]],
@@ -278,4 +278,4 @@ def _collect(
         parts = [next(left) for _ in spans]
         found[key] = [data for data, _ in parts]
         for _, info in parts:
-            check_version(origin.where(key), info, infos.setdefault(key, info).etag)
+            check_version(handle.where(key), info, infos.setdefault(key, info).etag)

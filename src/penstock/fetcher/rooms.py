@@ -20,8 +20,8 @@ from penstock.errors import ConfigError
 from penstock.fetcher.budget import Budget, Disk, Limit, Reservation, Shelf, Step, check_possible
 from penstock.outside_text import ASCII, Bounded
 from penstock.units import format_bytes, parse_bytes
-from penstock.wire.messages import News
-from penstock.wire.share import is_news
+from penstock.wire.messages import GroupUpdate
+from penstock.wire.quota import is_news
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.cachedir.lock import Stripes
     from penstock.fetcher.queue import GroupKey
     from penstock.wire.item import Item
-    from penstock.wire.share import Share
+    from penstock.wire.quota import OpenShardQuota
 
 _log = logging.getLogger("penstock.cache")
 RESERVE_VARIABLE = "PENSTOCK_DISK_RESERVE"
@@ -158,8 +158,8 @@ class Rooms:
         with self._books:
             return self.budget.may_evict(str(directory), disk, self._left_free(disk))
 
-    def shares(self, tight: Collection[str]) -> dict[Hashable, Share]:
-        """Say what each group may keep open, given the directories in which room is waited for."""
+    def shares(self, tight: Collection[str]) -> dict[Hashable, OpenShardQuota]:
+        """Return what each group may keep open, given the directories in which room is waited for."""
         with self._books:
             return self.budget.shares(tight)
 
@@ -237,7 +237,7 @@ class Rooms:
             self.budget.is_taken(str(directory), names)
 
     def describe(self, directory: Path) -> str:
-        """Say what fills a directory and who holds it, for errors."""
+        """Describe what fills a directory and who holds it, for errors."""
         parts: list[str] = []
         sizes: dict[Path, int] = {}
         with self._books:
@@ -416,21 +416,21 @@ def measure_disk(directory: Path) -> Disk | None:
 # --- What each group may keep open --------------------------------------------------------------------------
 
 
-class ShareBoard:
+class QuotaNotifier:
     """Tells each group what it may keep open, whenever that changes. Safe for threads."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._lock = threading.RLock()  # never held while a group is told
         self._telling = threading.RLock()  # one by one, in order; a group that is told may leave meanwhile
-        self._listeners: dict[GroupKey, Callable[[News], None]] = {}
-        self._told: dict[GroupKey, Share] = {}
+        self._listeners: dict[GroupKey, Callable[[GroupUpdate], None]] = {}
+        self._told: dict[GroupKey, OpenShardQuota] = {}
         self._tight: dict[str, float] = {}  # directories in which room is waited for, and until when they count
 
-    def join(self, group: GroupKey, on_news: Callable[[News], None]) -> None:
+    def join(self, group: GroupKey, on_update: Callable[[GroupUpdate], None]) -> None:
         """Add a group, which has not been told anything."""
         with self._lock:
-            self._listeners[group] = on_news
+            self._listeners[group] = on_update
             self._told.pop(group, None)
 
     def leave(self, group: GroupKey) -> None:
@@ -452,7 +452,7 @@ class ShareBoard:
             return bool(self._tight)
 
     def tell(self) -> None:
-        """Say to all for whom it has changed what they may keep open."""
+        """Call all listeners for whose groups it has changed what they may keep open."""
         with self._telling:
             with self._lock:
                 shares = self._rooms.shares(self._tight if self.is_tight() else ())
@@ -463,10 +463,10 @@ class ShareBoard:
                 }
                 self._told |= news
             for group, share in news.items():
-                on_news = self._listeners.get(group)
-                if on_news is None or self._told.get(group) != share:
+                on_update = self._listeners.get(group)
+                if on_update is None or self._told.get(group) != share:
                     continue
                 try:
-                    on_news(News(group[1], share))
+                    on_update(GroupUpdate(group[1], share))
                 except Exception:  # noqa: BLE001  its own affair: others are still to be told
                     _log.exception("could not tell a client how much it may keep open")

@@ -22,11 +22,11 @@ from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.counts import FetcherCounts
 from penstock.fetcher.opening import IndexOpener
-from penstock.fetcher.origin import Origins
 from penstock.fetcher.pieces import PiecePool
 from penstock.fetcher.queue import ItemQueue, Request
 from penstock.fetcher.reads import ObjectReader
-from penstock.fetcher.rooms import Rooms, ShareBoard
+from penstock.fetcher.rooms import QuotaNotifier, Rooms
+from penstock.fetcher.store_handles import StoreHandles
 from penstock.fetcher.transfer import Tools, Transfer, transfer
 from penstock.files import translated
 from penstock.storage.retry import RetryHooks
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.types import Place
     from penstock.wire.ahead import IndexesAhead
     from penstock.wire.item import Item, Want
-    from penstock.wire.messages import Fetched, News
+    from penstock.wire.messages import Fetched, GroupUpdate
     from penstock.wire.settings import CachedStream
 
 _log = logging.getLogger("penstock.cache")
@@ -65,8 +65,8 @@ class Scheduler:
         self._pool = PiecePool(self._counts.add_arrived)
         stripes = Stripes()
         self._rooms = Rooms(stripes)
-        self._shares = ShareBoard(self._rooms)
-        origins = Origins(
+        self._shares = QuotaNotifier(self._rooms)
+        handles = StoreHandles(
             RetryHooks(
                 sleep=self._pool.pause,
                 on_retry=self._note_retry,
@@ -74,9 +74,9 @@ class Scheduler:
                 on_life=self._pool.note_life,
             )
         )
-        self._tools = Tools(stripes, self._rooms, self._pool, self._counts, origins, ahead)
+        self._tools = Tools(stripes, self._rooms, self._pool, self._counts, handles, ahead)
         self._opener = IndexOpener(self._tools)
-        self._reader = ObjectReader(self._pool, self._counts, origins, self._tools.watch)
+        self._reader = ObjectReader(self._pool, self._counts, handles, self._tools.watch)
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
         self._is_closed = False
         # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
@@ -93,12 +93,12 @@ class Scheduler:
         group: GroupKey,
         streams: Sequence[CachedStream],
         limit_bytes: int | None,
-        on_news: Callable[[News], None] = lambda _: None,
+        on_update: Callable[[GroupUpdate], None] = lambda _: None,
     ) -> list[str]:
         """Learn of a group of directories, and return warnings to show to its user.
 
-        `on_news` hears at once, and whenever it changes, what the group may keep open, and of each download that one of
-        its streams has caused. It must not wait for anything.
+        `on_update` hears at once, and whenever it changes, what the group may keep open, and of each download that one
+        of its streams has caused. It must not wait for anything.
         """
         risks = [prepare_folder(stream.directory, is_private=stream.is_private) for stream in streams]
         warnings = [text for texts in risks for text in texts]
@@ -112,8 +112,8 @@ class Scheduler:
         with self._lock:
             self._groups[group] = tuple(streams)
             self._queue.competitors = self._rooms.competitors()
-            self._counts.open(group, on_news)
-            self._shares.join(group, on_news)
+            self._counts.open(group, on_update)
+            self._shares.join(group, on_update)
             self._too_full = too_full  # it goes as soon as it is not used
             self._tighten(too_full)
         self._shares.tell()
@@ -300,7 +300,7 @@ class Scheduler:
             self._pool.cancel_all_of(running)
 
     def _protect(self, streams: Iterable[CachedStream]) -> None:
-        """Tell the directories that may have to evict something what is expected of them. Without the lock."""
+        """Note in the directories that may have to evict something what is expected. Without the lock."""
         evicting = {
             str(stream.directory): stream.directory for stream in streams if self._rooms.may_evict(stream.directory)
         }

@@ -62,7 +62,7 @@ class Server:
         self.client_threads = ElasticThreads(_MOST_CLIENTS, "penstock-client")
 
     async def run(self, on_ready: Callable[[], None], may_leave: Callable[[], bool]) -> None:
-        """Serve until nobody has been connected for a while and `may_leave` agrees."""
+        """Serve until no client has been connected for a while and `may_leave` agrees."""
         server = await asyncio.start_unix_server(self._serve, sock=self._listener)
         on_ready()
         while True:
@@ -125,7 +125,7 @@ _Received = tuple["messages.Message[Any] | FetcherError", "int | None"]
 
 
 def _understand(data: bytes) -> _Received:
-    """Give a message, and its number if it is a request; instead of a request that makes no sense, what to answer."""
+    """Return a message, and its number if it is a request; instead of a request that makes no sense, what to answer."""
     # What comes is no garbage: the collector would look through a large plan over and over again.
     is_collecting = gc.isenabled() and len(data) >= _LARGE_BYTES
     if is_collecting:
@@ -155,7 +155,7 @@ class Connection:
         self._sending, self._turn = asyncio.Lock(), asyncio.Lock()
         self._tasks: dict[object, asyncio.Task[None]] = {}  # those that answer a request by its number
         self._waiting: dict[int | None, Callable[[], messages.Progress]] = {}  # by request: what says how far it is
-        self._news: dict[int, messages.News] = {}  # to be told, by group
+        self._updates: dict[int, messages.GroupUpdate] = {}  # to be told, by group
         self._is_telling = False
         self._is_reporting = False
 
@@ -314,30 +314,30 @@ class Connection:
         if task is not None:
             task.cancel()
 
-    def _caused(self, asked: messages.GetCaused) -> messages.Caused:
-        news = self._news.get(asked.group)
-        if news is None:
-            return messages.Caused({})
-        untold, news.caused = news.caused, {}
-        return messages.Caused(untold)
+    def _stream_counts(self, asked: messages.GetStreamCounts) -> messages.GroupUpdate:
+        untold = messages.GroupUpdate(asked.group)
+        update = self._updates.get(asked.group)
+        if update is not None:
+            untold.counts, update.counts = update.counts, {}
+        return untold
 
-    def _soon(self, news: messages.News) -> None:
-        """Have news told from whatever thread, which waits for nothing."""
+    def _soon(self, update: messages.GroupUpdate) -> None:
+        """Have an update told from whatever thread, which waits for nothing."""
         with suppress(RuntimeError):  # the loop has ended, and with it all clients
-            self._loop.call_soon_threadsafe(self._tell_soon, news)
+            self._loop.call_soon_threadsafe(self._tell_soon, update)
 
-    def _tell_soon(self, news: messages.News) -> None:
+    def _tell_soon(self, update: messages.GroupUpdate) -> None:
         if not self._is_telling:
             self._is_telling = True
-            self._start(self._tell_news())
-        self._news.setdefault(news.group, messages.News(news.group)).add(news)
+            self._start(self._tell_updates())
+        self._updates.setdefault(update.group, messages.GroupUpdate(update.group)).add(update)
 
-    async def _tell_news(self) -> None:
+    async def _tell_updates(self) -> None:
         try:
-            while self._news:
-                await self._send({"news": self._news.pop(next(iter(self._news)))})
+            while self._updates:
+                await self._send({"update": self._updates.pop(next(iter(self._updates)))})
         except ConnectionError as error:
-            _log.info("a client disconnected before it was told the news: %s", error)
+            _log.info("a client disconnected before it was told what is new: %s", error)
         finally:
             self._is_telling = False
 
@@ -345,11 +345,11 @@ class Connection:
 _OF_CONNECTION: dict[type[messages.Message[Any]], Callable[..., Any]] = {
     messages.Hello: Connection._hello,
     messages.Withdraw: Connection._withdraw,
-    messages.GetCaused: Connection._caused,
+    messages.GetStreamCounts: Connection._stream_counts,
 }
 # Done on the event loop: these take short locks only. All others are done in a thread of the client, where they may
 # look at directories; the next message waits for them.
-_AT_ONCE = (messages.Released, messages.Taken, messages.GetStats, messages.Fetch)
+_AT_ONCE = (messages.Released, messages.LeaseAcquired, messages.GetStats, messages.Fetch)
 # Answered in a task of its own each, while further messages are taken.
 _ASIDE = (messages.Fetch, messages.Read, messages.CallStore)
 
@@ -383,7 +383,7 @@ class ElasticThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Begin nothing more; threads end when they are done with what they do, and nobody waits for them."""
+        """Begin nothing more; threads end when they are done with what they do, and are not waited for."""
         with self._changed:
             self._is_closed = True
             left = list(self._waiting) if cancel_futures else []

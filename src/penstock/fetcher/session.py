@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
-from penstock.fetcher.origin import Origin
+from penstock.fetcher.store_handles import StoreHandle
 from penstock.storage.base import check_writable, open_store
 from penstock.storage.retry import RetryHooks
 from penstock.wire import messages
@@ -36,12 +36,12 @@ class Pending:
 
 
 class Session:
-    """One client: any number of groups and requests. `on_news` hears what they are told unasked, and must not wait."""
+    """One client, with any number of groups and requests. `on_update` hears what they are told; it must not wait."""
 
-    def __init__(self, scheduler: Scheduler, client: int, on_news: Callable[[messages.News], None]) -> None:
+    def __init__(self, scheduler: Scheduler, client: int, on_update: Callable[[messages.GroupUpdate], None]) -> None:
         self._scheduler = scheduler
         self._client = client
-        self._on_news = on_news
+        self._on_news = on_update
 
     def do(self, message: messages.Message[Any]) -> Any:
         """Do what a message says, and return the answer, a `Pending` one, or None if there is nothing to say."""
@@ -56,7 +56,7 @@ class Session:
     def _released(self, _: messages.Released) -> None:
         self._scheduler.released()
 
-    def _taken(self, taken: messages.Taken) -> None:
+    def _taken(self, taken: messages.LeaseAcquired) -> None:
         self._scheduler.taken((self._client, taken.group), taken.stream, taken.identity)
 
     def _stats(self, _: messages.GetStats) -> messages.NodeCounts:
@@ -100,14 +100,14 @@ def answer_of(result: Any) -> tuple[Any, Sequence[Buffer]]:
 
 _ACTIONS: dict[type[messages.Message[Any]], Callable[..., Any]] = {
     messages.Released: Session._released,
-    messages.Taken: Session._taken,
+    messages.LeaseAcquired: Session._taken,
     messages.GetStats: Session._stats,
     messages.Fetch: Session._fetch,
     messages.Register: Session._register,
     messages.Unregister: Session._unregister,
     messages.Expect: Session._expect,
     messages.Read: Session._read,
-    messages.GetCaused: lambda *_: messages.Caused({}),  # all was told already
+    messages.GetStreamCounts: lambda _, asked: messages.GroupUpdate(asked.group),  # all was told already
 }
 
 
@@ -119,7 +119,7 @@ def call_store(
 ) -> tuple[messages.StoreAnswer, bytes]:
     """Do one thing with a store: give what it says of an object, and bytes if it is bytes that were asked for.
 
-    It is not tried again once `is_over` says that whoever wanted it has left.
+    It is not tried again once `is_over` says that its client has left.
     """
 
     def pause(seconds: float) -> None:
@@ -143,7 +143,7 @@ def _act(store: Store, call: messages.CallStore) -> tuple[messages.StoreAnswer, 
     elif call.action == "list":
         data = json.dumps([asdict(found) for found in store.list(call.key)]).encode()
     elif call.action == "revision":
-        data = (Origin.revision_of(store) or "").encode()
+        data = (StoreHandle.revision_of(store) or "").encode()
     elif call.action == "check":
         check_writable(store)
     elif call.action == "upload" and call.path is not None:

@@ -29,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import reach
 from penstock.fetcher.budget import Reservation
-from penstock.fetcher.copies import Copies, Copy, EditionWatch, confirm, digest_of
+from penstock.fetcher.copies import Copy, CopyResolver, EditionWatch, confirm, digest_of
 from penstock.fetcher.pieces import PartFile, PieceOwner
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
 from penstock.files import make_folders, translated
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from penstock.cachedir.lock import Held, Stripes
     from penstock.fetcher.copies import KeptFile
     from penstock.fetcher.counts import FetcherCounts
-    from penstock.fetcher.origin import Origin, Origins
-    from penstock.fetcher.pieces import Piece, PiecePool
+    from penstock.fetcher.pieces import PiecePool, RangeRead
     from penstock.fetcher.queue import Demand, ItemKey, QueuedItem
     from penstock.fetcher.rooms import Rooms
+    from penstock.fetcher.store_handles import StoreHandle, StoreHandles
     from penstock.fetcher.unpacking import PlacedSpan, ShardUnpacking
     from penstock.scan.kept_bytes import KeptBytes
     from penstock.storage.base import ObjectInfo
@@ -80,13 +80,13 @@ class Tools:
         rooms: Rooms,
         pool: PiecePool,
         counts: FetcherCounts,
-        origins: Origins,
+        handles: StoreHandles,
         ahead: IndexesAhead | None = None,
     ) -> None:
         self.stripes, self.rooms, self.pool, self.counts = stripes, rooms, pool, counts
-        self.origins, self.ahead = origins, ahead
+        self.handles, self.ahead = handles, ahead
         self.unpacking = threading.Semaphore(max(2, os.cpu_count() or 2))
-        self.copies = Copies(self.unpacking)
+        self.copies = CopyResolver(self.unpacking)
         self.watch = EditionWatch()
         self.unpacker = FormatUnpacker(self.unpacking)
         self.flusher = Flusher()
@@ -107,7 +107,7 @@ class Transfer(PieceOwner):
         self.is_cancelled = False  # for good: a new wish begins another
 
     def describe(self, item: Item) -> None:
-        """Say what is fetched, once more when its size is known."""
+        """Take down what is fetched, once more when its size is known."""
         self.item, self.name, self.raw_bytes, self.packed_bytes = item, item.name, item.raw_bytes, item.packed_bytes
         self.is_sized = item.parts[0].stored.num_bytes is not None
 
@@ -171,7 +171,7 @@ def _bring(download: Download) -> Fetched | None:
     """Fetch unless the right copy is there, maybe brought by another fetcher."""
     tools, job, folder, item = download.tools, download.job, download.folder, download.item
     with holding(tools, job, job.name):
-        copy = tools.copies.find(folder, item, download.origin, partial(tools.rooms.evict, job.directory, is_held=True))
+        copy = tools.copies.find(folder, item, download.handle, partial(tools.rooms.evict, job.directory, is_held=True))
         if copy.is_right:
             return _found(tools, job, copy)
         if job.reservation is None and not _reserve(tools, job):
@@ -212,7 +212,7 @@ def _found(tools: Tools, job: Transfer, copy: Copy) -> Fetched:
 
 
 def holding(tools: Tools, job: Transfer, name: str) -> Held:
-    """Hold a name of a directory. Others who have it may be bringing it over a slow network, and give up in time."""
+    """Hold a name of a directory. Others who have it may be bringing it over a slow network, and return up in time."""
     timeout_s = _PATIENCE * job.stream.timeout_s
     return tools.stripes.take(job.directory, name, timeout_s, should_stop=lambda: job.is_cancelled)
 
@@ -238,17 +238,17 @@ def learn_size(tools: Tools, job: Transfer) -> Beginning | None:
     """
     item = job.item
     (part,) = item.parts
-    origin, key = tools.origins.of(job.stream), part.raw.key
+    handle, key = tools.handles.of(job.stream), part.raw.key
 
     def ask() -> tuple[ObjectInfo, Beginning | None]:
-        read_first = getattr(origin.store, "read_first", None)
+        read_first = getattr(handle.store, "read_first", None)
         if read_first is None:
-            return origin.store.stat(key), None
+            return handle.store.stat(key), None
         ahead = None if tools.ahead is None or not item.is_index else tools.ahead.take(job.stream.store, key)
         data, info = ahead or read_first(key, FIRST_BYTES)
         return info, Beginning(data, info)
 
-    found: list[tuple[ObjectInfo, Beginning | None]] = tools.pool.wait([tools.pool.submit(job, 0, origin, key, ask)])
+    found: list[tuple[ObjectInfo, Beginning | None]] = tools.pool.wait([tools.pool.submit(job, 0, handle, key, ask)])
     ((info, beginning),) = found
     job.describe(item._replace(parts=(part._replace(raw=part.raw._replace(num_bytes=info.num_bytes)),)))
     return beginning
@@ -294,7 +294,7 @@ class Download:
     ) -> None:
         self.tools, self.job, self.folder, self.item = tools, job, folder, item
         self.name = item.name
-        self.origin: Origin = tools.origins.of(job.stream)
+        self.handle: StoreHandle = tools.handles.of(job.stream)
         self._beginning = beginning  # of the item's first part, if it was read already
         self._scanned = scanned  # the object, if it need not be asked for again
         self._file_mode = 0o600 if job.stream.is_private else 0o666
@@ -308,7 +308,7 @@ class Download:
             parts = [self._prepare(part, copy, new_file) for part in self.item.parts]
             infos = [part.info for part in parts if part.info is not None]
             if len(infos) == len(parts):
-                self.tools.watch.check(self.folder.directory, self.item, infos, self.origin)
+                self.tools.watch.check(self.folder.directory, self.item, infos, self.handle)
             record = self._record(parts)
             self.folder.ledger.begin()
             self.folder.ledger.put(record)
@@ -351,7 +351,7 @@ class Download:
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
         reach("unpack.started")
-        where = self.origin.where(part.stored.key)
+        where = self.handle.where(part.stored.key)
         if self._unpacks is not None:
             self._unpacks.run(packed, raw, where)
         else:
@@ -366,18 +366,18 @@ class Download:
 
     def _fetch_checked(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
-        for attempt in range(self.origin.retry + 1):
+        for attempt in range(self.handle.retry + 1):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
             name, _, expected = (file.digest or "").partition(":")
             if file.digest is None or self._digest(path, name) == expected:
                 return path, info
             path.unlink()
             self._explain_by_index(file)
-            if attempt < self.origin.retry:
+            if attempt < self.handle.retry:
                 self.tools.counts.add("retries")
         raise CorruptShardError(
-            f"{self.origin.where(file.key)} does not have the {name} digest that the index says, after"
-            f" {self.origin.retry + 1} attempts: the object is damaged, so write it again",
+            f"{self.handle.where(file.key)} does not have the {name} digest that the index says, after"
+            f" {self.handle.retry + 1} attempts: the object is damaged, so write it again",
             key=file.key,
             digest=file.digest,
         )
@@ -389,7 +389,7 @@ class Download:
         some encrypted objects, or the transfer was damaged: then two transfers that agree are believed.
         """
         came: set[str] = set()
-        for attempt in range(self.origin.retry + 2):
+        for attempt in range(self.handle.retry + 2):
             path, info = self._fetch(file, new_file, is_first=attempt == 0)
             tag = _MD5.fullmatch(info.etag or "")
             if tag is None:
@@ -401,7 +401,7 @@ class Download:
             path.unlink()
             self.tools.counts.add("retries")
         raise StoreError(
-            f"{self.origin.where(file.key)} arrived with different bytes in each of {len(came)} attempts:"
+            f"{self.handle.where(file.key)} arrived with different bytes in each of {len(came)} attempts:"
             " something in the network damages data",
             key=file.key,
         )
@@ -432,7 +432,7 @@ class Download:
 
     def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
         """Read all pieces side by side; each tells the version that it is of, and they must agree."""
-        spans = place_spans(file, num_bytes, self._unpacks, in_one=self.origin.is_read_in_one)
+        spans = place_spans(file, num_bytes, self._unpacks, in_one=self.handle.is_read_in_one)
         found = [] if beginning is None else self._use_beginning(beginning, spans[0].span, out)
         pieces = [
             self._submit(file.key, len(each.span), partial(self._copy, file, each, out)) for each in spans[len(found) :]
@@ -450,10 +450,10 @@ class Download:
         for info in found:
             self._check_size(file, info, num_bytes)
             if info.etag != found[0].etag:
-                check_version(self.origin.where(file.key), info, found[0].etag)
+                check_version(self.handle.where(file.key), info, found[0].etag)
             if file.span is not None and file.span.version not in (None, tag_of(info)):
                 raise ObjectChangedError(
-                    f"{self.origin.where(file.key)} changed after it was indexed: open the dataset again",
+                    f"{self.handle.where(file.key)} changed after it was indexed: open the dataset again",
                     key=file.key,
                 )
         return found[0]
@@ -469,20 +469,20 @@ class Download:
     def _size(self, file: StoredFile) -> int:
         if file.num_bytes is not None:
             return file.num_bytes
-        store = self.origin.store
+        store = self.handle.store
         (info,) = self.tools.pool.wait([self._submit(file.key, 0, lambda: store.stat(file.key))])
         return int(info.num_bytes)
 
     def _copy(self, file: StoredFile, piece: PlacedSpan, out: PartFile) -> ObjectInfo:
         span, place = piece
-        copy_piece = getattr(self.origin.store, "copy_piece", None)
+        copy_piece = getattr(self.handle.store, "copy_piece", None)
         if copy_piece is not None:  # what comes is handed over at once: it is in memory once, and not for long
             info: ObjectInfo = copy_piece(file.key, span, None, lambda chunk, at: self._write(chunk, place + at, out))
         else:
-            data, info = self.origin.store.read_piece(file.key, span, None)
+            data, info = self.handle.store.read_piece(file.key, span, None)
             if memoryview(data).nbytes != len(span):
                 raise StoreError(
-                    f"{self.origin.where(file.key)}: the store sent another number of bytes than the {len(span)}"
+                    f"{self.handle.where(file.key)}: the store sent another number of bytes than the {len(span)}"
                     " that were requested"
                 )
             out.write(data, place)
@@ -499,17 +499,17 @@ class Download:
                 raise self._no_space(error) from error
             raise CacheError(f"cannot write {out.path}: {error.strerror}", path=str(out.path)) from error
 
-    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> Piece:
-        return self.tools.pool.submit(self.job, num_bytes, self.origin, key, action)
+    def _submit(self, key: str, num_bytes: int, action: Callable[[], object]) -> RangeRead:
+        return self.tools.pool.submit(self.job, num_bytes, self.handle, key, action)
 
     def _explain_by_index(self, file: StoredFile) -> None:
         """Raise if the dataset was written again: then that is why an object is wrong."""
-        self.tools.watch.explain(self.folder.directory, self.item.edition, self.origin, file.key)
+        self.tools.watch.explain(self.folder.directory, self.item.edition, self.handle, file.key)
 
     def _explain_by_size(self, file: StoredFile, num_bytes: int, error: StoreError) -> None:
         """A read beyond the end fails in the words of each store: see whether the object has another size."""
         try:
-            info = self.origin.store.stat(file.key)
+            info = self.handle.store.stat(file.key)
         except StoreError:
             return
         self._check_size(file, info, num_bytes, error)
@@ -521,7 +521,7 @@ class Download:
         if expected not in (None, info.num_bytes):
             self._explain_by_index(file)
             raise ObjectChangedError(
-                f"{self.origin.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
+                f"{self.handle.where(file.key)} has {info.num_bytes} bytes, but the index says {expected}: the object"
                 " was changed or cut after the index was written",
                 key=file.key,
                 num_bytes=info.num_bytes,
@@ -539,7 +539,7 @@ class Download:
         stored = [part.packed or part.raw for part in self.item.parts]
         return Record(
             files=tuple(stamp_of(name, path.stat()) for path, name in ready),
-            url=self.origin.name,
+            url=self.handle.name,
             keys=tuple(file.key for file in stored),
             stored_bytes=tuple(
                 (file.num_bytes or 0) if part.info is None or file.span is not None else part.info.num_bytes
@@ -552,7 +552,7 @@ class Download:
         )
 
     def _publish(self, parts: Sequence[FetchedPart]) -> None:
-        """Give all files their names: the first part last, since its name stands for all."""
+        """Return all files their names: the first part last, since its name stands for all."""
         files = [file for part in reversed(parts) for file in (part.packed, part.raw) if file is not None]
         folder_mode = self._file_mode | (self._file_mode & 0o444) >> 2  # those who may read a file may look for it
         for number, (temporary, name) in enumerate(files):

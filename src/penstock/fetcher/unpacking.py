@@ -6,10 +6,9 @@ What it takes stands in the index of the edition, which is mapped here as in eve
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cachedir.editions import Edition
@@ -42,7 +41,7 @@ class FetchedSpans:
         self._spans, self._data = spans, data
 
     def read(self, begin: int, end: int) -> memoryview:
-        """Give a range of the object that lies within one of the spans."""
+        """Return a range of the object that lies within one of the spans."""
         place = 0
         for span in self._spans:
             if span.begin <= begin <= end <= span.end:
@@ -118,27 +117,17 @@ class FormatUnpacker:
 
     def __init__(self, threads: threading.Semaphore) -> None:
         self._threads, self._memory = threads, UnpackedBytes()
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, int | None], ShardUnpacking] = OrderedDict()
-        self._indexes: OrderedDict[Path, Index] = OrderedDict()
+        self._index_at = lru_cache(_INDEXES)(_open_index)
+        self._shard_of = lru_cache(_REMEMBERED)(self._make)
 
     def of(self, directory: Path, item: Item) -> ShardUnpacking | None:
-        """Say how an item is unpacked; None: its format has no part in that."""
+        """Return how an item is unpacked; None: its format has no part in that."""
         if item.format is None or item.number is None:
             return None
-        known = item.edition, item.number
-        with self._lock:
-            found = self._known.get(known)
-        if found is None:
-            found = self._make(Edition(directory, item.edition).index_path, item)
-            with self._lock:
-                self._known[known] = found
-                while len(self._known) > _REMEMBERED:
-                    self._known.popitem(last=False)
-        return found
+        return self._shard_of(Edition(directory, item.edition).index_path, item.number, item.columns)
 
     def resolve(self, directory: Path, item: Item) -> Item:
-        """Say of an item how many bytes will be fetched and about how many will stay: of all that only the columns."""
+        """Return an item with the bytes that will be fetched and, about, those that will stay: of the columns only."""
         found = self.of(directory, item)
         if found is None:
             return item
@@ -147,29 +136,23 @@ class FormatUnpacker:
         packed = part.stored._replace(num_bytes=found.num_bytes)
         return item._replace(parts=(part._replace(raw=raw, packed=packed),))
 
-    def _make(self, path: Path, item: Item) -> ShardUnpacking:
+    def _make(self, index: Path, number: int, columns: tuple[str, ...] | None) -> ShardUnpacking:
         from penstock.formats.files import get_file_format  # with NumPy, which most fetchers never need
 
-        info = self._index(path).shards[item.number or 0]
+        info = self._index_at(index).shards[number]
         form = get_file_format(info.layout.format)
-        spans = tuple(join_spans(form.spans(info, item.columns)))
+        spans = tuple(join_spans(form.spans(info, columns)))
         object_bytes = info.parts[0].span.object_bytes if info.parts[0].span else None
         if spans and object_bytes is not None and spans[-1].end > object_bytes:
-            raise CorruptShardError(f"{item.name} lies beyond the end of its file: index it again", name=item.name)
-        return ShardUnpacking(info, form, item.columns, spans, self._threads, self._memory)
+            name = info.parts[0].raw.basename
+            raise CorruptShardError(f"{name} lies beyond the end of its file: index it again", name=name)
+        return ShardUnpacking(info, form, columns, spans, self._threads, self._memory)
 
-    def _index(self, path: Path) -> Index:
-        with self._lock:
-            index = self._indexes.get(path)
-        if index is None:
-            from penstock.cachedir.kept_index import keep_index  # with NumPy, which most fetchers never need
 
-            index = keep_index(path.parent.name, path.stat().st_size, partial(_parse, path))
-            with self._lock:
-                self._indexes[path] = index
-                while len(self._indexes) > _INDEXES:
-                    self._indexes.popitem(last=False)
-        return index
+def _open_index(path: Path) -> Index:
+    from penstock.cachedir.kept_index import keep_index  # with NumPy, which most fetchers never need
+
+    return keep_index(path.parent.name, path.stat().st_size, lambda: parse_index(path.read_bytes(), str(path)))
 
 
 class PlacedSpan(NamedTuple):
@@ -197,7 +180,3 @@ def place_spans(
         placed += [PlacedSpan(piece, place + piece.begin - span.begin) for piece in cut_span(span)]
         place += len(span)
     return placed or [PlacedSpan(Span(begin, begin), 0)]
-
-
-def _parse(path: Path) -> Index:
-    return parse_index(path.read_bytes(), str(path))

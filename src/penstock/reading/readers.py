@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
     from penstock.types import Int64Array
-    from penstock.wire.share import Share
+    from penstock.wire.quota import OpenShardQuota
 
 
 COUNTED = ("skipped", "reading_ns", "waiting_ns", "decoding_ns", "transforming_ns", "collating_ns")
@@ -137,7 +137,7 @@ class ThreadReader:
         self.batches = BatchReader(source.spans, self.open_shards, source.row_reader())
         source.share_limit(self)
 
-    def keep_to(self, share: Share) -> None:
+    def keep_to(self, share: OpenShardQuota) -> None:
         """Keep no more shards open than fits into this reader's share of the cache."""
         max_open = None
         if share.num_bytes is not None:

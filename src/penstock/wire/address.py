@@ -34,12 +34,12 @@ class FetcherAddress:
 
 
 def package_root() -> Path:
-    """Give the folder to import this very penstock from."""
+    """Return the folder to import this very penstock from."""
     return Path(__file__).resolve().parents[2]
 
 
 def fetcher_address() -> FetcherAddress:
-    """Give where this process finds its fetcher: files in a folder that nobody else can enter."""
+    """Return where this process finds its fetcher: files in a folder that no other user can enter."""
     found = FetcherAddress(runtime_folder())
     if len(os.fsencode(found.socket)) > _LONGEST_SOCKET_PATH:
         raise ConfigError(
@@ -51,7 +51,7 @@ def fetcher_address() -> FetcherAddress:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """Give the user id of the process at the other end of a local socket, as the kernel knows it."""
+    """Return the user id of the process at the other end of a local socket, as the kernel knows it."""
     if hasattr(socket, "SO_PEERCRED"):
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         user: int = struct.unpack("3i", credentials)[1]

@@ -36,7 +36,7 @@ FIRST_BYTES = 1 << 20  # of an index; most are no larger
 _MOST_INDEXES = 8  # each is read by a thread of its own
 NOTHING = b'["", []]'  # what is given to a fetcher that is to read none
 _NEAR = (None, "file", "memory")
-_FRESH_S = 1.0  # whoever asks later than this wants to know what the store has then
+_FRESH_S = 1.0  # those who ask later than this want to know what the store has then
 
 _log = logging.getLogger("penstock.cache")
 
@@ -61,7 +61,7 @@ def pack_ahead(key: str, streams: Iterable[CachedStream]) -> bytes:
 
 
 def open_ahead(packed: bytes) -> int:
-    """Give the end of a pipe that a fetcher finds these bytes at."""
+    """Return the end of a pipe that a fetcher finds these bytes at."""
     reading, writing = os.pipe()
     try:
         os.write(writing, packed)
@@ -73,7 +73,7 @@ def open_ahead(packed: bytes) -> int:
 # --- The fetcher --------------------------------------------------------------------------------------------
 
 
-class ReadAhead:
+class IndexRead:
     """The first bytes of an object, on their way; its store is asked once."""
 
     def __init__(self, store: ObjectStore, key: str) -> None:
@@ -87,12 +87,12 @@ class ReadAhead:
         self._thread.start()
 
     def wait(self) -> First | None:
-        """Give what has come, or raise what the store has said; None: too long ago, or it is better asked for again."""
+        """Return what has come, or raise what the store has said; None: too long ago, or better asked for again."""
         is_fresh = self._thread.is_alive() or time.monotonic() < self._begun_at + _FRESH_S
         self._thread.join()
         if is_fresh and self._refusal is not None:
             raise self._refusal
-        # A server that sends no ranges: whoever reads on has to find that out, too.
+        # A server that sends no ranges: those who read on have to find that out, too.
         return self._found if is_fresh and self._store.ranges.are_sent else None
 
     def _read(self) -> None:
@@ -118,7 +118,7 @@ class IndexesAhead:
     def __init__(self, packed: bytes) -> None:
         """Ask for what a client has named, where this process has one connection to a store for all who use it."""
         self._lock = threading.Lock()
-        self._reads: list[ReadAhead] = []
+        self._reads: list[IndexRead] = []
         key, asked = json.loads(packed)
         for url, options, *how in asked:
             with _errors_met_again():
@@ -126,10 +126,10 @@ class IndexesAhead:
 
                 store = open_store(StoreSettings(url, options), retry=replace(RetryPolicy.of(*how), attempts=1))
                 if isinstance(store, ObjectStore):
-                    self._reads.append(ReadAhead(store, key))
+                    self._reads.append(IndexRead(store, key))
 
     def take(self, settings: StoreSettings, key: str) -> First | None:
-        """Give the first bytes of an object, waiting for them if they are on their way; None: nobody has asked."""
+        """Return the first bytes of an object, after waiting if they are on their way; None: it was not asked for."""
         with self._lock:
             found = next((read for read in self._reads if (read.settings, read.key) == (settings, key)), None)
             if found is None:

@@ -31,7 +31,7 @@ _PLAIN = {int: (int,), float: (float, int), str: (str,), bool: (bool,), type(Non
 
 
 def plain(value: Any) -> Any:
-    """Give what stands for a value that JSON does not know; its parts may be such values again."""
+    """Return what stands for a value that JSON does not know; its parts may be such values again."""
     if isinstance(value, Span):
         return value.begin, value.end
     if isinstance(value, Path):
@@ -92,7 +92,7 @@ def _loader(hint: Any) -> Load:
 
 
 def _plain_kinds(hint: Any) -> frozenset[type] | None:
-    """Give the types of JSON values that fit, if all of them are used as they come."""
+    """Return the types of JSON values that fit, if all of them are used as they come."""
     is_union = typing.get_origin(hint) in (types.UnionType, Union)
     kinds = typing.get_args(hint) if is_union else (hint,)
     if not all(kind in _PLAIN for kind in kinds):

@@ -28,7 +28,7 @@ _encoder = json.JSONEncoder(separators=(",", ":"), default=plain)
 
 
 def pack_message(header: Header, num_payload: int = 0) -> bytes:
-    """Give what goes on the wire before the payload; dataclasses in the header travel as plain values."""
+    """Return what goes on the wire before the payload; dataclasses in the header travel as plain values."""
     text = _encoder.encode(header).encode()
     if len(text) > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
         raise FetcherError(f"a message of {len(text)} + {num_payload} bytes is too long: ask for less at once")
@@ -51,7 +51,7 @@ def few_buffers(payload: Sequence[Buffer]) -> Iterator[bytes | memoryview]:
 
 
 def unpack_prefix(data: bytes | bytearray) -> tuple[int, int]:
-    """Give the sizes of header and payload, checked before anybody allocates them."""
+    """Return the sizes of header and payload, checked before they are allocated."""
     num_header, num_payload = _PREFIX.unpack_from(data)
     if num_header > MAX_HEADER_BYTES or num_payload > MAX_PAYLOAD_BYTES:
         raise FetcherError("the process at the other end of the fetcher's socket does not speak this protocol")
@@ -70,7 +70,7 @@ def unpack_header(data: bytes | bytearray) -> Header:
 
 
 def dump_error(error: BaseException) -> Header:
-    """Give an error as plain values: its class, its message with the cause, its facts."""
+    """Return an error as plain values: its class, its message with the cause, its facts."""
     if not isinstance(error, PenstockError):
         error = errors.CacheError(f"the fetcher failed: {type(error).__name__}: {error}")
     message = error.message

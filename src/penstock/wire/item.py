@@ -53,7 +53,7 @@ class Item(NamedTuple):
     edition: str = ""  # the edition of the dataset that it belongs to
     number: int | None = None  # of a shard, in the index of its edition
     is_index: bool = False  # it is the index itself, which makes an edition
-    validates: bool = False  # files that somebody else put there are digested before they are used
+    validates: bool = False  # files that others put there are digested before they are used
     format: str | None = None  # of a shard that its format unpacks, for these columns
     columns: tuple[str, ...] | None = None
 

@@ -17,8 +17,8 @@ from penstock.types import Place, Span
 from penstock.wire.encoding import load, plain
 from penstock.wire.frames import Header
 from penstock.wire.item import Item, Want
+from penstock.wire.quota import OpenShardQuota
 from penstock.wire.settings import CachedStream
-from penstock.wire.share import Share
 
 AnswerT = TypeVar("AnswerT", covariant=True)
 
@@ -91,13 +91,6 @@ class StreamCounts:
         )
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Caused:
-    """What each stream of a group has caused, by its number, since that was told last."""
-
-    streams: dict[int, StreamCounts]
-
-
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class NodeCounts:
     """What the fetcher has done since its start, and does now."""
@@ -128,24 +121,24 @@ class Progress:
     bytes_per_s: float = 0.0
     position: int = 0  # how many come before it
     num_wanted: int = 0
-    state: str = ""  # queued, running or parked; of ranges, reading; of calls of a store, asked
+    state: str = ""  # queued, running or waiting_for_space; of ranges, reading; of calls of a store, asked
     reason: str = ""  # why the store is asked again, if it is and nothing has come since
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class News:
+class GroupUpdate:
     """What a group is told unasked: what it may keep open from now on, and what its streams have caused."""
 
     group: int
-    share: Share | None = None
-    caused: dict[int, StreamCounts] = field(default_factory=dict)  # by stream, since that was told last
+    quota: OpenShardQuota | None = None
+    counts: dict[int, StreamCounts] = field(default_factory=dict)  # by stream, since that was told last
     warnings: tuple[str, ...] = ()  # for its user
 
-    def add(self, later: News) -> None:
-        """Take in what is to be told besides: of several shares the last one counts."""
-        self.share = later.share or self.share
-        for stream, counts in later.caused.items():
-            self.caused[stream] = self.caused.get(stream, StreamCounts()) + counts
+    def add(self, later: GroupUpdate) -> None:
+        """Take in what is to be told besides: of several quotas the last one counts."""
+        self.quota = later.quota or self.quota
+        for stream, counts in later.counts.items():
+            self.counts[stream] = self.counts.get(stream, StreamCounts()) + counts
 
 
 # --- Messages -----------------------------------------------------------------------------------------------
@@ -188,7 +181,7 @@ class Released(Message[Done]):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Taken(Message[Done]):
+class LeaseAcquired(Message[Done]):
     """A lease was taken on an item that had been asked for."""
 
     group: int
@@ -205,12 +198,12 @@ class Withdraw(Message[Done]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class GetStats(Message[NodeCounts]):
-    """Give the fetcher's own counts."""
+    """Return the fetcher's own counts."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class GetCaused(Message[Caused]):
-    """Give what the streams of a group have caused and were not told yet."""
+class GetStreamCounts(Message[GroupUpdate]):
+    """Return what the streams of a group have caused and were not told yet."""
 
     group: int
 
@@ -227,7 +220,7 @@ class Fetch(Message[Fetched]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Read(Message[Found]):
-    """Give objects, or ranges of them; `shards` numbers those that are shards of an edition."""
+    """Return objects, or ranges of them; `shards` numbers those that are shards of an edition."""
 
     group: int
     stream: int
@@ -250,7 +243,7 @@ class CallStore(Message[StoreAnswer]):
 
 
 def dump_message(message: Message[Any], number: int | None = None) -> Header:
-    """Give the header of a message; with a number it is a request, whose answers carry the same."""
+    """Return the header of a message; with a number it is a request, whose answers carry the same."""
     return {"op": type(message).__name__, "id": number, "is": plain(message)}
 
 

@@ -49,7 +49,7 @@ class CachedStream:
     validate_hash: str | None = None  # digest of the stored file, checked when it is fetched
     retry: int = 2  # further attempts
     timeout_s: float = 60.0  # the longest without a single byte; both are used up before a store is given up
-    is_private: bool = False  # nobody else may read the files: they lie below the user's own cache
+    is_private: bool = False  # no other user may read the files: they lie below the user's own cache
     files: FilesRequest | None = None  # what to look for in the store; None: an index.json
 
     @property

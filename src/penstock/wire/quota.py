@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class OpenShardQuota:
     """How much may stay open between two uses."""
 
     num_bytes: int | None = None  # None: as much as one likes
-    is_tight: bool = False  # somebody waits for room: keep nothing that is not being read this moment
+    is_tight: bool = False  # room is waited for: keep nothing that is not being read this moment
 
 
-UNHEARD = Share(is_tight=True)  # without a line to the fetcher nobody can ask for what is kept, so nothing is
+UNHEARD = OpenShardQuota(is_tight=True)  # without a line to the fetcher what is kept cannot be asked for, so nothing is
 
 
-def is_news(told: Share | None, now: Share) -> bool:
-    """Tell whether a share differs enough from what was said before: who comes or goes among many changes little."""
+def is_news(told: OpenShardQuota | None, now: OpenShardQuota) -> bool:
+    """Return True if a share differs enough from what was said before: who comes or goes among many changes little."""
     if told is None or told.is_tight != now.is_tight:
         return True
     if told.num_bytes is None or now.num_bytes is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class StoreHandle:
     """A store, which tries again by itself, and how patiently it is asked."""
 
     store: Store
@@ -54,48 +54,48 @@ class Origin:
         return getattr(self.store, "has_queries", False)
 
     def revision(self) -> str | None:
-        """Give the commit that is read, if the store keeps commits."""
+        """Return the commit that is read, if the store keeps commits."""
         return self.revision_of(self.store)
 
     @staticmethod
     def revision_of(store: Store) -> str | None:
-        """Give the commit that a store reads, if it keeps commits."""
+        """Return the commit that a store reads, if it keeps commits."""
         commit = getattr(store, "commit", None)
         return None if commit is None else str(commit())
 
 
 @lru_cache(64)
 def _shown_root(url: str) -> str:
-    """Give a URL as it may be shown; it is needed for each piece."""
+    """Return a URL as it may be shown; it is needed for each piece."""
     return shown_url(url)
 
 
-def is_near(origin: Origin) -> bool:
-    """Tell whether a store answers a question at once: nothing is gained by asking it less."""
-    return url_scheme(origin.url) in (None, "file", "memory")
+def is_near(handle: StoreHandle) -> bool:
+    """Return True if a store answers a question at once: nothing is gained by asking it less."""
+    return url_scheme(handle.url) in (None, "file", "memory")
 
 
-class Origins:
+class StoreHandles:
     """Opens stores, and keeps them open. Safe for threads."""
 
     def __init__(self, hooks: RetryHooks) -> None:
         self._lock = threading.Lock()
-        self._origins: dict[str, Origin] = {}
+        self._origins: dict[str, StoreHandle] = {}
         self._hooks = hooks
 
-    def of(self, stream: CachedStream) -> Origin:
-        """Return the origin of a stream."""
+    def of(self, stream: CachedStream) -> StoreHandle:
+        """Return the handle of a stream."""
         store, options = stream.store, stream.store.options
         known = f"{stream.retry} {stream.timeout_s} {store.url} {sorted(options.items(), key=str)!r}"
         with self._lock:
-            origin = self._origins.get(known)
-            if origin is None:
+            handle = self._origins.get(known)
+            if handle is None:
                 endpoint = options.get("endpoint")
-                origin = self._origins[known] = Origin(
+                handle = self._origins[known] = StoreHandle(
                     store=open_store(store, retry=RetryPolicy.of(stream.retry, stream.timeout_s), hooks=self._hooks),
                     url=store.url,
                     name=place_of(store.url) + (f" at {shown_url(str(endpoint))}" if endpoint else ""),
                     retry=stream.retry,
                     timeout_s=stream.timeout_s,
                 )
-            return origin
+            return handle
