@@ -74,4 +74,5 @@ class CacheCounts:
         """Return what this process has counted."""
         counts = self._row().read()
         by_stream = [[counts[f"{name}.{what}"] for what in COUNTED] for name in self._names]
-        return CacheStats(tuple(CachedStreamStats(hits, waits, ns / 1e9, *rest) for hits, waits, ns, *rest in by_stream))
+        stats = (CachedStreamStats(hits, waits, ns / 1e9, *rest) for hits, waits, ns, *rest in by_stream)
+        return CacheStats(tuple(stats))
