@@ -172,9 +172,7 @@ class IndexOpener:
             url=handle.url,
             format=files.format,
             settings=files.settings,
-            on_begin=job.begin,
-            on_bytes=job.add_bytes,
-            check_wanted=job.check_wanted,
+            watcher=job,
             keep=(lambda _: None) if is_near(handle) else (lambda info: _keep_scanned(self._tools, job, info)),
         )
         return scan.make_index(objects, known)

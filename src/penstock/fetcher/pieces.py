@@ -77,10 +77,10 @@ class RangeRead:
     action: Callable[[], Any]
     handle: StoreHandle
     key: str
-    future: Future[Any] = field(default_factory=Future)
-    num_arrived: int = 0  # bytes that its store has told of
-    heard_at: float | None = None  # when it began, then its last sign of life
-    is_given_up: bool = False
+    future: Future[Any] = field(default_factory=Future, init=False)
+    num_arrived: int = field(default=0, init=False)  # bytes that its store has told of
+    heard_at: float | None = field(default=None, init=False)  # when it began, then its last sign of life
+    is_given_up: bool = field(default=False, init=False)
 
     @property
     def where(self) -> str:

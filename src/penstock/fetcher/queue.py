@@ -82,11 +82,11 @@ class QueuedItem:
     item: Item
     stream: CachedStream
     order: int = 0  # of its coming
-    state: State = State.QUEUED
-    requests: list[Request] = field(default_factory=list)
-    ahead: dict[Cause, int] = field(default_factory=dict)  # in how many batches each stream needs it
-    competes_in: frozenset[str] = frozenset()  # the directories whose room it waits for
-    has_room: bool = False  # it is on its way, and will give its room back or keep what came
+    state: State = field(default=State.QUEUED, init=False)
+    requests: list[Request] = field(default_factory=list, init=False)
+    ahead: dict[Cause, int] = field(default_factory=dict, init=False)  # in how many batches each stream needs it
+    competes_in: frozenset[str] = field(default=frozenset(), init=False)  # the directories whose room it waits for
+    has_room: bool = field(default=False, init=False)  # it is on its way, and will give its room back or keep what came
     demand: Demand = field(init=False)  # while it is running
     key: ItemKey = field(init=False)  # what makes two wishes the same
 

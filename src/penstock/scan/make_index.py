@@ -6,7 +6,7 @@ import json
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from operator import lt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.cachedir.versions import tag_of
 from penstock.errors import BadIndexError, ConfigError, CorruptShardError, DataError
@@ -35,18 +35,33 @@ _PIECES_AT_ONCE = 16  # of all these files
 Identity = tuple[str, int, str | None]
 
 
+class ScanWatcher(Protocol):
+    """Hears how far a scan is, from any thread."""
+
+    def begin(self, total_bytes: int) -> None:
+        """Hear how many bytes will be read, about."""
+
+    def add_bytes(self, num_bytes: int) -> None:
+        """Hear of bytes as they come."""
+
+    def check_wanted(self) -> None:
+        """Raise once the index is no longer wanted."""
+
+
+class _Unwatched(ScanWatcher):
+    """Hears and does nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """How files are scanned: where they are, what a user said of them, and whom to tell of progress."""
+    """How files are scanned: where they are, what a user said of them, and what hears of progress."""
 
     store: Store
     url: str
     format: str | None = None  # None: seen from names and first bytes
     settings: Mapping[str, Any] = field(default_factory=dict)
-    on_begin: Callable[[int], None] = lambda _: None  # hears how many bytes will be read, about
-    on_bytes: Callable[[int], None] = lambda _: None
-    check_wanted: Callable[[], None] = lambda: None  # raises once nobody wants the index any more
-    keep: Callable[[ObjectInfo], ScanKeeper | None] = lambda _: None  # who takes what is read of a file, if anybody
+    watcher: ScanWatcher = field(default_factory=_Unwatched)
+    keep: Callable[[ObjectInfo], ScanKeeper | None] = lambda _: None  # what takes the bytes that are read of a file
 
     def make_index(self, objects: Sequence[ObjectInfo], known: Mapping[Identity, IndexedFile]) -> bytes:
         """Give the index of some files; those that are known, and unchanged, are not scanned again."""
@@ -60,7 +75,7 @@ class Scan:
             if not _is_of(known.get(_identity(info)), kind)
         ]
         looked_at = form.tail_bytes + form.head_bytes
-        self.on_begin(sum(min(info.num_bytes, looked_at or info.num_bytes) for info, _ in missing))
+        self.watcher.begin(sum(min(info.num_bytes, looked_at or info.num_bytes) for info, _ in missing))
         scanned = {file.identity: file for file in self._scan_all(missing, form)}
         files = [scanned.get(_identity(info)) or known[_identity(info)] for info in objects]
         if form.has_schema:
@@ -121,7 +136,7 @@ class Scan:
         return scan_together(self.store, len(missing), open_file, first, scan)
 
     def _scan(self, info: ObjectInfo, kind: FileKind, form: FileFormat, ahead: int) -> IndexedFile:
-        self.check_wanted()
+        self.watcher.check_wanted()
         keeper = None if _reads_little(form) else self.keep(info)
         if keeper is None:
             return self._scan_file(self._object(info, kind, ahead), info, kind, form)
@@ -145,8 +160,8 @@ class Scan:
         write: Callable[[bytes, int], None] = lambda _, __: None,
     ) -> ScannedObject:
         def take(data: bytes, begin: int) -> None:
-            self.check_wanted()
-            self.on_bytes(len(data))
+            self.watcher.check_wanted()
+            self.watcher.add_bytes(len(data))
             write(data, begin)
 
         return ScannedObject(self.store, info, kind.compression, take, ahead)
