@@ -557,7 +557,8 @@ class Download:
         folder_mode = self._file_mode | (self._file_mode & 0o444) >> 2  # those who may read a file may look for it
         for number, (temporary, name) in enumerate(files):
             path = resolve_inside(self.folder.directory, name)
-            make_folders(path.parent, folder_mode)
+            if path.parent != self.folder.directory:
+                make_folders(path.parent, folder_mode)
             reach("publish.between_parts" if number else "publish.before")
             temporary.replace(path)
         reach("publish.after")
@@ -568,8 +569,7 @@ class Download:
         made: list[Path] = []
 
         def new_file() -> Path:
-            path = new_part_path(self.folder.directory, stripe_of(held))
-            make_folders(path.parent, 0o700)
+            path = new_part_path(self.folder.directory, stripe_of(held))  # beside the lock that is held
             made.append(path)
             return path
 
