@@ -88,14 +88,13 @@ def test_many_requests_and_a_limit_just_below_one_shard(tmp_path: Path, compress
 
 
 def start_drivers(scheduler: Scheduler, data: Dataset) -> None:
-    """Have several threads wait for work, as after a busy time."""
+    """Have several threads rest, as after a busy time."""
     requests = [scheduler.ask(GROUP, 0, item_of(data, shard)) for shard in data.shards[2:]]
     for shard, request in zip(data.shards[2:], requests, strict=True):
         request.future.result(FAR_TOO_LONG_S)
         scheduler.taken(GROUP, 0, item_of(data, shard).identity)
 
     wait_until(lambda: not scheduler.stats().queued and not scheduler.stats().in_flight)
-    assert scheduler.num_idle > 1
 
 
 def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
@@ -113,7 +112,6 @@ def test_a_prefetch_without_room_that_somebody_comes_to_wait_for(
 
     def wait_late(job: Any, *, was_urgent: bool) -> None:
         asked.append(scheduler.ask(GROUP, 0, item))
-        wait_until(lambda: scheduler.num_idle > 0)
         threading.Event().wait(0.2)  # the others go back to sleep
         wait_for_space(job, was_urgent=was_urgent)
 

@@ -194,24 +194,10 @@ def test_an_item_that_has_to_wait_keeps_its_directories_from_those_behind_it(wis
     assert wishes.take() == "b/2"
 
 
-@pytest.mark.parametrize(
-    ("num_threads", "waiting", "expected"),
-    [
-        (1, ["a/1"], True),
-        (2, ["a/1"], False),  # one for each item, the running one among them
-        (MOST_URGENT_WORKERS - 1, [f"a/{number}" for number in range(40)], True),
-        (MOST_URGENT_WORKERS, [f"a/{number}" for number in range(40)], False),
-        (MOST_URGENT_WORKERS, ["a/0", "b/1"], True),  # no thread works for /b
-        (MOST_DIRECTORIES, ["a/0", "b/1"], False),
-    ],
-)
-def test_threads_that_are_needed(num_threads: int, waiting: list[str], expected: bool, wishes: Wishes) -> None:
-    wishes.ask("a/running")
-    assert wishes.take() == "a/running"
-    wishes.admit("a/running")
-    for what in waiting:
-        wishes.ask(what)
-    assert wishes.queue.needs_thread(num_threads) == expected
+def test_there_is_a_thread_for_so_many_directories_at_most(wishes: Wishes) -> None:
+    wishes.ask("a/1")
+    assert wishes.take(MOST_DIRECTORIES) is None
+    assert wishes.take(MOST_DIRECTORIES - 1) == "a/1"
 
 
 def test_a_prefetch_that_failed_is_not_tried_again_so_soon(wishes: Wishes) -> None:

@@ -159,16 +159,6 @@ class ItemQueue:
         """Whether anything waits for room, or stays back for those who do."""
         return bool(self._waiting or self._refused or self.stalled)
 
-    def needs_thread(self, num_threads: int) -> bool:
-        """Return True if one more thread than so many would find work, as far as can be seen."""
-        if num_threads < MOST_URGENT_WORKERS:
-            return num_threads < len(self.items)
-        return num_threads < MOST_DIRECTORIES and not {name for name, _ in self._urgent} <= self._running.keys()
-
-    def is_any_waiting(self) -> bool:
-        """Return True if any item may wait for its turn: in doubt, yes."""
-        return bool(self._urgent) or any(self._later.values())
-
     def competing(self, directory: str) -> frozenset[str]:
         """Return the directories whose room an item competes for."""
         return self.competitors.get(directory) or frozenset({directory})
@@ -261,6 +251,8 @@ class ItemQueue:
         Of those that compete for the room of a directory, one is admitted after the other. An item that has to wait
         for one of its directories keeps all of them from those who come after it.
         """
+        if num_busy >= MOST_DIRECTORIES:
+            return None
         is_crowded, is_full = num_busy >= MOST_WORKERS, num_busy >= MOST_URGENT_WORKERS
         held = self._admitting | self._running.keys() if is_full else set(self._admitting)
         for queued in itertools.chain(self._urgent.values(), () if is_crowded else self._later_heads()):

@@ -22,8 +22,8 @@ from penstock.cachedir.lock import Stripes
 from penstock.errors import CacheError, CacheTooSmallError, PenstockError
 from penstock.fetcher.counts import FetcherCounts
 from penstock.fetcher.opening import IndexOpener
-from penstock.fetcher.pieces import PiecePool
-from penstock.fetcher.queue import ItemQueue, Request
+from penstock.fetcher.pieces import ElasticThreads, PiecePool
+from penstock.fetcher.queue import MOST_DIRECTORIES, ItemQueue, Request
 from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.rooms import QuotaNotifier, Rooms
 from penstock.fetcher.store_handles import StoreHandles
@@ -79,11 +79,10 @@ class Scheduler:
         self._reader = ObjectReader(self._pool, self._counts, handles, self._tools.watch)
         self._too_full: frozenset[str] = frozenset()  # directories that hold more than a limit that came later
         self._is_closed = False
+        self._threads = ElasticThreads(MOST_DIRECTORIES, "penstock-download")
         # Each of these is waited on by one kind of thread, so that a note to one never wakes another instead.
-        self._work_news = threading.Condition(self._lock)
+        self._all_ended = threading.Condition(self._lock)
         self._clock_news = threading.Condition(self._lock)
-        self._workers: set[threading.Thread] = set()  # they come when they are needed, and stay until `close`
-        self.num_idle = 0
         self._clock: threading.Thread | None = None  # there while anything waits for room
 
     # --- Clients --------------------------------------------------------------------------------------------
@@ -261,29 +260,23 @@ class Scheduler:
             )
 
     def close(self) -> None:
-        """Stop. What is on its way is given up; its temporary files are removed as its threads notice.
-
-        Each thread ends when it is done with what it does.
-        """
+        """Stop. What is on its way is given up; its temporary files are removed as its threads notice."""
         with self._lock:
             self._cancel(self._transfers.values())
             for queued in self._queue.items.values():
                 for request in queued.requests:
                     request.future.cancel()
             self._is_closed = True
-            self._work_news.notify_all()
             self._clock_news.notify()
+        self._threads.shutdown()
         self._pool.close()
         self._tools.flusher.close()
         self._rooms.close_folders()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the threads have ended that work on items, and return True if they have."""
-        deadline = time.monotonic() + timeout_s
-        with self._work_news:
-            while self._workers and (left_s := deadline - time.monotonic()) > 0:
-                self._work_news.wait(left_s)
-            return not self._workers
+        """Wait until no item is on its way, and return True if that is so."""
+        with self._all_ended:
+            return self._all_ended.wait_for(lambda: not self._transfers, timeout_s)
 
     # --- Keeping the books ----------------------------------------------------------------------------------
 
@@ -317,47 +310,17 @@ class Scheduler:
         for place, directory in evicting.items():
             self._rooms.expect(directory, ahead[place])
 
-    # --- Threads that bring one item after the other --------------------------------------------------------
+    # --- Bringing items -------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """See to it that a thread looks at what has come to the queue. With the lock."""
-        if self._is_closed or not self._queue.is_any_waiting():
-            return
-        if self.num_idle == 0 and self._queue.needs_thread(len(self._workers)):
-            thread = threading.Thread(target=self._work, name="penstock-download", daemon=True)
-            self._workers.add(thread)
-            thread.start()
-        self._work_news.notify()
-
-    def _work(self) -> None:
-        try:
-            while (queued := self._next()) is not None:
-                self._serve(queued)
-                del queued  # it may hold much memory, and the next may be long in coming
-        finally:
-            with self._lock:
-                self._workers.discard(threading.current_thread())
-                self._work_news.notify_all()
-
-    def _next(self) -> QueuedItem | None:
-        """Wait for an item that may be admitted now; None: there will be no more."""
-        with self._work_news:
-            queued = None
-            self.num_idle += 1
-            try:
-                while not self._is_closed and (queued := self._take()) is None:
-                    self._work_news.wait()
-            finally:
-                self.num_idle -= 1
-            if queued is not None:
-                self._wake()  # there may be more that can begin now
-            return queued
-
-    def _take(self) -> QueuedItem | None:
-        queued = self._queue.take(len(self._workers) - self.num_idle)
-        if queued is not None:
+        """Have all items brought that may begin now, each by a thread. With the lock."""
+        while not self._is_closed and (queued := self._queue.take(len(self._transfers))) is not None:
             self._transfers[queued.key] = Transfer(queued)
-        return queued
+            self._threads.submit(self._serve, queued)
+
+    def _end(self, queued: QueuedItem) -> None:
+        del self._transfers[queued.key]
+        self._all_ended.notify_all()
 
     def _serve(self, queued: QueuedItem) -> None:
         """Bring one item, and answer those who wait for it. Errors go to them, not to this thread."""
@@ -407,8 +370,8 @@ class Scheduler:
         return has_news
 
     def _put_back(self, queued: QueuedItem) -> None:
-        """Queue an item anew. This thread may be the last to look: those that wait for work have to hear of it."""
-        del self._transfers[queued.key]
+        """Queue an item anew."""
+        self._end(queued)
         self._queue.put_back(queued)
         self._wake()
 
@@ -423,7 +386,7 @@ class Scheduler:
     def _finish(self, queued: QueuedItem, running: Transfer, result: Fetched | Exception) -> None:
         has_failed = isinstance(result, Exception) and not running.is_cancelled
         with self._lock:
-            del self._transfers[queued.key]
+            self._end(queued)
             requests = self._queue.finish(queued, time.monotonic(), has_failed=has_failed)
             self._wake()
         if has_failed:
@@ -447,10 +410,11 @@ class Scheduler:
             if queued.is_urgent and not was_urgent:  # a reader has come to wait for it, and may take more
                 self._put_back(queued)
                 return
-            del self._transfers[queued.key]
+            self._end(queued)
             self._note_full_disks()
             self._queue.wait_for_space(queued, time.monotonic())
             self._tighten(queued.competes_in if queued.requests else ())
+            self._wake()
         self._shares.tell()
 
     def _tighten(self, directories: Iterable[str]) -> None:
