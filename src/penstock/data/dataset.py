@@ -28,6 +28,7 @@ from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.state_fields import MOST, check_fields
+from penstock.reading.batch_reader import SOON
 from penstock.reading.skip import Gap, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole
@@ -231,7 +232,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
             return self.get_item(ids)
         if type(self).get_item is not StreamingDataset.get_item:
             return nest([self.get_item(int(number)) for number in ids], key)
-        samples = self.readers.here.main.batches.read_some(ids)
+        samples = self.readers.here.main.batches.read(ids, SOON).samples()
         if self._transforms is not None:
             samples = make_each(self._transforms.apply, [int(number) for number in ids], samples, skips=False)
         return nest(samples, key)
@@ -259,7 +260,7 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
         Of the transforms, only `batch_transform` is applied.
         """
         ids = resolve_flat(key, self.num_samples)
-        columns = self.readers.here.main.batches.read_columns(ids)
+        columns = self.readers.here.main.batches.read_columns(ids).columns()
         return columns if self.make_columns is None else self.make_columns(ids, columns)
 
     # --- Iterating --------------------------------------------------------------------------------------------

@@ -122,13 +122,13 @@ class LocalDataset:
     def __getitem__(self, key: Numbers) -> list[Sample]: ...
     def __getitem__(self, key: int | np.integer[Any] | Numbers) -> Sample | list[Sample]:
         ids = resolve_ids(key, self._shards.spans.num_samples)
-        return self.get_item(ids) if isinstance(ids, int) else nest(self._reader.read(ids), key)
+        return self.get_item(ids) if isinstance(ids, int) else nest(self._reader.read(ids).samples(), key)
 
     def __iter__(self) -> Iterator[Sample]:
         stored = self.index.columns.stored_sizes.sum()
         rows = rows_at_once(float(stored) / self.num_samples)
         for begin in range(0, self.num_samples, rows):
-            yield from self._reader.read(range(begin, min(begin + rows, self.num_samples)))
+            yield from self._reader.read(range(begin, min(begin + rows, self.num_samples))).samples()
 
     def get_item(self, sample_id: int) -> Sample:
         """Return one sample by its number, counted from 0."""
@@ -141,7 +141,7 @@ class LocalDataset:
     def read_columns(self, key: Numbers) -> Columns:
         """Return samples as columns, in the order you asked for: each an array if the values allow it, else a list."""
         ids = resolve_flat(key, self._shards.spans.num_samples)
-        return self._reader.read_columns(ids)
+        return self._reader.read_columns(ids).columns()
 
     def close(self) -> None:
         """Close the open shards; using the dataset again opens them anew."""

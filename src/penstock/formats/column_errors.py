@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import (
     BadSampleError,
@@ -15,6 +15,11 @@ from penstock.errors import (
     MissingExtraError,
     PenstockError,
 )
+
+if TYPE_CHECKING:
+    from penstock.types import Int64Array
+
+T = TypeVar("T")
 
 
 def encode_error(sample: Any, column: str, error: Exception) -> PenstockError:
@@ -36,6 +41,16 @@ def _kind_of(error: Exception) -> type[BadSampleError]:
     if isinstance(error, OverflowError):
         return ColumnRangeError
     return ColumnTypeError if isinstance(error, (TypeError, AttributeError)) else ColumnValueError
+
+
+def decode_all(
+    decode: Callable[[Sequence[bytes]], T], pieces: Sequence[bytes], rows: Int64Array, shard: str, column: str
+) -> T:
+    """Decode the stored values of some rows of a shard; an error says which of them cannot be."""
+    try:
+        return decode(pieces)
+    except Exception as error:
+        raise decode_error(decode, pieces, rows.tolist(), shard, column, error) from error
 
 
 def decode_error(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.types import Int64Array
 
     # Either is a value of bytes for each; an array of NumPy's byte strings is one step for all of them.
-    Pieces: TypeAlias = npt.NDArray[np.bytes_] | list[bytes]
+    StoredValues: TypeAlias = npt.NDArray[np.bytes_] | list[bytes]
     Values: TypeAlias = npt.NDArray[Any] | list[Any]
 
 # NumPy waits for many places of memory at once, where a step of Python waits for one after the other; but it copies
@@ -95,7 +95,7 @@ class ValueGatherer:
         self._are_equal = shortest == longest
         self._items = view_items(data, "S", longest) if is_gathered(shortest, longest) else None
 
-    def gather(self, begins: Int64Array, ends: Int64Array) -> Pieces:
+    def gather(self, begins: Int64Array, ends: Int64Array) -> StoredValues:
         """Copy the bytes of values from where they begin to where they end."""
         if self._items is not None:
             try:
@@ -130,7 +130,52 @@ def gather_strings(
     return gathered if last_bytes.all() else None
 
 
-def as_list(pieces: Pieces) -> list[bytes]:
+class HeldBytes(Protocol):
+    """Bytes that stay in place for as long as this is held."""
+
+    @property
+    def data(self) -> ShardBytes:
+        """The bytes."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Where they begin in memory (`place_of`)."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """How many they are."""
+        ...
+
+
+def copy_pieces(
+    shards: Sequence[HeldBytes], counts: Sequence[int], order: Int64Array | None, begins: Int64Array, ends: Int64Array
+) -> StoredValues:
+    """Copy values of any lengths that were found to lie in these shards.
+
+    There are so many of each shard, and `order` says which of them stands at each place of what is given out, as in
+    `begins` and `ends`.
+    """
+    sizes = ends - begins
+    shortest, longest = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
+    if is_gathered(shortest, longest):
+        limits = np.repeat([shard.place + shard.num_bytes for shard in shards], counts)
+        # An item as long as the longest value must lie within the shard, whichever value it begins with.
+        is_within = shortest == longest or (begins + longest <= (limits if order is None else limits[order])).all()
+        sizes_if_unequal = None if shortest == longest else sizes
+        gathered = gather_strings(view_memory("S", longest), begins, sizes_if_unequal) if is_within else None
+        if gathered is not None:
+            return gathered
+    data = [shard.data for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
+    places = np.repeat([shard.place for shard in shards], counts)
+    if order is not None:
+        data, places = list(map(data.__getitem__, order.tolist())), places[order]
+    firsts, lasts = (begins - places).tolist(), (ends - places).tolist()
+    return [each[first:last] for each, first, last in zip(data, firsts, lasts, strict=True)]
+
+
+def as_list(pieces: StoredValues) -> list[bytes]:
     """Give each value's bytes as an object of its own."""
     return pieces if isinstance(pieces, list) else pieces.tolist()
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import CorruptShardError
-from penstock.formats.column_errors import decode_error
+from penstock.formats.column_errors import decode_all
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.table import get_encoding
-from penstock.formats.gather import ValueGatherer, as_list, place_of, view_items
+from penstock.formats.gather import ValueGatherer, as_list, copy_pieces, copy_values, place_of, view_items
+from penstock.formats.gathered import ColumnGathering, RowOrigins
 from penstock.formats.rows import check_ascending, check_rows, join_columns, table_bytes, view_offsets
-from penstock.formats.stored_rows import RowField, RowFields, RowOrigins, ShardMemory, StoredRows
 from penstock.spent import decoding
 
 if TYPE_CHECKING:
@@ -24,12 +24,162 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import Pieces
-    from penstock.formats.stored_rows import FoundRows
+    from penstock.formats.gather import StoredValues, Values
+    from penstock.formats.gathered import RowLocations
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 
-T = TypeVar("T")
+
+class RowField(NamedTuple):
+    """One value of each sample. Each sample is the sizes of its variable values, then all values in this order."""
+
+    name: str
+    encoding: Encoding
+    num_bytes: int | None  # None: each sample says
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether NumPy can hold the values as they are stored."""
+        return isinstance(self.encoding, FixedEncoding)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFields:
+    """How the samples of a shard are laid out, and which of their columns are wanted."""
+
+    fields: tuple[RowField, ...]
+    wanted: tuple[str, ...]
+    num_sizes: int = field(init=False, compare=False)  # that each sample begins with
+    encodings: tuple[tuple[str, Encoding], ...] = field(init=False, compare=False)  # of the columns that are wanted
+    fixed: frozenset[str] = field(init=False, compare=False)  # those that NumPy can hold as they are stored
+
+    def __post_init__(self) -> None:
+        encodings = tuple((each.name, each.encoding) for each in self.fields if each.name in self.wanted)
+        object.__setattr__(self, "num_sizes", sum(each.num_bytes is None for each in self.fields))
+        object.__setattr__(self, "encodings", encodings)
+        object.__setattr__(self, "fixed", frozenset(each.name for each in self.fields if each.is_fixed))
+
+    def begin(self, num_rows: int, *, by_column: bool) -> ColumnGathering:
+        """Begin to gather rows of shards that are laid out so."""
+        return ColumnGathering(self, num_rows, by_column=by_column)
+
+    def find_rows(
+        self, shards: Sequence[ShardMemory], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
+    ) -> StoredRows:
+        """Find the values of rows of several shards, shard by shard."""
+        return StoredRows(self, shards, counts, rows, order)
+
+
+class ShardMemory(NamedTuple):
+    """The bytes of an open shard. Whoever holds `held` keeps them in place, also when the shard is closed."""
+
+    name: str
+    data: ShardBytes
+    held: memoryview
+    place: int
+    num_bytes: int
+    num_samples: int
+
+
+# --- Some rows of several shards ------------------------------------------------------------------------------
+
+
+class StoredRows:
+    """Some rows of shards that are laid out alike. Their values are found, and checked, when this is made.
+
+    A row whose offsets or sizes do not add up is a `CorruptShardError`; other rows of the same shard are not looked at.
+
+    Args:
+        layout: How all of the shards are laid out.
+        shards: The shards, each one once.
+        counts: How many rows there are of each.
+        rows: The numbers of the rows within their shards, shard by shard; all of them are in range.
+        order: Which of these rows stands at each place of what is given out; by default all, as they are.
+    """
+
+    def __init__(
+        self,
+        layout: RowFields,
+        shards: Sequence[ShardMemory],
+        counts: Sequence[int],
+        rows: Int64Array,
+        order: Int64Array | None = None,
+    ) -> None:
+        self._layout, self._shards, self._counts, self._rows, self._order = layout, shards, counts, rows, order
+        self._begins: dict[str, Int64Array] = {}
+        self._ends: dict[str, Int64Array] = {}
+        starts, stops = self._find_samples()
+        self._find_values(starts, stops)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def origins(self) -> RowOrigins:
+        """Say from which shards the rows come."""
+        return RowOrigins([shard.name for shard in self._shards], self._counts, self._rows, self._order)
+
+    def begins(self, name: str) -> Int64Array:
+        """Say at which place of memory each value of a column begins."""
+        return self._begins[name]
+
+    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:
+        """Copy the values of a column of fixed size, as void items."""
+        return copy_values(self._begins[name], num_bytes)
+
+    def pieces(self, name: str) -> StoredValues:
+        """Copy the values of any other column."""
+        return copy_pieces(self._shards, self._counts, self._order, self._begins[name], self._ends[name])
+
+    def _ordered(self, values: Int64Array) -> Int64Array:
+        return values if self._order is None else values[self._order]
+
+    def _find_samples(self) -> tuple[Int64Array, Int64Array]:
+        """Read where each sample begins and ends, by the table of offsets of its shard."""
+        bounds = np.array([(shard.place, shard.num_bytes, table_bytes(shard.num_samples)) for shard in self._shards])
+        places, num_bytes, tables = np.repeat(bounds.reshape(-1, 3).T, self._counts, axis=1)
+        offsets = copy_values(places + 4 + 4 * self._rows, 8).view("<u4").reshape(-1, 2)
+        starts, stops = offsets[:, 0].astype(np.int64), offsets[:, 1].astype(np.int64)
+        is_bad = (starts < tables) | (stops > num_bytes) | (stops - starts < 4 * self._layout.num_sizes)
+        if is_bad.any():
+            at = int(np.argmax(is_bad))
+            begin, end = int(starts[at]), int(stops[at])
+            lies_within = tables[at] <= begin <= end <= num_bytes[at]
+            raise self._error(
+                at,
+                "too short to hold the sizes of its values"
+                if lies_within
+                else f"its offsets, {begin} and {end}, decrease or lie outside the shard",
+            )
+        self._places = places
+        return starts + places, stops + places
+
+    def _find_values(self, starts: Int64Array, stops: Int64Array) -> None:
+        """Follow the sizes of each sample from value to value, and see whether they lead to its end."""
+        layout = self._layout
+        num_sizes = layout.num_sizes
+        words = copy_values(starts, 4 * num_sizes).view("<u4") if num_sizes else np.empty(0, np.uint32)
+        sizes = iter(words.reshape(len(starts), num_sizes).astype(np.int64).T)
+        base, offset = starts, 4 * num_sizes
+        for each in layout.fields:
+            begins = base + offset
+            if each.num_bytes is None:
+                base, offset = begins + next(sizes), 0
+            else:
+                offset += each.num_bytes
+            if each.name in layout.wanted:
+                self._begins[each.name] = self._ordered(begins)
+                if not each.is_fixed:
+                    self._ends[each.name] = self._ordered(base if each.num_bytes is None else base + offset)
+        is_bad = base + offset != stops
+        if is_bad.any():
+            at = int(np.argmax(is_bad))
+            end, stop = int((base + offset - self._places)[at]), int((stops - self._places)[at])
+            raise self._error(at, f"its values end at byte {end}, but the sample ends at {stop}")
+
+    def _error(self, at: int, what: str) -> CorruptShardError:
+        shard, row = self.origins()._replace(order=None).find(at)
+        return CorruptShardError(f"{shard}, row {row}: {what}", shard=shard, row=row)
+
 
 # Finding all values of a shard takes about as long as finding those of so large a part of its rows one batch at a time.
 _PART_WORTH_ALL = 1 / 16
@@ -56,32 +206,36 @@ class MDSReader:
         return self._num_samples
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         numbers = check_rows(rows, self._num_samples, self.name)
         stored = self._gather(numbers)
         with decoding:
-            values = [self._values(name, encoding, each, numbers) for name, encoding, each in stored]
+            values = [self._decode(each, numbers, by_column=False) for each in stored]
             return join_columns(self.layout.wanted, values, len(numbers))
 
     def read_columns(self, rows: Rows) -> Columns:
-        """Give the same by column: an array where all values allow it, else a list."""
+        """Return the same by column: an array where all values allow it, else a list."""
         numbers = check_rows(rows, self._num_samples, self.name)
         stored = self._gather(numbers)
         with decoding:
-            return {name: self._column(name, encoding, each, numbers) for name, encoding, each in stored}
+            return {each[0]: self._decode(each, numbers, by_column=True) for each in stored}
 
     def find_all(self) -> None:
         """Find the values of all rows now; raise if those of any do not lie where they should."""
         if self._offsets is not None and self._num_samples:
             self._columns = _find_all(self._data, self._offsets, self.layout, self.name)
 
-    def find(self, rows: Int64Array) -> FoundRows:
+    def find(self, rows: Int64Array) -> RowLocations:
         """Find the values of some rows, all of them in range."""
         if self._columns is None and self._is_worth_all(rows):
             self.find_all()
         if self._columns is None:
             return StoredRows(self.layout, [self.memory()], [len(rows)], rows)
         return _TabledRows(self._columns, rows, self.memory())
+
+    def row_layout(self) -> RowFields:
+        """Return how its rows are stored."""
+        return self.layout
 
     def memory(self) -> ShardMemory:
         """Give the bytes of the shard, to find rows of several shards at once (`StoredRows`)."""
@@ -123,26 +277,16 @@ class MDSReader:
         self._num_found += len(rows)
         return is_in_order or self._num_found >= _PART_WORTH_ALL * self._num_samples
 
-    def _values(self, name: str, encoding: Any, stored: Any, rows: Int64Array) -> list[Any]:
+    def _decode(self, column: tuple[str, Any, Any], rows: Int64Array, *, by_column: bool) -> Values:
+        name, encoding, stored = column
         if name in self.layout.fixed:
-            values: list[Any] = encoding.to_values(stored)
+            values: Values = stored if by_column else encoding.to_values(stored)
             return values
-        return self._decode(name, stored, rows, encoding.decode_many)
-
-    def _column(self, name: str, encoding: Encoding, stored: Any, rows: Int64Array) -> npt.NDArray[Any] | list[Any]:
-        if name in self.layout.fixed:
-            return cast("npt.NDArray[Any]", stored)
-        return self._decode(name, stored, rows, encoding.to_column)
-
-    def _decode(self, name: str, stored: Pieces, rows: Int64Array, decode: Callable[[Sequence[bytes]], T]) -> T:
-        pieces = as_list(stored)
-        try:
-            return decode(pieces)
-        except Exception as error:
-            raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
+        decode: Callable[[Sequence[bytes]], Values] = encoding.to_column if by_column else encoding.decode_many
+        return decode_all(decode, as_list(stored), rows, self.name, name)
 
 
-def _array(found: FoundRows, name: str, encoding: Any) -> Any:
+def _array(found: RowLocations, name: str, encoding: Any) -> Any:
     return encoding.to_array(found.fixed(name, encoding.num_bytes))
 
 
@@ -195,7 +339,7 @@ class _VariableColumn:
     distance: int
     values: ValueGatherer
 
-    def gather(self, rows: Int64Array) -> Pieces:
+    def gather(self, rows: Int64Array) -> StoredValues:
         begins, ends = self.bases[rows].astype(np.int64), self.ends[rows].astype(np.int64)
         begins += self.offset
         ends -= self.distance
@@ -228,7 +372,7 @@ class _TabledRows:
         stored: npt.NDArray[Any] = column.items[column.begins(self._rows)]
         return stored
 
-    def pieces(self, name: str) -> Pieces:
+    def pieces(self, name: str) -> StoredValues:
         return self._columns.variable[name].gather(self._rows)
 
 
@@ -246,24 +390,24 @@ def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFiel
     bases, offset, ends = starts, 4 * num_sizes, starts.astype(np.int64) + 4 * num_sizes
     next_sizes = iter(sizes.T)
     num_left, after_last = _after_last_variable(layout)
-    for field in layout.fields:
-        encoding = field.encoding
+    for each in layout.fields:
+        encoding = each.encoding
         if isinstance(encoding, FixedEncoding):
             ends += encoding.num_bytes
             items = view_items(data, "V", encoding.num_bytes)
-            columns.fixed[field.name] = _FixedColumn(bases, offset, items)
+            columns.fixed[each.name] = _FixedColumn(bases, offset, items)
             offset += encoding.num_bytes
         else:
-            shortest = longest = field.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
-            if field.num_bytes is None:
+            shortest = longest = each.num_bytes or 0  # a fixed size, but values that NumPy cannot hold
+            if each.num_bytes is None:
                 own_sizes = next(next_sizes)
                 shortest, longest = int(own_sizes.min()), int(own_sizes.max())
-            ends += own_sizes if field.num_bytes is None else field.num_bytes
+            ends += own_sizes if each.num_bytes is None else each.num_bytes
             num_left -= 1
             # Sizes that lie may run past 32 bits here; the check below sees it in `ends`.
             found_ends, distance = (ends.astype(np.uint32), 0) if num_left else (stops, after_last)
             values = ValueGatherer(data, shortest, longest)
-            columns.variable[field.name] = _VariableColumn(bases, offset, found_ends, distance, values)
+            columns.variable[each.name] = _VariableColumn(bases, offset, found_ends, distance, values)
             bases, offset = found_ends, -distance
     bad = np.flatnonzero(ends != stops)
     if len(bad):
@@ -279,9 +423,9 @@ def _find_all(data: ShardBytes, offsets: npt.NDArray[np.uint32], layout: RowFiel
 def _after_last_variable(layout: RowFields) -> tuple[int, int]:
     """Count the columns that are not of NumPy's fixed sizes, and the bytes of each sample after the last of them."""
     num_bytes = 0
-    for field in layout.fields:
-        num_bytes = num_bytes + (field.num_bytes or 0) if field.is_fixed else 0
-    return sum(not field.is_fixed for field in layout.fields), num_bytes
+    for each in layout.fields:
+        num_bytes = num_bytes + (each.num_bytes or 0) if each.is_fixed else 0
+    return sum(not each.is_fixed for each in layout.fields), num_bytes
 
 
 def _read_sizes(

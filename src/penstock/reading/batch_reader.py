@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock.cache.progress import one_wait
-from penstock.errors import CorruptShardError
-from penstock.reading.columns import ColumnCollector, ReadSamples, SampleCollector
-from penstock.reading.skip import SKIPPED, Gap
+from penstock.reading.block import Block
 from penstock.spent import decoding, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
-    from penstock.formats.base import Rows, ShardReader
+    from penstock.formats.base import Rows
     from penstock.order.id_spans import IdSpans
-    from penstock.reading.columns import CollectedSamples
     from penstock.reading.open_shards import OpenShards
     from penstock.reading.source import RowReader
-    from penstock.types import Columns, Int64Array, Sample
+    from penstock.types import Int64Array, Sample
 
-    _Part: TypeAlias = tuple[ShardReader, int, int]  # an open shard, and which of the grouped rows are its own
-    _AnyCollector: TypeAlias = SampleCollector | ColumnCollector
+    _Group: TypeAlias = tuple[int, int, int]  # a shard, and which of the grouped rows are its own
 
-C = TypeVar("C", SampleCollector, ColumnCollector)
+
+def _nothing() -> None:
+    """Do nothing, around what is read."""
 
 
 # A hundred requests take little longer than one. Of more, each takes as long as many bytes on a good network.
@@ -36,175 +34,89 @@ _COST_OF_FEW_BYTES = 8 << 10
 _COST_OF_MANY_BYTES = 96 << 10
 
 
+class Soon(NamedTuple):
+    """Rows that are wanted soon or seldom: of shards from far away, maybe only their bytes are fetched."""
+
+    before_shards: Callable[[], None] = _nothing  # called once those bytes are here, if shards are waited for, too
+    meanwhile: Callable[[], None] = _nothing  # if not, it may be called while those bytes are on their way
+
+
+SOON = Soon()
+
+
 class BatchReader:
     """Reads samples by id, in the order asked for, from the shards that hold them."""
 
     def __init__(self, spans: IdSpans, shards: OpenShards, rows: RowReader | None = None) -> None:
-        self._spans = spans
-        self._shards = shards
+        self.spans, self.shards = spans, shards
         self._rows = rows
 
     def read_one(self, sample_id: int) -> Sample:
-        """Give one sample, whose id is in range; from far away, maybe only its bytes are fetched."""
-        shard = self._spans.shard_of(sample_id)
-        row = sample_id - int(self._spans.starts[shard])
-        with self._shards:
-            if self._rows is not None and shard not in self._shards and self._rows.is_worth_it(shard, 1, 0):
-                with self._shards.waiting(), waiting:
+        """Return one sample, whose id is in range; from far away, maybe only its bytes are fetched."""
+        shard = self.spans.shard_of(sample_id)
+        row = sample_id - int(self.spans.starts[shard])
+        with self.shards:
+            if self._rows is not None and shard not in self.shards and self._rows.is_worth_it(shard, 1, 0):
+                with self.shards.waiting(), waiting:
                     [reader] = self._rows.open([(shard, np.array([row]))], _nothing)
                 return reader.read([0])[0]
-            return self._shards.get(shard).read([row])[0]
+            return self.shards.get(shard).read([row])[0]
 
-    def read_some(self, ids: range | Int64Array) -> list[Sample]:
-        """Give samples that are wanted soon or seldom; of shards from far away, maybe only their bytes are fetched."""
-        collected = self.collect_some_samples(np.asarray(ids, np.int64), _nothing, _nothing)
-        with decoding:
-            return collected.samples()
+    def read(self, ids: range | Int64Array, soon: Soon | None = None) -> Block:
+        """Read samples, to be taken some at a time; those of one shard are decoded already."""
+        return self._read(ids, soon, by_column=False, is_cut=False)
 
-    def collect_some_samples(
-        self, ids: Int64Array, before_shards: Callable[[], None], meanwhile: Callable[[], None]
-    ) -> CollectedSamples:
-        """Give the same, to be taken some at a time.
+    def read_columns(self, ids: range | Int64Array, soon: Soon | None = None, *, is_cut: bool = False) -> Block:
+        """Read samples by column: each an array where the values allow it, else a list.
 
-        `before_shards` is called once those bytes are here, if whole shards are waited for, too. If not, `meanwhile`
-        may be called while they are on their way.
+        Where these are cut into batches (`is_cut`), large values are copied when their batch is taken.
         """
-        if self._rows is None or not len(ids):
-            before_shards()
-            return self.collect_samples(ids)
-        grouped = group_by_shard(ids, self._spans)
-        collector = SampleCollector(grouped.rows, grouped.places)
-        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards, meanwhile))
+        return self._read(ids, soon, by_column=True, is_cut=is_cut)
 
-    def collect_some(
-        self, ids: Int64Array, before_shards: Callable[[], None], meanwhile: Callable[[], None]
-    ) -> ColumnCollector:
-        """Give the same by column, to be cut into batches."""
-        if self._rows is None or not len(ids):
-            before_shards()
-            return self.collect(ids)
-        grouped = group_by_shard(ids, self._spans)
-        collector = ColumnCollector(grouped.rows, grouped.places)
-        return self._fill(collector, self._readers_of_some(grouped, collector, before_shards, meanwhile))
-
-    def _readers_of_some(
-        self,
-        grouped: GroupedRows,
-        collector: _AnyCollector,
-        before_shards: Callable[[], None],
-        meanwhile: Callable[[], None],
-    ) -> Iterator[_Part]:
-        """Give readers, and which rows to read of each: what is far away first, all of it at once."""
+    def _read(self, ids: range | Int64Array, soon: Soon | None, *, by_column: bool, is_cut: bool) -> Block:
+        if soon is not None and self._rows is None:
+            soon.before_shards()
+            soon = None
+        alone = within_one_shard(ids, self.spans) if soon is None and not is_cut else None
+        if alone is not None:
+            shard, rows = alone
+            with self.shards:
+                return Block.of_one_shard(self.shards.get(shard, len(rows)), rows, by_column=by_column)
+        grouped = group_by_shard(np.asarray(ids, np.int64), self.spans)
+        block = Block(grouped.rows, grouped.places, by_column=by_column)
         groups = list(grouped)
+        with self.shards, one_wait():
+            if soon is not None and groups:
+                groups = self._add_few(block, grouped, groups, soon)
+            for shard, begin, end in groups:
+                if self._rows is not None and shard not in self.shards:
+                    block.gather()  # what may be closed and removed while we wait should not be mapped any more
+                block.add(self.shards.get(shard, end - begin), begin, end)
+            block.gather()
+            with decoding:
+                block.finish()
+        return block
+
+    def _add_few(self, block: Block, grouped: GroupedRows, groups: list[_Group], soon: Soon) -> list[_Group]:
+        """Add the rows that are read without their shards, all of them at once; return what is left."""
         few, cost_bytes = self._rows, _cost_of_asking([grouped.rows[begin:end] for _, begin, end in groups])
         far = [
             (shard, begin, end)
             for shard, begin, end in groups
-            if few is not None and shard not in self._shards and few.is_worth_it(shard, end - begin, cost_bytes)
+            if few is not None and shard not in self.shards and few.is_worth_it(shard, end - begin, cost_bytes)
         ]
         fetched = {shard for shard, _, _ in far}
         left = [group for group in groups if group[0] not in fetched]
         if few is not None and far:
             wanted = [(shard, grouped.rows[begin:end].copy()) for shard, begin, end in far]
-            with self._shards.waiting(), waiting:
-                readers = few.open(wanted, _nothing if left else meanwhile)
+            with self.shards.waiting(), waiting:
+                readers = few.open(wanted, _nothing if left else soon.meanwhile)
             for reader, (_, begin, end) in zip(readers, far, strict=True):
                 grouped.rows[begin:end] = np.arange(end - begin)  # such a reader has these rows and no others
-                yield reader, begin, end
+                block.add(reader, begin, end)
         if left:
-            before_shards()
-        yield from self._readers(left, collector)
-
-    def read(self, ids: range | Int64Array) -> list[Sample]:
-        """Give many samples."""
-        samples = self._read_of_one_shard(ids)
-        if samples is not None:
-            return samples
-        collected = self._collect_of_shards(ids)
-        with decoding:
-            return collected.samples()
-
-    def collect_samples(self, ids: range | Int64Array) -> CollectedSamples:
-        """Give many samples, to be taken some at a time; those of one shard are decoded already."""
-        samples = self._read_of_one_shard(ids)
-        return self._collect_of_shards(ids) if samples is None else ReadSamples(samples)
-
-    def _read_of_one_shard(self, ids: range | Int64Array) -> list[Sample] | None:
-        """Give many samples, if they all lie in one shard."""
-        alone = within_one_shard(ids, self._spans)
-        if alone is None:
-            return None
-        shard, rows = alone
-        with self._shards:
-            return self._shards.get(shard, len(rows)).read(rows)
-
-    def _collect_of_shards(self, ids: range | Int64Array) -> SampleCollector:
-        grouped = group_by_shard(np.asarray(ids, np.int64), self._spans)
-        collector = SampleCollector(grouped.rows, grouped.places)
-        return self._fill(collector, self._readers(grouped, collector))
-
-    def read_around(self, ids: Int64Array) -> list[Sample | Gap]:
-        """Give many samples, and a gap for each that cannot be read. A shard that fails is asked for once."""
-        samples: list[Sample | Gap] = [Gap(CorruptShardError("not read"))] * len(ids)
-        grouped = group_by_shard(ids, self._spans)
-        for shard, begin, end in grouped:
-            rows, places = grouped.rows[begin:end], grouped.places[begin:end]
-            with self._shards:
-                for place, sample in zip(places.tolist(), self._read_rows_around(shard, rows), strict=True):
-                    samples[place] = sample
-        return samples
-
-    def _read_rows_around(self, shard: int, rows: Int64Array) -> Sequence[Sample | Gap]:
-        try:
-            reader = self._shards.get(shard, len(rows))
-        except SKIPPED as error:
-            return [Gap(error)] * len(rows)
-        try:
-            return reader.read(rows)
-        except SKIPPED:
-            return [_read_row(reader, row) for row in rows.tolist()]
-
-    def read_columns(self, ids: range | Int64Array) -> Columns:
-        """Give many samples by column: an array where the values allow it, else a list."""
-        alone = within_one_shard(ids, self._spans)
-        if alone is not None:
-            shard, rows = alone
-            with self._shards:
-                return self._shards.get(shard, len(rows)).read_columns(rows)
-        return self.collect(np.asarray(ids, np.int64)).columns()
-
-    def collect(self, ids: Int64Array) -> ColumnCollector:
-        """Give many samples by column, to be cut into batches."""
-        grouped = group_by_shard(ids, self._spans)
-        collector = ColumnCollector(grouped.rows, grouped.places)
-        return self._fill(collector, self._readers(grouped, collector))
-
-    def _readers(self, groups: Iterable[tuple[int, int, int]], collector: _AnyCollector) -> Iterator[_Part]:
-        is_fetched = self._rows is not None
-        for shard, begin, end in groups:
-            if is_fetched and shard not in self._shards:
-                collector.gather()  # what may be closed and removed while we wait should not be mapped any more
-            yield self._shards.get(shard, end - begin), begin, end
-
-    def _fill(self, collector: C, parts: Iterator[_Part]) -> C:
-        with self._shards, one_wait():
-            for reader, begin, end in parts:
-                collector.add(reader, begin, end)
-            collector.gather()
-            with decoding:
-                collector.finish()
-        return collector
-
-
-def _nothing() -> None:
-    """What is done by whoever reads alone."""
-
-
-def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
-    try:
-        return reader.read([row])[0]
-    except SKIPPED as error:
-        return Gap(error)
+            soon.before_shards()
+        return left
 
 
 def _cost_of_asking(rows_of_shards: Sequence[Int64Array]) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
+from penstock.reading.batch_reader import Soon
 from penstock.reading.mapped_pages import pages_budget
 from penstock.reading.schedule import (
     Announcer,
@@ -21,15 +22,14 @@ from penstock.reading.schedule import (
     may_read_first_alone,
     portion_size,
 )
-from penstock.reading.skip import SKIPPED, Gap, fill_gaps
+from penstock.reading.skip import SKIPPED, Gap, fill_gaps, read_around
 from penstock.reading.source import mean_sizes
-from penstock.spent import decoding
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.reading.columns import CollectedSamples, ColumnCollector
+    from penstock.reading.block import Block
     from penstock.reading.readers import TakenSamples, ThreadReader
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     # Gives what stands in the place of samples that were read, by their ids; some may be gaps, which stay.
     MakeSamples: TypeAlias = Callable[[list[int], list[Any]], list[Any]]
     MakeColumns: TypeAlias = Callable[[Int64Array, Columns], Columns]
-
-T = TypeVar("T")
+    ReadBlock: TypeAlias = Callable[..., Block]  # of ids, and of a `Soon` if they are the first
 
 _LARGE_SHARD_BYTES = 4 << 20  # of which one takes longer than a few round trips
 
@@ -126,25 +125,25 @@ class PassReader:
 
     def columns(self) -> Iterator[Columns]:
         """Give batch after batch, by column."""
-        for block, skipped in self._blocks(by_column=True):
-            collected = self._collect(block)
+        for batches, skipped in self._blocks(by_column=True):
+            block = self._read_columns(batches)
             end = 0
-            for ids in block:
+            for ids in batches:
                 begin, end = end + min(skipped, len(ids)), end + len(ids)
                 skipped = max(0, skipped - len(ids))
                 if begin < end:
                     self._taken.add(end - begin)
-                    yield self._cut(collected, begin, end, ids)
+                    yield self._cut(block, begin, end, ids)
             self._reader.counts.settle()
 
-    def _cut(self, collected: ColumnCollector, begin: int, end: int, ids: Int64Array) -> Columns:
+    def _cut(self, block: Block, begin: int, end: int, ids: Int64Array) -> Columns:
         counts, begun_ns = self._reader.counts, perf_counter_ns()
         try:
-            columns = collected.columns(begin, end)
+            columns = block.columns(begin, end)
         except SKIPPED:  # large values are decoded only now
             if not self._skips:
                 raise
-            columns = self._collect_around([ids]).columns(begin - end + len(ids))
+            columns = self._columns_around([ids]).columns(begin - end + len(ids))
         counts.collated(begun_ns)
         if self._make_columns is None:
             return columns
@@ -189,31 +188,27 @@ class PassReader:
     def _read(self, ids: Int64Array) -> Iterator[Iterator[Any]]:
         """Read samples all at once, and hand over some at a time of what was read."""
         reader = self._reader
-        collected: CollectedSamples | None = None
+        block: Block | None = None
         step = decoded_at_once(len(ids), self._sample_bytes)
         for begin in range(0, len(ids), step):
             some = slice(begin, min(begin + step, len(ids)))
-            with reader.counts.reading(ids if collected is None else ids[:0]):
-                if collected is None:
-                    collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
+            with reader.counts.reading(ids if block is None else ids[:0]):
+                if block is None:
+                    block = self._block(reader.batches.read, ids)
                 # No list of them is kept here: they are freed when they were taken.
-                samples = self._taken.hand_over(self._made(ids[some], self._decoded(collected, some)))
+                samples = self._taken.hand_over(self._made(ids[some], block.samples(some.start, some.stop)))
             yield samples
 
-    def _decoded(self, collected: CollectedSamples, some: slice) -> list[Any]:
-        with decoding:
-            return collected.samples(some.start, some.stop)
-
-    def _read_around(self, block: list[Int64Array]) -> list[Any]:
+    def _read_around(self, batches: list[Int64Array]) -> list[Any]:
         """Read a block; where samples cannot be read, others of their batches are in their places."""
-        reader, ids = self._reader, np.concatenate(block)
+        reader, ids = self._reader, np.concatenate(batches)
         with reader.counts.reading(ids):
+            samples: list[Any]
             try:
-                collected = self._early(reader.batches.collect_samples, reader.batches.collect_some_samples, ids)
-                samples: list[Any] = self._decoded(collected, slice(0, len(ids)))
+                samples = self._block(reader.batches.read, ids).samples()
             except SKIPPED:
-                samples = list(reader.batches.read_around(ids))
-            return self._filled(block, self._made(ids, samples))
+                samples = read_around(reader.batches, ids)
+            return self._filled(batches, self._made(ids, samples))
 
     def _made(self, ids: Int64Array, samples: list[Any]) -> list[Any]:
         if self._make is None:
@@ -221,32 +216,27 @@ class PassReader:
         with self._reader.counts.transforming():
             return self._make(ids.tolist(), samples)
 
-    def _collect(self, block: list[Int64Array]) -> ColumnCollector:
-        reader, ids = self._reader, np.concatenate(block)
+    def _read_columns(self, batches: list[Int64Array]) -> Block:
+        reader, ids = self._reader, np.concatenate(batches)
         with reader.counts.reading(ids):
             try:
-                return self._early(reader.batches.collect, reader.batches.collect_some, ids)
+                return self._block(partial(reader.batches.read_columns, is_cut=True), ids)
             except SKIPPED:
                 if not self._skips:
                     raise
-            return self._collect_around(block)
+            return self._columns_around(batches)
 
-    def _collect_around(self, block: list[Int64Array]) -> ColumnCollector:
+    def _columns_around(self, batches: list[Int64Array]) -> Block:
         """Read a block again that has bad samples, with others of their batches in their places."""
-        batches, ids = self._reader.batches, np.concatenate(block)
+        reader, ids = self._reader.batches, np.concatenate(batches)
         # Numbers in place of samples: what stands in for a bad one is the number of a good one.
         numbers = [
             sample if isinstance(sample, Gap) else number
-            for number, sample in zip(ids.tolist(), batches.read_around(ids), strict=True)
+            for number, sample in zip(ids.tolist(), read_around(reader, ids), strict=True)
         ]
-        return batches.collect(np.array(self._filled(block, numbers), dtype=np.int64))
+        return reader.read_columns(np.array(self._filled(batches, numbers), dtype=np.int64))
 
-    def _early(
-        self,
-        read: Callable[[Int64Array], T],
-        read_some: Callable[[Int64Array, Callable[[], None], Callable[[], None]], T],
-        ids: Int64Array,
-    ) -> T:
+    def _block(self, read: ReadBlock, ids: Int64Array) -> Block:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
 
         The shards of later batches are asked for after it, since they would take the network from it: large ones, of
@@ -255,29 +245,21 @@ class PassReader:
         is_first, self._has_begun = not self._has_begun, True
         if is_first and self._source.is_fetched:
             ask = partial(ask_for_shards, self._source, ids, self._schedule.seat.worker)
-            if self._prefetcher is not None:
-                block = self._first(read, read_some, ids, ask)
-                self._look_ahead()
-                return block
-            ask()
+            block = self._first_block(read, ids, ask)
+            self._look_ahead()
+            return block
         self._look_ahead()
         return read(ids)
 
-    def _first(
-        self,
-        read: Callable[[Int64Array], T],
-        read_some: Callable[[Int64Array, Callable[[], None], Callable[[], None]], T],
-        ids: Int64Array,
-        ask_for_shards: Callable[[], None],
-    ) -> T:
-        if self._is_first_little:
+    def _first_block(self, read: ReadBlock, ids: Int64Array, ask: Callable[[], None]) -> Block:
+        if self._prefetcher is not None and self._is_first_little:
             try:
-                return read_some(ids, ask_for_shards, self._look_ahead if self._has_large_shards else lambda: None)
+                return read(ids, Soon(ask, self._look_ahead) if self._has_large_shards else Soon(ask))
             except StoreTimeoutError:  # all patience is used up: trying whole shards would take as long again
                 raise
             except StoreError:  # reading whole shards says what is wrong, or finds that nothing is
                 pass
-        ask_for_shards()
+        ask()
         return read(ids)
 
     @property

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.formats.gathered import SAMPLES_AT_ONCE
 from penstock.order.plan import worker_batches, worker_first
-from penstock.reading.gathered import SAMPLES_AT_ONCE
 from penstock.reading.source import PORTION_BYTES
 
 if TYPE_CHECKING:

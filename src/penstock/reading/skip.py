@@ -6,9 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataError, ObjectChangedError, ObjectNotFoundError
+from penstock.reading.batch_reader import group_by_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from penstock.formats.base import ShardReader
+    from penstock.reading.batch_reader import BatchReader
+    from penstock.types import Int64Array, Sample
 
 log = logging.getLogger("penstock.data")
 
@@ -23,6 +28,35 @@ class Gap:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def read_around(reader: BatchReader, ids: Int64Array) -> list[Sample | Gap]:
+    """Read samples that cannot all be read, row by row where need be; a gap stands for each that cannot.
+
+    A shard that fails is asked for once.
+    """
+    grouped, shards = group_by_shard(ids, reader.spans), reader.shards
+    samples: dict[int, Sample | Gap] = {}
+    for shard, begin, end in grouped:
+        rows, places = grouped.rows[begin:end], grouped.places[begin:end].tolist()
+        with shards:
+            try:
+                opened = shards.get(shard, len(rows))
+            except SKIPPED as error:
+                samples.update(dict.fromkeys(places, Gap(error)))
+                continue
+            try:
+                samples.update(zip(places, opened.read(rows), strict=True))
+            except SKIPPED:
+                samples.update(zip(places, [_read_row(opened, row) for row in rows.tolist()], strict=True))
+    return [samples[place] for place in range(len(ids))]
+
+
+def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
+    try:
+        return reader.read([row])[0]
+    except SKIPPED as error:
+        return Gap(error)
 
 
 def make_each(make: Callable[[int, Any], Any], ids: Sequence[int], samples: Sequence[Any], *, skips: bool) -> list[Any]:

@@ -146,7 +146,7 @@ class DatasetShardedSource(ShardedSource):
             made: list[Sample] = dataset[ids]
             return made
         with dataset.readers.here.lent() as reader, reader.counts.reading(ids):
-            samples = reader.batches.read(ids)
+            samples = reader.batches.read(ids).samples()
         if dataset._transforms is None:
             return samples
         return [dataset._transforms.apply(number, each) for number, each in zip(ids.tolist(), samples, strict=True)]

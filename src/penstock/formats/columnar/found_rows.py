@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.formats.columnar.nodes import with_none
-from penstock.formats.gather import as_list, copy_values
-from penstock.formats.stored_rows import RowOrigins, copy_pieces
+from penstock.formats.gather import as_list, copy_pieces, copy_values
+from penstock.formats.gathered import ColumnGathering, RowOrigins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardBytes
     from penstock.formats.columnar.nodes import BoolArray, Node
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import ColumnKind, Pieces
+    from penstock.formats.gather import ColumnKind, StoredValues
     from penstock.types import Int64Array
 
 
@@ -41,6 +41,10 @@ class ColumnsLayout:
     """Which columns the files have: those of equal ones are gathered together."""
 
     encodings: tuple[tuple[str, Encoding | ColumnKind], ...]
+
+    def begin(self, num_rows: int, *, by_column: bool) -> ColumnGathering:
+        """Begin to gather rows of such files."""
+        return ColumnGathering(self, num_rows, by_column=by_column)
 
     def find_rows(
         self, shards: Sequence[OpenColumns], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
@@ -109,7 +113,7 @@ class ColumnRows:
             raise nodes[int(self._chunks[np.argmax(is_bad)])].error("has offsets that point outside of it")
         return Located(self._ordered(data + begins * item_bytes), self._ordered(sizes * item_bytes), is_null)
 
-    def pieces(self, name: str) -> Pieces | list[Any]:
+    def pieces(self, name: str) -> StoredValues | list[Any]:
         """Copy the values of a column of strings, binary or images; None where there is none."""
         found = self.locate(name)
         if found is None:

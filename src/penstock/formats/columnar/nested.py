@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.columnar.nodes import BoolArray, BufferFile
     from penstock.formats.columnar.types import ColumnType
-    from penstock.formats.gather import Pieces
+    from penstock.formats.gather import StoredValues
     from penstock.types import Int64Array
 
 _INDEX_KINDS = ("|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")
@@ -230,7 +230,7 @@ class DictionaryNode(ArrayNode):
         values: npt.NDArray[Any] = self._dictionary[self._numbers(rows)]
         return values
 
-    def pieces(self, rows: Int64Array) -> Pieces | list[Any]:
+    def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
         """Pick values, if they are bytes."""
         if self._pieces is None:
             self._pieces = as_list(self._child.pieces(np.arange(self._child.length)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ShardBytes
     from penstock.formats.columnar.types import ColumnType
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import Pieces
+    from penstock.formats.gather import StoredValues
     from penstock.types import Int64Array
 
     BoolArray = npt.NDArray[np.bool_]
@@ -91,7 +91,7 @@ class Node:
         """Give the values of a column of an `array_dtype`; anything where there is none."""
         raise NotImplementedError
 
-    def pieces(self, rows: Int64Array) -> Pieces | list[Any]:
+    def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
         """Give the bytes of values of strings, binary and images, None where there are none."""
         raise NotImplementedError
 
@@ -218,7 +218,7 @@ class BytesNode(Node):
             self.length = min(self.length, len(data) // self._width)
             self.buffers = ValueBuffers(place, len(data), self._width, validity=self._validity_place)
 
-    def pieces(self, rows: Int64Array) -> Pieces | list[Any]:
+    def pieces(self, rows: Int64Array) -> StoredValues | list[Any]:
         """Copy their bytes."""
         if self._values is None:
             self._values = self._open_values()

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest
 from penstock.errors import CorruptShardError
-from penstock.formats.column_errors import decode_error
+from penstock.formats.column_errors import decode_all
 from penstock.formats.columnar.found_rows import OpenColumns, layout_of
 from penstock.formats.columnar.gathering import image_encoding, kind_of_column
 from penstock.formats.columnar.nested import DictionaryNode, FixedListNode, ListNode, MapNode, StructNode
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
-    from penstock.formats.columnar.found_rows import ColumnRows
+    from penstock.formats.columnar.found_rows import ColumnRows, ColumnsLayout
     from penstock.formats.columnar.nodes import BoolArray
     from penstock.formats.columnar.types import ColumnType
     from penstock.formats.gather import ColumnKind, Values
@@ -87,6 +87,10 @@ class ColumnsReader:
         names = [name for name, _ in self.layout.encodings]
         return dict(zip(names, self._read(rows, by_sample=False)[1], strict=True))
 
+    def row_layout(self) -> ColumnsLayout:
+        """Return how its rows are stored."""
+        return self.layout
+
     def memory(self) -> OpenColumns:
         """Give what is open, to find rows of several files at once."""
         check_whole(self._data, self.name)
@@ -121,10 +125,7 @@ class ColumnsReader:
             pieces = as_list(found.pieces(name))
             decode: Callable[..., Values] = kind.decode_many if by_sample else kind.to_column
             with decoding:
-                try:
-                    return decode(pieces)
-                except Exception as error:
-                    raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
+                return decode_all(decode, pieces, rows, self.name, name)
         places = np.arange(len(rows))
         gathered = kind.begin(name, len(rows), by_sample=by_sample)
         gathered.add(found, places)

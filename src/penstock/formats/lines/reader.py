@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest, sliceable
 from penstock.errors import CorruptShardError
+from penstock.formats.gather import in_order
 from penstock.formats.lines.scan import find_rows, load_details
 from penstock.formats.rows import check_rows
 from penstock.spent import decoding
@@ -110,7 +113,7 @@ class LineReader:
 
     def __init__(self, data: FileBytes, info: ShardInfo, finder: RowFinder, parser: RowParser[Any]) -> None:
         self._data = data
-        self.name, self.parser = info.name, parser
+        self.name, self._parser = info.name, parser
         self._span: OpenSpan | None = OpenSpan(data, info, finder)
         self._num_samples = self._span.num_rows
 
@@ -121,13 +124,17 @@ class LineReader:
         """Give the samples at these rows, in this order."""
         parsed = self._parse(rows)
         with decoding:
-            return self.parser.samples(parsed)
+            return self._parser.samples(parsed)
 
     def read_columns(self, rows: Rows) -> Columns:
         """Give the same by column: numbers as an array where all values allow it, else a list."""
         parsed = self._parse(rows)
         with decoding:
-            return self.parser.columns(parsed)
+            return self._parser.columns(parsed)
+
+    def row_layout(self) -> ParsedAlike:
+        """Return how its rows are parsed."""
+        return ParsedAlike(self._parser)
 
     def gather_rows(self, rows: Int64Array) -> StoredLines | None:
         """Give rows as they are stored; None: the reader is closed."""
@@ -147,7 +154,61 @@ class LineReader:
     def _parse(self, rows: Rows) -> Any:
         stored = self.gather_rows(check_rows(rows, self._num_samples, self.name))
         with decoding:
-            return parse_rows(self.parser, [] if stored is None else [stored], [] if stored is None else stored.lines)
+            return parse_rows(self._parser, [] if stored is None else [stored], [] if stored is None else stored.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAlike:
+    """Rows that are parsed by equal parsers; they may differ in their columns."""
+
+    parser: RowParser[Any]
+
+    def begin(self, num_rows: int, *, by_column: bool) -> LineGathering:  # noqa: ARG002  however many they are
+        """Begin to gather rows of such spans."""
+        return LineGathering(self.parser, by_column=by_column)
+
+
+class LineGathering:
+    """Rows of several spans: gathered as they are stored, and parsed together in the order of their places."""
+
+    def __init__(self, parser: RowParser[Any], *, by_column: bool) -> None:
+        self._parser, self._by_column = parser, by_column
+        self._groups: list[StoredLines] = []
+        self._places: list[Int64Array] = []
+        self._parsed: Any = None
+        self._samples: list[Sample] | None = None
+
+    def add(self, reader: LineReader, rows: Int64Array, places: Int64Array) -> None:
+        """Copy some rows of a span."""
+        stored = reader.gather_rows(rows)
+        if stored is not None:
+            self._groups.append(stored)
+            self._places.append(places)
+
+    def gather(self) -> None:
+        """Do nothing: rows are copied when they are added."""
+
+    def finish(self) -> None:
+        """All rows are there: parse them in the order of their places."""
+        self._parsed = parse_rows(self._parser, self._groups, in_order(self._lines(), self._places))
+        self._groups, self._places = [], []
+
+    def take(self, begin: int, end: int | None) -> Any:
+        """Return the samples, or the columns, of all rows from one to another, once all are there."""
+        if self._by_column:
+            return self._parser.columns(self._parsed, begin, end)
+        if self._samples is None:
+            self._samples = self._parser.samples(self._parsed)
+        return self._samples[begin:end]
+
+    def so_far(self) -> tuple[Int64Array, Any]:
+        """Return the places of the rows that were added, and their samples or columns."""
+        parsed = parse_rows(self._parser, self._groups, self._lines())
+        values = self._parser.columns(parsed) if self._by_column else self._parser.samples(parsed)
+        return np.concatenate(self._places), values
+
+    def _lines(self) -> list[bytes]:
+        return list(chain.from_iterable(group.lines for group in self._groups))
 
 
 def parse_rows(parser: RowParser[T], origins: Sequence[StoredLines], lines: Sequence[bytes]) -> T:

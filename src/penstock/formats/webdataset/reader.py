@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from penstock.codecs.unpack import check_whole, release, rest, sliceable
 from penstock.errors import CorruptShardError
-from penstock.formats.column_errors import decode_error
+from penstock.formats.column_errors import decode_all
+from penstock.formats.gathered import ColumnGathering, RowOrigins
 from penstock.formats.rows import check_rows, join_columns
 from penstock.formats.webdataset.decode import KEY, URL, member_encoding
 from penstock.formats.webdataset.headers import walk
@@ -43,10 +46,6 @@ class MappedTar:
         """Tell whether the shard has so many bytes."""
         return end <= self._num_bytes
 
-    def close(self) -> None:
-        """Let go of the bytes."""
-        self._slices = b""
-
 
 class TarTable:
     """Where the members of all samples are, by extension; -1: a sample has none."""
@@ -79,15 +78,35 @@ class TarTable:
         return all(bool((begins >= 0).all()) for begins in self.begins.values())
 
 
+class TarMembers(NamedTuple):
+    """The members of an open tar, by the extensions of their names."""
+
+    name: str
+    tar: MappedTar
+    table: TarTable
+    url: bytes
+    held: memoryview | None = None  # keeps the bytes in place, also when the tar is closed
+
+    def pieces(self, name: str, rows: Int64Array) -> list[bytes]:
+        """Copy the members of one kind, which all of these rows have."""
+        if name == KEY:
+            return [self.table.keys[row] for row in rows.tolist()]
+        if name == URL:
+            return [self.url] * len(rows)
+        begins, ends = self.table.begins[name][rows].tolist(), self.table.ends[name][rows].tolist()
+        return list(map(self.tar.read, begins, ends))
+
+
 class TarReader:
     """One open tar, whose samples may lack some columns."""
 
     def __init__(self, data: FileBytes, tar: MappedTar, table: TarTable, info: ShardInfo, options: ReadOptions) -> None:
-        self._data, self._tar, self._table = data, tar, table
+        self._data, self._table = data, table
         self.name = info.name
         self._num_samples = info.num_samples
         span = info.parts[0].span
-        self._url = (info.name if span is None else span.basename).encode("utf-8", "surrogateescape")
+        url = (info.name if span is None else span.basename).encode("utf-8", "surrogateescape")
+        self._members = TarMembers(info.name, tar, table, url)
         columns = {column.name: column.encoding for column in info.layout.columns}
         wanted = tuple(columns) if options.columns is None else options.columns
         self.encodings: dict[str, Encoding] = {
@@ -120,7 +139,7 @@ class TarReader:
     def close(self) -> None:
         """Unmap the shard."""
         self._num_samples = 0
-        self._tar.close()
+        self._members = self._members._replace(tar=MappedTar(b""))
         release(self._data)
 
     def _check(self, rows: Rows) -> Int64Array:
@@ -130,18 +149,18 @@ class TarReader:
 
     def _column(self, name: str, encoding: Encoding, rows: Int64Array) -> Any:
         if self._has_all(name, rows):
-            return self._decode_pieces(name, self._pieces(name, rows), rows, encoding.to_column)
+            return decode_all(encoding.to_column, self._members.pieces(name, rows), rows, self.name, name)
         values = self._decode(name, rows, encoding.decode_many)
         return [None if value is _MISSING else value for value in values]
 
     def _decode(self, name: str, rows: Int64Array, decode: Callable[[Sequence[bytes]], list[Any]]) -> list[Any]:
         """Decode the members of one column, where there are any."""
         if self._has_all(name, rows):
-            return self._decode_pieces(name, self._pieces(name, rows), rows, decode)
+            return decode_all(decode, self._members.pieces(name, rows), rows, self.name, name)
         places = np.flatnonzero(self._table.begins[name][rows] >= 0)
         values = [_MISSING] * len(rows)
         present = rows[places]
-        found = self._decode_pieces(name, self._pieces(name, present), present, decode)
+        found = decode_all(decode, self._members.pieces(name, present), present, self.name, name)
         for place, value in zip(places.tolist(), found, strict=True):
             values[place] = value
         return values
@@ -149,37 +168,66 @@ class TarReader:
     def _has_all(self, name: str, rows: Int64Array) -> bool:
         return name in (KEY, URL) or bool((self._table.begins[name][rows] >= 0).all())
 
-    def _pieces(self, name: str, rows: Int64Array) -> list[bytes]:
-        if name == KEY:
-            return [self._table.keys[row] for row in rows.tolist()]
-        if name == URL:
-            return [self._url] * len(rows)
-        begins, ends = self._table.begins[name][rows].tolist(), self._table.ends[name][rows].tolist()
-        return list(map(self._tar.read, begins, ends))
-
-    def _decode_pieces(
-        self, name: str, pieces: list[bytes], rows: Int64Array, decode: Callable[[Sequence[bytes]], T]
-    ) -> T:
-        try:
-            return decode(pieces)
-        except Exception as error:
-            raise decode_error(decode, pieces, rows.tolist(), self.name, name, error) from error
-
 
 class UniformTarReader(TarReader):
     """One open tar whose samples have all columns: stored values of several such are decoded together."""
 
-    def gather(self, name: str, rows: Int64Array) -> list[bytes]:
-        """Give the stored values of a column."""
+    def row_layout(self) -> TarLayout:
+        """Return which members the samples have."""
+        return TarLayout(tuple(self.encodings.items()))
+
+    def memory(self) -> TarMembers:
+        """Return what is open, to find rows of several tars at once."""
         check_whole(self._data, self.name)
-        return self._pieces(name, rows)
+        return self._members._replace(held=memoryview(self._data))
+
+    def find(self, rows: Int64Array) -> TarRows:
+        """Find the values of some rows, all of them in range."""
+        return TarRows([self.memory()], [len(rows)], rows, None)
 
     def read(self, rows: Rows) -> list[Sample]:
-        """Give the samples at these rows, in this order."""
+        """Return the samples at these rows, in this order."""
         numbers = self._check(rows)
         with decoding:
             columns = [self._decode(name, numbers, encoding.decode_many) for name, encoding in self.encodings.items()]
             return join_columns(tuple(self.encodings), columns, len(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class TarLayout:
+    """Which members the samples of tars have."""
+
+    encodings: tuple[tuple[str, Encoding], ...]
+
+    def begin(self, num_rows: int, *, by_column: bool) -> ColumnGathering:
+        """Begin to gather rows of such tars."""
+        return ColumnGathering(self, num_rows, by_column=by_column)
+
+    def find_rows(
+        self, shards: Sequence[TarMembers], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
+    ) -> TarRows:
+        """Find rows of several tars, given tar by tar, so many of each."""
+        return TarRows(shards, counts, rows, order)
+
+
+class TarRows:
+    """Some rows of several tars, of which `order` says which stands at each place."""
+
+    def __init__(
+        self, shards: Sequence[TarMembers], counts: Sequence[int], rows: Int64Array, order: Int64Array | None
+    ) -> None:
+        self._shards, self._counts, self._rows, self._order = shards, counts, rows, order
+
+    def origins(self) -> RowOrigins:
+        """Return from which tars the rows come."""
+        return RowOrigins([shard.name for shard in self._shards], self._counts, self._rows, self._order)
+
+    def pieces(self, name: str) -> list[bytes]:
+        """Copy the members of one kind."""
+        rows_of_shards = np.split(self._rows, np.cumsum(self._counts)[:-1])
+        pairs = zip(self._shards, rows_of_shards, strict=True)
+        pieces = list(chain.from_iterable(shard.pieces(name, rows) for shard, rows in pairs))
+        return pieces if self._order is None else list(map(pieces.__getitem__, self._order.tolist()))
 
 
 _MISSING: Any = object()

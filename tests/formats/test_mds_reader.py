@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptShardError
-from penstock.formats.stored_rows import StoredRows
+from penstock.formats.mds_reader import StoredRows
 from tests.formats.making import attempt, build, make_layout, open_parts
 
 if TYPE_CHECKING:

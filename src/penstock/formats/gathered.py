@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.gather import ColumnKind, as_list, copy_values, in_order
 from penstock.formats.rows import join_columns
-from penstock.formats.stored_rows import ReaderRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,11 +20,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.errors import PenstockError
-    from penstock.formats.base import ShardReader
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import GatheredColumn, Pieces, Values
-    from penstock.formats.stored_rows import FoundRows, GathersValues, RowOrigins
-    from penstock.types import Columns, Int64Array, Sample
+    from penstock.formats.gather import GatheredColumn, StoredValues, Values
+    from penstock.types import Int64Array, Sample
 
     View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
 
@@ -36,8 +32,84 @@ _LARGE_VALUE_BYTES = 2048
 SAMPLES_AT_ONCE = 2048
 
 
+class RowOrigins(NamedTuple):
+    """From which shards rows come, without keeping the shards in memory."""
+
+    names: Sequence[str]  # of the shards
+    counts: Sequence[int]  # how many rows there are of each
+    rows: Int64Array  # their numbers within the shards
+    order: Int64Array | None  # which of them stands at each place
+
+    def find(self, place: int) -> tuple[str, int]:
+        """Return the shard and the row that stands at a place."""
+        at = place if self.order is None else int(self.order[place])
+        shard = int(np.searchsorted(np.cumsum(self.counts), at, side="right"))
+        return self.names[shard], int(self.rows[at])
+
+
+class RowLocations(Protocol):
+    """Rows whose values are found. What holds this keeps them in memory."""
+
+    def origins(self) -> RowOrigins:
+        """Return from which shards the rows come."""
+        ...
+
+    def begins(self, name: str) -> Int64Array:
+        """Return at which place of memory each value of a column begins."""
+        ...
+
+    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:
+        """Copy the values of a column of fixed size, as void items."""
+        ...
+
+    def pieces(self, name: str) -> StoredValues:
+        """Copy the values of any other column."""
+        ...
+
+
+class Gathering(Protocol):
+    """Rows of shards that store them alike: taken as they are stored, shard by shard, and decoded together."""
+
+    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
+        ...
+
+    def gather(self) -> None:
+        """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it."""
+        ...
+
+    def finish(self) -> None:
+        """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
+        ...
+
+    def take(self, begin: int, end: int | None) -> Any:
+        """Return the samples, or the columns, of all rows from one to another, once all are there."""
+        ...
+
+    def so_far(self) -> tuple[Int64Array, Any]:
+        """Return the places of the rows that were added, and their samples or columns."""
+        ...
+
+
 class RowLayout(Protocol):
-    """How shards store their rows; those of equal layouts are looked at together."""
+    """How a shard stores its rows; those of shards of equal layouts are gathered together."""
+
+    def begin(self, num_rows: int, *, by_column: bool) -> Gathering:
+        """Begin to gather so many rows, for columns or for samples."""
+        ...
+
+
+@runtime_checkable
+class StoresRows(Protocol):
+    """A shard reader whose rows can be gathered with those of other readers of its class."""
+
+    def row_layout(self) -> RowLayout:
+        """Return how its rows are stored."""
+        ...
+
+
+class ValueLayout(Protocol):
+    """How shards store the values of their rows, which are found in several shards at once."""
 
     @property
     def encodings(self) -> tuple[tuple[str, Encoding | ColumnKind], ...]:
@@ -46,77 +118,46 @@ class RowLayout(Protocol):
 
     def find_rows(
         self, shards: Sequence[Any], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
-    ) -> FoundRows:
-        """Find rows of several shards, given shard by shard, so many of each; `order` is that of what is found."""
+    ) -> Any:
+        """Find rows of several shards, given shard by shard, so many of each; `order` is that of what is found.
+
+        What it returns are `RowLocations`, as far as the columns need them.
+        """
         ...
 
 
-class StoresRows(Protocol):
-    """A shard reader that lets values be found in its memory, those of several shards at once."""
-
-    @property
-    def layout(self) -> RowLayout:
-        """How its rows are stored."""
-        ...
+class FindsValues(Protocol):
+    """A reader that lets values be found in its memory."""
 
     def __len__(self) -> int:
-        """Give the number of rows; a shard that is closed has none."""
+        """Return the number of rows; a shard that is closed has none."""
         ...
 
     def memory(self) -> Any:
-        """Give what `find_rows` of its layout takes as a shard. Whoever holds it keeps the bytes in place."""
+        """Return what `find_rows` of its layout takes as a shard, and what keeps the bytes of this one in place."""
         ...
 
-    def find(self, rows: Int64Array) -> FoundRows:
+    def find(self, rows: Int64Array) -> Any:
         """Find the values of rows of this shard."""
         ...
 
 
-def stores_rows(reader: ShardReader) -> TypeGuard[StoresRows]:
-    """Tell whether a reader lets values be found in its memory."""
-    return hasattr(reader, "memory")
-
-
-def gathers_values(reader: ShardReader) -> TypeGuard[GathersValues]:
-    """Tell whether a reader gives stored values column by column."""
-    return hasattr(reader, "gather")
-
-
-def columns_of(reader: ShardReader) -> RowLayout | Mapping[str, Encoding | ColumnKind] | None:
-    """Give what is equal for shards whose columns are gathered together; None: the reader takes no part in that."""
-    if stores_rows(reader):
-        return reader.layout
-    return reader.encodings if gathers_values(reader) else None
-
-
 class ColumnGathering:
-    """All columns of so many rows, of shards that store them alike; `by_sample`, each a list of values for samples."""
+    """All columns of so many rows, of shards that store them alike; `by_column`, for arrays, else for samples."""
 
-    def __init__(
-        self, columns: RowLayout | Mapping[str, Encoding | ColumnKind], num_rows: int, *, by_sample: bool
-    ) -> None:
-        self._like, self._num_rows = columns, num_rows
-        encodings = columns.items() if isinstance(columns, Mapping) else columns.encodings
+    def __init__(self, layout: ValueLayout, num_rows: int, *, by_column: bool) -> None:
+        self._layout, self._num_rows, self._by_column = layout, num_rows, by_column
         self._columns = {
-            name: _begin_column(name, encoding, num_rows, by_sample=by_sample) for name, encoding in encodings
+            name: _begin_column(name, encoding, num_rows, by_sample=not by_column)
+            for name, encoding in layout.encodings
         }
         self._places: list[Int64Array] = []
         # What was added and is not looked at yet: the shards, and the rows of each with their places.
-        self._waiting: list[tuple[StoresRows, Any, Int64Array, Int64Array]] = []
+        self._waiting: list[tuple[FindsValues, Any, Int64Array, Int64Array]] = []
 
-    def takes(self, reader: ShardReader) -> bool:
-        """Tell whether a shard stores its columns like those before."""
-        like = columns_of(reader)
-        return like is self._like or like == self._like
-
-    def add(self, reader: ShardReader, rows: Int64Array, places: Int64Array) -> None:
-        """Take some rows of a shard. It may be closed then: what is still looked at stays mapped."""
-        if stores_rows(reader):
-            self._waiting.append((reader, reader.memory(), rows, places))
-            return
-        if gathers_values(reader):
-            order, places = self._in_order(places)
-            self._add(ReaderRows(reader, rows[order]), places)
+    def add(self, reader: FindsValues, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
+        self._waiting.append((reader, reader.memory(), rows, places))
 
     def gather(self) -> None:
         """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it.
@@ -130,12 +171,15 @@ class ColumnGathering:
         rows, all_places = np.concatenate(row_groups), np.concatenate(place_groups)
         order, places = self._in_order(all_places)
         if len(readers) == 1 and len(readers[0]):  # it is still open
-            self._add(readers[0].find(rows[order]), places)
-        elif not isinstance(self._like, Mapping):
-            self._add(self._like.find_rows(shards, list(map(len, row_groups)), rows, order), places)
+            found = readers[0].find(rows[order])
+        else:
+            found = self._layout.find_rows(shards, list(map(len, row_groups)), rows, order)
+        for column in self._columns.values():
+            column.add(found, places)
+        self._places.append(places)
 
     def _in_order(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Give the order in which places rise, and the places in it: so values are moved once, when they are copied."""
+        """Return the order in which places rise, and the places in it: values are moved once, when they are copied."""
         if len(places) < self._num_rows:
             order = np.argsort(places)
             return order, places[order]
@@ -143,40 +187,31 @@ class ColumnGathering:
         order[places] = in_order
         return order, in_order
 
-    def _add(self, found: FoundRows | ReaderRows, places: Int64Array) -> None:
-        for column in self._columns.values():
-            column.add(found, places)
-        self._places.append(places)
-
     def finish(self) -> None:
         """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
         self.gather()
         for column in self._columns.values():
             column.finish(self._places)
 
-    def columns(self, begin: int = 0, end: int | None = None) -> Columns:
-        """Give the columns of all rows from one to another, once all are there."""
-        return {name: column.take(begin, end) for name, column in self._columns.items()}
-
-    def samples(self, begin: int = 0, end: int | None = None) -> list[Sample]:
-        """Give the samples of all rows from one to another, which are decoded now."""
+    def take(self, begin: int, end: int | None) -> Any:
+        """Return the samples, or the columns, of all rows from one to another, once all are there."""
+        if self._by_column:
+            return {name: column.take(begin, end) for name, column in self._columns.items()}
         end = self._num_rows if end is None else end
         samples: list[Sample] = []
         for first in range(begin, end, SAMPLES_AT_ONCE):
             last = min(first + SAMPLES_AT_ONCE, end)
-            columns = self.columns(first, last)
-            samples += join_columns(tuple(columns), list(columns.values()), last - first)
+            values = [column.take(first, last) for column in self._columns.values()]
+            samples += join_columns(tuple(self._columns), values, last - first)
         return samples
 
-    def columns_so_far(self) -> tuple[Int64Array, Columns]:
-        """Give the columns of the rows that were added, and their places."""
+    def so_far(self) -> tuple[Int64Array, Any]:
+        """Return the places of the rows that were added, and their samples or columns."""
         self.gather()
         places = np.concatenate(self._places)
-        return places, {name: column.so_far(places) for name, column in self._columns.items()}
-
-    def samples_so_far(self) -> tuple[Int64Array, list[Sample]]:
-        """Give the samples that were added, and their places."""
-        places, columns = self.columns_so_far()
+        columns = {name: column.so_far(places) for name, column in self._columns.items()}
+        if self._by_column:
+            return places, columns
         return places, join_columns(tuple(columns), list(columns.values()), len(places))
 
 
@@ -185,7 +220,7 @@ def _begin_column(name: str, encoding: Encoding | ColumnKind, num_rows: int, *, 
     if isinstance(encoding, ColumnKind):
         return encoding.begin(name, num_rows, by_sample=by_sample)
     if not isinstance(encoding, FixedEncoding):
-        if by_sample:  # whoever reads samples asks for few at a time
+        if by_sample:  # of which few are asked for at a time
             return _VariableColumn(name, encoding.decode_many)
         return (_VariableColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
     view = partial(_to_values, encoding) if by_sample else encoding.to_array
@@ -204,7 +239,7 @@ class _FilledColumn:
         self._name, self._view, self._num_bytes = name, view, num_bytes
         self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
 
-    def add(self, rows: FoundRows, places: Int64Array) -> None:
+    def add(self, rows: RowLocations, places: Int64Array) -> None:
         self._stored[places] = rows.fixed(self._name, self._num_bytes)
 
     def finish(self, places: Sequence[Int64Array]) -> None:
@@ -222,10 +257,10 @@ class _LocatedColumn:
 
     def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
         self._name, self._view, self._num_bytes = name, view, num_bytes
-        self._held: list[FoundRows] = []  # keeps the bytes mapped that the places are in
+        self._held: list[RowLocations] = []  # keeps the bytes mapped that the places are in
         self._begins = np.zeros(num_rows, np.int64)
 
-    def add(self, rows: FoundRows, places: Int64Array) -> None:
+    def add(self, rows: RowLocations, places: Int64Array) -> None:
         self._begins[places] = rows.begins(self._name)
         self._held.append(rows)
 
@@ -245,7 +280,7 @@ class _LocatedColumn:
 class _Group(NamedTuple):
     """Stored values of some shards, in the order of their places."""
 
-    pieces: Pieces
+    pieces: StoredValues
     origins: RowOrigins
 
 
@@ -255,10 +290,10 @@ class _VariableColumn:
     def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
         self._name, self._decode = name, decode
         self._groups: list[_Group] = []
-        self._pieces: Pieces = []
+        self._pieces: StoredValues = []
         self._places: Sequence[Int64Array] = ()
 
-    def add(self, rows: FoundRows, places: Int64Array) -> None:  # noqa: ARG002
+    def add(self, rows: RowLocations, places: Int64Array) -> None:  # noqa: ARG002
         self._groups.append(_Group(rows.pieces(self._name), rows.origins()))
 
     def finish(self, places: Sequence[Int64Array]) -> None:
@@ -315,7 +350,7 @@ class _DecodedColumn(_VariableColumn):
         return self._values[begin:end]
 
 
-def _in_one(groups: Sequence[Pieces], places: Sequence[Int64Array]) -> Pieces:
+def _in_one(groups: Sequence[StoredValues], places: Sequence[Int64Array]) -> StoredValues:
     """Put stored values of several groups at their places."""
     if len(groups) == 1:
         return groups[0]
