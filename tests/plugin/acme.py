@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from penstock import Encoding
-from penstock.codecs.unpack import check_whole, release, rest
+from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError, IndexFieldError
 from penstock.formats.base import ShardFormat
 from penstock.formats.body import BodyBuilder
@@ -116,8 +116,8 @@ class AcmeReader:
         samples = self.read(rows)
         return {name: [sample[name] for sample in samples] for name in self._wanted}
 
-    def rest(self) -> None:
-        rest(self._data)
+    def drop_pages(self) -> None:
+        drop_pages(self._data)
 
     def close(self) -> None:
         release(self._data)

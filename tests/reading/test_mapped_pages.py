@@ -22,30 +22,30 @@ SIZES = np.array([1 << 20] * 40 + [10, 0, 64 << 20])
 @given(st.lists(st.lists(st.tuples(st.integers(0, 42), st.integers(1, 50)), max_size=20), max_size=20), st.integers(0))
 def test_never_more_than_allowed_after_a_use(uses: list[list[tuple[int, int]]], max_bytes: int) -> None:
     pages = MappedPages(SIZES)
-    rested: set[int] = set()
+    dropped: set[int] = set()
     for use in uses:
         for shard, num_rows in use:
             pages.note(shard, num_rows)
-            rested.discard(shard)
+            dropped.discard(shard)
         pages.num_uses += 1
-        rested.update(pages.to_rest(max_bytes))
+        dropped.update(pages.to_drop(max_bytes))
         assert 0 <= pages.num_bytes <= max_bytes
     used = {shard for use in uses for shard, _ in use}
-    assert pages.num_bytes <= SIZES[list(used - rested)].sum()
+    assert pages.num_bytes <= SIZES[list(used - dropped)].sum()
     for shard in used:
         pages.forget(shard)
     assert pages.num_bytes == 0
 
 
 def test_of_a_window_that_does_not_fit_a_part_stays() -> None:
-    """If those used least recently rested, all would have to be mapped again in every round."""
+    """If those used least recently dropped, all would have to be mapped again in every round."""
     pages = MappedPages(SIZES)
     for _ in range(5):
         for shard in range(40):
             pages.note(shard, 100)
         pages.num_uses += 1
-        rested = pages.to_rest(30 << 20)
-        assert rested == list(range(39, 29, -1))
+        dropped = pages.to_drop(30 << 20)
+        assert dropped == list(range(39, 29, -1))
 
 
 def test_what_lies_idle_rests() -> None:
@@ -53,8 +53,8 @@ def test_what_lies_idle_rests() -> None:
     for shard in range(40):
         pages.note(shard, 1)
     pages.num_uses += 100
-    assert pages.to_rest(1 << 40) == list(range(8))
-    assert pages.to_rest(1 << 40) == []
+    assert pages.to_drop(1 << 40) == list(range(8))
+    assert pages.to_drop(1 << 40) == []
 
 
 def test_the_limit_of_the_smallest_group_counts(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ import pytest
 
 from penstock import Stream, StreamingDataLoader, StreamingDataset
 from penstock.errors import ConfigError
-from penstock.reading.source import sources
+from penstock.reading.source import (
+    FetchesShards,
+    FollowsSamples,
+    HasPortions,
+    HasStretches,
+    ReadsFewRows,
+    SharesSpace,
+    Source,
+    sources,
+)
 from penstock.testing import SourceContract
 from tests.reading.computed import FIRST_ID, Squares
 from tests.streaming import write_samples
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.reading.source import Source
+    from penstock.types import Int64Array
 
 LENGTHS = [7, 0, 30, 12, 1]
 NUM_SQUARES = sum(LENGTHS)
@@ -145,6 +154,45 @@ def test_a_source_by_name_is_made_from_its_stream() -> None:
     with StreamingDataset(streams=[stream]) as dataset:
         assert [sample["id"] for sample in dataset] == list(range(FIRST_ID, FIRST_ID + 8))
     assert made == [stream]
+
+
+class _Told(Squares):
+    """Squares that note what they are told, without inheriting any ability."""
+
+    is_fetched, samples_ahead, portion_bytes = True, 8, 64
+
+    def __init__(self, lengths: list[int]) -> None:
+        super().__init__(lengths)
+        self.expected: list[int] = []
+        self.announced: list[int] = []
+
+    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
+        assert len(shards) == len(batches_ahead)
+        self.expected += shards.tolist()
+
+    def announce(self, ids: Int64Array, *, is_first: bool) -> None:
+        self.announced = [*([] if is_first else self.announced), *ids.tolist()]
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_source_is_told_what_it_has_members_for(is_joined: bool) -> None:
+    told = _Told([4, 4, 4])
+    streams = [Stream(source=told, name="told"), *([Stream(source=Squares([2]), name="more")] if is_joined else [])]
+    with StreamingDataset(streams=streams, batch_size=2) as dataset:
+        seen = [sample["id"] for sample in dataset]
+    assert len(seen) == (14 if is_joined else 12)
+    assert set(told.expected) == {0, 1, 2}
+    assert sorted(told.announced) == list(range(12))
+
+
+def test_a_source_has_few_members() -> None:
+    """All else is an ability, which a source has if it defines it."""
+    members = {name for name in vars(Source) if not name.startswith("_")} | {"spans"}
+    assert len(members) <= 7
+    abilities = (FetchesShards, FollowsSamples, HasPortions, HasStretches, ReadsFewRows, SharesSpace)
+    assert not any(isinstance(Squares(LENGTHS), ability) for ability in abilities)
+    told = _Told(LENGTHS)
+    assert [isinstance(told, ability) for ability in abilities] == [True, True, True, False, False, False]
 
 
 def test_a_source_that_nobody_knows() -> None:

@@ -76,7 +76,7 @@ def check_whole(data: mmap.mmap | bytes | memoryview, name: str) -> None:
         )
 
 
-def rest(data: mmap.mmap | bytes | memoryview) -> None:
+def drop_pages(data: mmap.mmap | bytes | memoryview) -> None:
     """Take the pages of a mapped file out of this process's memory; what was unpacked into memory stays."""
     mapped = _mapping(data)
     if isinstance(mapped, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):

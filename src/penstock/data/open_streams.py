@@ -30,7 +30,7 @@ from penstock.order.options import UNPACKING_COSTS, StreamShards
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
-from penstock.reading.source import Source, sources
+from penstock.reading.source import HasStretches, MakesSource, Source, sources
 from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
 from penstock.storage.http_queries import with_queries
 from penstock.storage.url_names import real_name
@@ -163,7 +163,7 @@ def open_streams(
         files=tuple(files),
         contents=contents,
         code_digests=tuple(() if source is None else source.code_digests for source in own),
-        stretches=tuple(None if source is None else source.stretches for source in own),
+        stretches=tuple(source.stretches if isinstance(source, HasStretches) else None for source in own),
     )
 
 
@@ -174,7 +174,7 @@ def _own_source(stream: Stream, columns: tuple[str, ...] | None, limit_bytes: in
     made = sources.get(given)(stream) if isinstance(given, str) else given
     if isinstance(made, Source):
         return made
-    if hasattr(made, "as_stream_source"):
+    if isinstance(made, MakesSource):
         return made.as_stream_source(columns, limit_bytes)
     raise ConfigError(f"source= of a stream is a {type(made).__name__}: give a ShardedSource, a Source or a name")
 

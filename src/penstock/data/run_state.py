@@ -21,6 +21,7 @@ from penstock.order.native import StreamPlan
 from penstock.order.world import seats
 from penstock.processes import abandon_in_children
 from penstock.reading.schedule import BatchSchedule
+from penstock.reading.source import fetched_by
 from penstock.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class RunState:
 def advise(source: Source, cache_limit: int | None, plan: StreamPlan, world: World, is_resumed: bool) -> None:
     """Say what the world and the limit of the cache mean for a plan."""
     room = None
-    if cache_limit is not None and source.is_fetched:
+    if cache_limit is not None and fetched_by(source) is not None:
         room = CacheRoom(limit_bytes=cache_limit, shard_bytes=source.sizes)
         check_cache(plan, world, room, is_resumed=is_resumed)
     if worker_of()[0] == 0:  # one of all workers is enough to say it

@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 from penstock.order.make_plan import count_epoch
 from penstock.order.state_fields import refuse
 from penstock.order.weights import StreamWeight
+from penstock.reading.source import ReadsFiles
 from penstock.registry import Registry
 from penstock.scan.patterns import find_source, is_list, take_queries
 from penstock.storage.base import resolve_store, shown_url, url_scheme
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.formats.base import ReadOptions
     from penstock.order.make_plan import RunSettings
     from penstock.order.options import StreamShards
-    from penstock.reading.source import MakesSource, Source, SourceFiles
+    from penstock.reading.source import MakesSource, Source
     from penstock.reading.transforms import SampleTransform
     from penstock.scan.patterns import Given
 
@@ -129,8 +130,7 @@ class Stream:
 
     def _adopt_files(self, source: Source | MakesSource | str | None) -> bool:
         """Read the files of a source in place, if they are files that can be read so; tell whether they are."""
-        as_files = getattr(source, "as_files", None)
-        files: SourceFiles | None = None if as_files is None else as_files()
+        files = source.as_files() if isinstance(source, ReadsFiles) else None
         if files is None:
             return False
         self.remote = self._place(files.urls, is_data=True)

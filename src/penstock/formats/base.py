@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, runtime_checkable
 
 from penstock.errors import ConfigError
 from penstock.formats.encodings.base import IMAGE_DECODERS
@@ -56,12 +56,17 @@ class ShardReader(Protocol):
         """Give the same by column: an array where all values allow it, else a list."""
         ...
 
-    def rest(self) -> None:
-        """Take out of memory what was read, if it can be read again: the shard stays open."""
-        ...
-
     def close(self) -> None:
         """Let go of the shard's bytes."""
+        ...
+
+
+@runtime_checkable
+class DropsPages(Protocol):
+    """A `ShardReader` of a mapped file, which takes memory for as long as its pages are mapped."""
+
+    def drop_pages(self) -> None:
+        """Take out of memory what was read, if it can be read again: the shard stays open."""
         ...
 
 
@@ -116,13 +121,17 @@ class RowRanges(Protocol):
         """Give a reader of these rows alone, numbered from 0, of the bytes of their spans."""
         ...
 
-    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:  # noqa: ARG002
-        """Say where the index lets one expect these rows: a span for each, or one for all of them; or None.
 
-        That is read at the same time as what locates them, which saves a round trip where the guess was right. A class
-        that does not inherit from this one may leave it out.
+@runtime_checkable
+class GuessesRows(Protocol):
+    """A `RowRanges` that guesses where rows are, which saves a round trip where the guess is right."""
+
+    def likely_spans(self, info: ShardInfo, rows: Int64Array) -> list[Span] | None:
+        """Return where the index lets one expect these rows: a span for each, or one for all of them; or None.
+
+        That is read at the same time as what locates them.
         """
-        return None
+        ...
 
 
 class ShardFormat(EntryFormat, Protocol):

@@ -86,7 +86,7 @@ class ScannedFile:
 class FileFormat(ShardFormat, Protocol):
     """A format of files that other programs write. It is never written here: what it inherits says so.
 
-    The functions of `codecs.unpack` (`rest`, `release`, `check_whole`) take all kinds of `FileBytes`.
+    The functions of `codecs.unpack` (`drop_pages`, `release`, `check_whole`) take all kinds of `FileBytes`.
     """
 
     suffixes: tuple[str, ...] = ()  # of names, such as (".parquet", ".pq"), without those of compression

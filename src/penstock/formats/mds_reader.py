@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, release, rest
+from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
 from penstock.formats.encodings.base import FixedEncoding
@@ -246,10 +246,10 @@ class MDSReader:
             self._memory = ShardMemory(self.name, data, held, place, len(data), self._num_samples)
         return self._memory
 
-    def rest(self) -> None:
+    def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
         self._columns, self._num_found, self._next_row = None, 0, 0
-        rest(self._data)
+        drop_pages(self._data)
 
     def close(self) -> None:
         """Unmap the shard."""

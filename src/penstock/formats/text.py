@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, release, rest
+from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import (
     ColumnNameError,
     ColumnTypeError,
@@ -145,10 +145,10 @@ class TextReader:
         columns = [column for column in self._layout.columns if wanted is None or column.name in wanted]
         return {column.name: _to_column(column, [sample.get(column.name) for sample in samples]) for column in columns}
 
-    def rest(self) -> None:
+    def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
         for part in (self._data, self._meta):
-            rest(part)
+            drop_pages(part)
 
     def close(self) -> None:
         """Unmap the shard."""

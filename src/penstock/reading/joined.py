@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from penstock.reading.source import Source
+from penstock.reading.source import (
+    FollowsSamples,
+    SharesSpace,
+    Source,
+    fetched_by,
+    portion_bytes,
+    row_reader_of,
+    samples_ahead,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,42 +65,44 @@ class JoinedSources(Source):
     @property
     def portion_bytes(self) -> int:
         """What all of them can do with."""
-        return min(part.source.portion_bytes for part in self._ranges)
+        return min(portion_bytes(part.source) for part in self._ranges)
 
     @property
     def is_fetched(self) -> bool:
         """Whether any source fetches its shards."""
-        return any(source.is_fetched for source in self._sources)
+        return any(map(fetched_by, self._sources))
 
     def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
         """Tell each source what is expected of it, which may be nothing."""
         for source in self._sources:
-            if source.is_fetched:
+            fetched = fetched_by(source)
+            if fetched is not None:
                 at, numbers = self.numbers_in(source, shards)
-                source.expect(numbers, batches_ahead[at])
+                fetched.expect(numbers, batches_ahead[at])
 
     @property
     def samples_ahead(self) -> int:
         """As many as any source wants to know of."""
-        return max(source.samples_ahead for source in self._sources)
+        return max(map(samples_ahead, self._sources))
 
     def announce(self, ids: Int64Array, *, is_first: bool) -> None:
         """Tell each source of its own samples."""
         shards, rows = self.spans.locate(ids)
         for source in self._sources:
-            if source.samples_ahead:
+            if isinstance(source, FollowsSamples) and source.samples_ahead:
                 at, numbers = self.numbers_in(source, shards)
                 source.announce(source.spans.starts[numbers] + rows[at], is_first=is_first)
 
     def row_reader(self) -> RowReader | None:
         """Give what reads rows of the sources that can."""
-        readers = {id(source): source.row_reader() for source in self._sources}
+        readers = {id(source): row_reader_of(source) for source in self._sources}
         return _JoinedRows(self, readers) if any(readers.values()) else None
 
     def share_limit(self, holder: ShareListener) -> None:
         """Let every source limit the holder."""
         for source in self._sources:
-            source.share_limit(holder)
+            if isinstance(source, SharesSpace):
+                source.share_limit(holder)
 
     def describe_shard(self, shard: int) -> str:
         """Say where a shard is."""

@@ -28,11 +28,11 @@ def pages_budget(num_readers: int | None = None) -> int:
 
 
 class MappedPages:
-    """Estimates how much is mapped of each open shard by the rows that were read of it, and says which should rest.
+    """Estimates how much is mapped of each open shard by the rows that were read of it, and says which should let go.
 
     A shuffled order comes back to all shards of its window, block after block. Where these are more than may stay
-    mapped, the ones used last rest: so the others are still there when their turn comes. If the ones used least
-    recently rested, none would be.
+    mapped, the ones used last drop theirs: so the others are still there when their turn comes. If the ones used least
+    recently did, none would be.
     """
 
     def __init__(self, sizes: Int64Array | None = None) -> None:
@@ -41,7 +41,7 @@ class MappedPages:
         self._used_at: dict[int, int] = {}
         self.num_uses = 0  # of any shards, counted by whoever uses them
         self.num_bytes = 0
-        self.has_grown = False  # since it was last asked what to rest
+        self.has_grown = False  # since it was last asked which should drop theirs
 
     def note(self, shard: int, num_rows: int) -> None:
         """Note that rows of a shard are read."""
@@ -65,21 +65,21 @@ class MappedPages:
             self.num_bytes -= self._size(shard) - self._unmapped.pop(shard)
             del self._used_at[shard]
 
-    def to_rest(self, max_bytes: int) -> list[int]:
+    def to_drop(self, max_bytes: int) -> list[int]:
         """Say which shards should have their pages taken away now; they count as unmapped then."""
         self.has_grown = False
-        resting: list[int] = []
+        dropping: list[int] = []
         while self._unmapped:
             oldest = next(iter(self._unmapped))
             idle_uses = self.num_uses - self._used_at[oldest]
             if len(self._unmapped) > _FEW_SHARDS and idle_uses > _IDLE_USES:
-                resting.append(oldest)
+                dropping.append(oldest)
             elif self.num_bytes > max_bytes:
-                resting.append(oldest if idle_uses > _RECENT_USES else next(reversed(self._unmapped)))
+                dropping.append(oldest if idle_uses > _RECENT_USES else next(reversed(self._unmapped)))
             else:
                 break
-            self.forget(resting[-1])
-        return resting
+            self.forget(dropping[-1])
+        return dropping
 
     def _size(self, shard: int) -> int:
         return 0 if self._sizes is None else int(self._sizes[shard])

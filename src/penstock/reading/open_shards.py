@@ -10,6 +10,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.formats.base import DropsPages
 from penstock.processes import abandon_in_children
 from penstock.reading.mapped_pages import MappedPages, pages_budget
 
@@ -80,7 +81,7 @@ class OpenShards:
     def __exit__(self, *error: object) -> None:
         self._pages.num_uses += 1
         if self._pages.has_grown:
-            self._rest_some()
+            self._drop_some_pages()
         self._in_use.release()
         self._settle()
 
@@ -120,12 +121,13 @@ class OpenShards:
         self._last = opened.reader
         return opened.reader
 
-    def _rest_some(self) -> None:
+    def _drop_some_pages(self) -> None:
         """Let go of the pages of some shards, if this process has too many; the shards stay open."""
         elsewhere = sum(other._pages.num_bytes for other in list(_all_open) if other is not self)
-        for shard in self._pages.to_rest(self.max_mapped_bytes - elsewhere):
-            if shard in self._readers:
-                self._readers[shard].reader.rest()
+        for shard in self._pages.to_drop(self.max_mapped_bytes - elsewhere):
+            opened = self._readers.get(shard)
+            if opened is not None and isinstance(opened.reader, DropsPages):
+                opened.reader.drop_pages()
 
     def close(self) -> None:
         """Close all: now, or if another thread is reading, which may wait for a slow network, when it is done."""

@@ -23,7 +23,7 @@ from penstock.reading.schedule import (
     portion_size,
 )
 from penstock.reading.skip import SKIPPED, Gap, fill_gaps, read_around
-from penstock.reading.source import mean_sizes
+from penstock.reading.source import FollowsSamples, fetched_by, mean_sizes, portion_bytes, samples_ahead
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -76,26 +76,30 @@ class PassReader:
         make_columns: MakeColumns | None = None,
     ) -> None:
         self._schedule, self._source, self._reader, self._options = schedule, source, reader, options
+        self._fetched = fetched_by(source)
         self._taken, self._make, self._make_columns = taken, make, make_columns
         self._sample_bytes, shard_bytes = mean_sizes(source)
+        self._portion_size = portion_size(self._sample_bytes, portion_bytes(source))
         self._has_large_shards = shard_bytes >= _LARGE_SHARD_BYTES
         world = schedule.seat.world
         num_readers = world.ranks_per_node * world.workers_per_rank
         reader.open_shards.max_open = max_open_shards(
-            limit_bytes=options.cache_limit if source.is_fetched else None,
+            limit_bytes=None if self._fetched is None else options.cache_limit,
             shard_bytes=shard_bytes,
             num_readers=num_readers,
         )
         reader.open_shards.max_mapped_bytes = pages_budget(num_readers)
         self._prefetcher = self._start_prefetching()
-        self._announcer = Announcer(schedule, source) if source.samples_ahead else None
+        self._announcer: Announcer | None = None
+        if isinstance(source, FollowsSamples) and source.samples_ahead:
+            self._announcer = Announcer(schedule, source)
         self._has_begun = False
         self._step = 0
 
     def _start_prefetching(self) -> Prefetcher | None:
         """Have one worker of each rank look ahead for all of them."""
         schedule, options = self._schedule, self._options
-        if not self._source.is_fetched or schedule.seat.worker != 0:
+        if self._fetched is None or schedule.seat.worker != 0:
             return None
         ahead = batches_ahead(
             predownload=options.predownload,
@@ -104,8 +108,8 @@ class PassReader:
             limit_bytes=options.cache_limit,
             ranks_per_node=schedule.seat.world.ranks_per_node,
         )
-        ahead = max(ahead, -(-self._source.samples_ahead // schedule.batch_size))
-        return Prefetcher(schedule, self._source, ahead)
+        ahead = max(ahead, -(-samples_ahead(self._source) // schedule.batch_size))
+        return Prefetcher(schedule, self._fetched, ahead)
 
     def samples(self) -> Iterator[Iterator[Any]]:
         """Give samples, in pieces to be laid end to end.
@@ -152,9 +156,9 @@ class PassReader:
 
     def _portions(self, block: list[Int64Array], skipped: int) -> Iterator[tuple[list[Int64Array], int]]:
         """Cut a block of large samples into portions, each with the number of its samples that were yielded before."""
-        most = portion_size(self._sample_bytes, self._source.portion_bytes)
+        most = self._portion_size
         # What stands in for bad samples is of the same batch, and a first one from far away is asked for as a whole.
-        is_whole = self._skips or (self._source.is_fetched and not self._has_begun)
+        is_whole = self._skips or (self._fetched is not None and not self._has_begun)
         if most is None or is_whole:
             yield block, skipped
             return
@@ -177,7 +181,7 @@ class PassReader:
     @property
     def _begins_alone(self) -> bool:
         """Whether to read the first sample before its batch; what stands in for a bad one is of the same batch."""
-        return not (self._source.is_fetched or self._skips or self._taken.count)
+        return self._fetched is None and not (self._skips or self._taken.count)
 
     @property
     def _skips(self) -> bool:
@@ -243,8 +247,8 @@ class PassReader:
         which few come at a time, once all of it is on its way.
         """
         is_first, self._has_begun = not self._has_begun, True
-        if is_first and self._source.is_fetched:
-            ask = partial(ask_for_shards, self._source, ids, self._schedule.seat.worker)
+        if is_first and self._fetched is not None:
+            ask = partial(ask_for_shards, self._fetched, self._source.spans, ids, self._schedule.seat.worker)
             block = self._first_block(read, ids, ask)
             self._look_ahead()
             return block

@@ -10,7 +10,7 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.errors import CorruptShardError
-from penstock.formats.base import get_format
+from penstock.formats.base import GuessesRows, get_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,8 +130,7 @@ class _Request:
         return self.info.parts[0].raw.basename
 
     def likely_spans(self) -> list[Span]:
-        likely_spans = getattr(self.ranges, "likely_spans", None)
-        return (likely_spans and likely_spans(self.info, self.rows)) or []
+        return (self.ranges.likely_spans(self.info, self.rows) if isinstance(self.ranges, GuessesRows) else None) or []
 
 
 class _Located(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.reading.batch_reader import BatchReader
 from penstock.reading.open_shards import OpenShards
-from penstock.reading.source import mean_sizes
+from penstock.reading.source import SharesSpace, mean_sizes, row_reader_of
 from penstock.spent import spent
 
 if TYPE_CHECKING:
@@ -134,8 +134,9 @@ class ThreadReader:
     def __init__(self, source: Source, counts: ReadCounts) -> None:
         self._source, self.counts = source, counts
         self.open_shards = OpenShards(source.open, sizes=source.sizes)
-        self.batches = BatchReader(source.spans, self.open_shards, source.row_reader())
-        source.share_limit(self)
+        self.batches = BatchReader(source.spans, self.open_shards, row_reader_of(source))
+        if isinstance(source, SharesSpace):
+            source.share_limit(self)
 
     def keep_to(self, share: OpenShardQuota) -> None:
         """Keep no more shards open than fits into this reader's share of the cache."""

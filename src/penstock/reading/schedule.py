@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.order.id_spans import IdSpans
     from penstock.order.plan import Plan
     from penstock.order.world import Seat
-    from penstock.reading.source import Source
+    from penstock.reading.source import FetchesShards, FollowsSamples
     from penstock.types import Int64Array
 
 # Rows of one shard are decoded together, so a block should have some of each: as many as make the steps per shard cheap
@@ -132,9 +132,9 @@ _AHEAD_BYTES = 512 << 20
 _MIN_BATCHES_AHEAD = 8
 
 
-def ask_for_shards(source: Source, ids: Int64Array, batches_ahead: int) -> None:
+def ask_for_shards(source: FetchesShards, spans: IdSpans, ids: Int64Array, batches_ahead: int) -> None:
     """Ask for the shards of these samples alone: others would take the network, or the processor, from them."""
-    shards = np.sort(source.spans.locate(ids)[0])
+    shards = np.sort(spans.locate(ids)[0])
     shards = shards[np.diff(shards, prepend=-1) > 0]
     source.expect(shards, np.full(len(shards), batches_ahead))
 
@@ -142,7 +142,7 @@ def ask_for_shards(source: Source, ids: Int64Array, batches_ahead: int) -> None:
 class Prefetcher:
     """Tells the source, every now and then, which shards the rank's next steps need."""
 
-    def __init__(self, schedule: BatchSchedule, source: Source, batches_ahead: int) -> None:
+    def __init__(self, schedule: BatchSchedule, source: FetchesShards, batches_ahead: int) -> None:
         self._schedule = schedule
         self._source = source
         self._batches_ahead = max(1, batches_ahead)
@@ -174,7 +174,7 @@ _ANNOUNCED_AT_ONCE = 1 << 10
 class Announcer:
     """Tells the source which samples this worker will read, as far ahead as it wants to know."""
 
-    def __init__(self, schedule: BatchSchedule, source: Source) -> None:
+    def __init__(self, schedule: BatchSchedule, source: FollowsSamples) -> None:
         self._schedule, self._source = schedule, source
         self._turns_ahead = -(-source.samples_ahead // schedule.batch_size)
         self._at_once = max(1, min(_ANNOUNCED_AT_ONCE // schedule.batch_size, self._turns_ahead // 8))

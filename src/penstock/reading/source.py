@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Closable(Protocol):
         """Let go of it."""
 
 
+@runtime_checkable
 class MakesSource(Protocol):
     """What can be given to a `Stream` as a source, because it makes one of itself: a `ShardedSource`."""
 
@@ -46,6 +47,15 @@ class MakesSource(Protocol):
 
         If it has to write files, these may take no more than so many bytes.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A source whose files a stream may be able to read in place."""
+
+    def as_files(self) -> SourceFiles | None:
+        """Return the files, or None if their samples would not be the very same."""
         ...
 
 
@@ -95,8 +105,8 @@ class RowReader(Protocol):
 class Source(ABC):
     """Where the samples of a stream come from, shard by shard. Inherit from it and define how a shard is opened.
 
-    You need the other methods only if shards have to be fetched. All threads of a process use the same object, and it
-    is sent to forked and spawned workers, so it must be picklable.
+    All threads of a process use the same object, and it is sent to forked and spawned workers, so it must be picklable.
+    What only some sources do, such as fetching their shards, is not defined here: see the protocols below.
 
     Args:
         lengths: How many samples each shard has.
@@ -118,42 +128,6 @@ class Source(ABC):
         return np.zeros(len(self.spans), np.int64)
 
     @property
-    def portion_bytes(self) -> int:
-        """How many bytes of large samples are read at a time; more only if reading them together saves work."""
-        return PORTION_BYTES
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether shards may have to be fetched. If so, `expect` is called."""
-        return False
-
-    @property
-    def stretches(self) -> Int64Array | None:
-        """The ids at which samples begin that are best read one after the other, for an order that heeds them."""
-        return None
-
-    @property
-    def samples_ahead(self) -> int:
-        """How many samples before they are read a source wants to know of them. If any, `announce` is called."""
-        return 0
-
-    def announce(self, ids: Int64Array, *, is_first: bool) -> None:  # noqa: B027
-        """Receive the samples that this process reads after those it was told of; the first ones of a pass replace all.
-
-        Whether they are read in the end is not certain: somebody may leave a pass.
-        """
-
-    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:  # noqa: B027
-        """Receive the shards that will be opened, soonest first, and in how many batches; replaces the last call."""
-
-    def row_reader(self) -> RowReader | None:
-        """Return a reader for a few rows alone, or None if only whole shards can be opened."""
-        return None
-
-    def share_limit(self, holder: ShareListener) -> None:  # noqa: B027
-        """Tell this holder from now on how much it may keep open, if other processes need space."""
-
-    @property
     def content(self) -> str:
         """A word that changes with the samples, if there is one: a state of other samples is then refused."""
         return ""
@@ -166,8 +140,100 @@ class Source(ABC):
         """Close everything that is open; it is opened again when the source is used again."""
 
 
+# --- What only some sources do: each is found by `isinstance`, for a source that defines it ------------------------
+
+
+@runtime_checkable
+class FetchesShards(Protocol):
+    """A source whose shards may have to be fetched."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether any of them may have to be. If so, `expect` is called."""
+        ...
+
+    def expect(self, shards: Int64Array, batches_ahead: Int64Array) -> None:
+        """Receive the shards that will be opened, soonest first, and in how many batches; replaces the last call."""
+        ...
+
+
+@runtime_checkable
+class ReadsFewRows(Protocol):
+    """A source that may read a few rows of a shard without the others."""
+
+    def row_reader(self) -> RowReader | None:
+        """Return a reader for a few rows alone, or None if only whole shards can be opened."""
+        ...
+
+
+@runtime_checkable
+class SharesSpace(Protocol):
+    """A source whose open shards take space that other processes need, too."""
+
+    def share_limit(self, holder: ShareListener) -> None:
+        """Have this holder hear from now on how much it may keep open."""
+        ...
+
+
+@runtime_checkable
+class HasPortions(Protocol):
+    """A source that knows how many bytes of large samples should be read at a time."""
+
+    @property
+    def portion_bytes(self) -> int:
+        """The bytes; more than `PORTION_BYTES` only if reading them together saves work."""
+        ...
+
+
+@runtime_checkable
+class HasStretches(Protocol):
+    """A source of samples that are best read one after the other, for an order that heeds them."""
+
+    @property
+    def stretches(self) -> Int64Array | None:
+        """The ids at which such samples begin, if there are any."""
+        ...
+
+
+@runtime_checkable
+class FollowsSamples(Protocol):
+    """A source that wants to know of samples before they are read."""
+
+    @property
+    def samples_ahead(self) -> int:
+        """How many samples before they are read. If any, `announce` is called."""
+        ...
+
+    def announce(self, ids: Int64Array, *, is_first: bool) -> None:
+        """Receive the samples that this process reads after those before; the first ones of a pass replace all.
+
+        Whether they are read in the end is not certain: a pass may be left.
+        """
+        ...
+
+
+def fetched_by(source: Source) -> FetchesShards | None:
+    """Return the source, if its shards may have to be fetched."""
+    return source if isinstance(source, FetchesShards) and source.is_fetched else None
+
+
+def samples_ahead(source: Source) -> int:
+    """Return how many samples before they are read a source wants to know of them."""
+    return source.samples_ahead if isinstance(source, FollowsSamples) else 0
+
+
+def portion_bytes(source: Source) -> int:
+    """Return how many bytes of large samples to read at a time."""
+    return source.portion_bytes if isinstance(source, HasPortions) else PORTION_BYTES
+
+
+def row_reader_of(source: Source) -> RowReader | None:
+    """Return what reads a few rows of a source alone, if anything does."""
+    return source.row_reader() if isinstance(source, ReadsFewRows) else None
+
+
 def mean_sizes(source: Source) -> tuple[float, float]:
-    """Give the bytes of a sample and of a shard, on average."""
+    """Return the bytes of a sample and of a shard, on average."""
     num_bytes = float(source.sizes.sum())
     return num_bytes / max(1, source.spans.num_samples), num_bytes / max(1, len(source.spans))
 
@@ -190,9 +256,6 @@ class FunctionReader:
         samples = self.read(rows)
         names = samples[0] if samples else ()
         return {name: _as_column([sample[name] for sample in samples]) for name in names}
-
-    def rest(self) -> None:
-        """Do nothing: there is no memory to free."""
 
     def close(self) -> None:
         """Close nothing."""

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.local import rows_at_once
 from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
-from penstock.reading.source import mean_sizes
+from penstock.reading.source import fetched_by, mean_sizes
 from penstock.sources.base import ShardedSource
 from penstock.sources.shard_info import ShardInfo
 
@@ -133,9 +133,10 @@ class DatasetShardedSource(ShardedSource):
         number = self.shard_number(shard_name)
         source = self._dataset._opened.source
         at_once = rows_at_once(mean_sizes(source)[0])
-        if source.is_fetched and row < self._length(number):  # the next shard comes while this one is read
+        fetched = fetched_by(source)
+        if fetched is not None and row < self._length(number):  # the next shard comes while this one is read
             ahead = np.arange(number, min(number + 2, len(self._starts) - 1))
-            source.expect(ahead, ahead - number)
+            fetched.expect(ahead, ahead - number)
         first, end = int(self._starts[number]), int(self._starts[number + 1])
         for begin in range(first + row, end, at_once):
             yield self._read(np.arange(begin, min(begin + at_once, end)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, release, rest
+from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
 from penstock.formats.columnar.found_rows import OpenColumns, layout_of
@@ -102,9 +102,9 @@ class ColumnsReader:
         shards = [] if self._memory is None else [self.memory()]
         return self.layout.find_rows(shards, [len(rows)] * len(shards), rows)
 
-    def rest(self) -> None:
+    def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
-        rest(self._data)
+        drop_pages(self._data)
 
     def close(self) -> None:
         """Unmap the shard."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, release, rest, sliceable
+from penstock.codecs.unpack import check_whole, drop_pages, release, sliceable
 from penstock.errors import CorruptShardError
 from penstock.formats.gather import in_order
 from penstock.formats.lines.scan import find_rows, load_details
@@ -141,9 +141,9 @@ class LineReader:
         check_whole(self._data, self.name)
         return None if self._span is None else self._span.gather(rows)
 
-    def rest(self) -> None:
+    def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
-        rest(self._data)
+        drop_pages(self._data)
 
     def close(self) -> None:
         """Unmap the shard, once nobody looks at its rows any more."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.codecs.unpack import check_whole, release, rest, sliceable
+from penstock.codecs.unpack import check_whole, drop_pages, release, sliceable
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
 from penstock.formats.gathered import ColumnGathering, RowOrigins
@@ -132,9 +132,9 @@ class TarReader:
         with decoding:
             return {name: self._column(name, encoding, numbers) for name, encoding in self.encodings.items()}
 
-    def rest(self) -> None:
+    def drop_pages(self) -> None:
         """Take the shard's pages out of memory."""
-        rest(self._data)
+        drop_pages(self._data)
 
     def close(self) -> None:
         """Unmap the shard."""
