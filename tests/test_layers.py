@@ -31,7 +31,7 @@ EVERYWHERE = {
     "shared_file",
     "lazy_names",
     "counters",
-    "spent",
+    "thread_times",
     "_version",
 }
 ENTRY_POINTS = {"__init__", "__main__"}

@@ -32,7 +32,7 @@ class Resource:
         self.num_abandoned = 0
         self._error = error
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         self.num_abandoned += 1
         if self._error is not None:
             raise self._error

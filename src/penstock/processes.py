@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Inherited(Protocol):
     """Something that must not go on living in a forked child."""
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Let go in the child without a word to anybody, and without unlocking: the parent still holds it."""
         ...
 
@@ -30,7 +30,7 @@ class Inherited(Protocol):
 class Shared(Protocol):
     """Something that a process shares with its children."""
 
-    def settle(self) -> None:
+    def claim(self) -> None:
         """Make sure that it is this process's own to share, before a child is forked."""
         ...
 
@@ -44,14 +44,14 @@ def abandon_in_children(resource: Inherited) -> None:
     _alive.add(resource)
 
 
-def settle_before_forks(resource: Shared) -> None:
-    """Have a resource settled before this process forks a child, for as long as it is alive."""
+def claim_before_forks(resource: Shared) -> None:
+    """Have a resource claimed before this process forks a child, for as long as it is alive."""
     _shared.add(resource)
 
 
-def _settle_all() -> None:
+def _claim_all() -> None:
     for resource in list(_shared):
-        resource.settle()
+        resource.claim()
 
 
 def _abandon_all() -> None:
@@ -59,10 +59,10 @@ def _abandon_all() -> None:
     _alive.clear()
     for resource in inherited:
         with suppress(OSError):  # the others must be let go of even if one is broken
-            resource.abandon()
+            resource.after_fork_in_child()
 
 
-os.register_at_fork(before=_settle_all, after_in_child=_abandon_all)
+os.register_at_fork(before=_claim_all, after_in_child=_abandon_all)
 
 
 def num_processors() -> int:
@@ -83,7 +83,7 @@ class PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self.abandon()
+        self.after_fork_in_child()
 
     def get(self) -> T:
         """Give this process's own."""
@@ -106,7 +106,7 @@ class PerProcess(Generic[T]):
             value, self._value = self._value, None
             return value
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Begin with nothing, as a new process does."""
         self._lock = threading.RLock()
         self._value = None
@@ -117,4 +117,4 @@ class PerProcess(Generic[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._make = state["_make"]
-        self.abandon()
+        self.after_fork_in_child()

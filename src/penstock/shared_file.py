@@ -14,7 +14,7 @@ from multiprocessing import context, reduction
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FetcherError
-from penstock.processes import abandon_in_children, settle_before_forks
+from penstock.processes import abandon_in_children, claim_before_forks
 from penstock.runtime import make_runtime_folder
 
 if TYPE_CHECKING:
@@ -35,31 +35,31 @@ class SharedFile:
         self._is_worker, self._is_copied = is_worker, is_copied
         self._descriptor = _NONE  # until somebody needs it: who has hundreds of datasets has no descriptor to waste
         self.is_new = True  # made here, not shared by whoever pickled it
-        self.abandon()
+        self.after_fork_in_child()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Have to find out anew whose file this is, as in a forked child."""
-        self._is_settled = False
+        self._is_claimed = False
         self._lock = threading.RLock()  # a signal handler may come while it is held, and take a state
         abandon_in_children(self)
-        settle_before_forks(self)
+        claim_before_forks(self)
 
     @property
     def descriptor(self) -> int:
         """The descriptor to read and write."""
-        self.settle()
+        self.claim()
         return self._descriptor
 
-    def settle(self) -> None:
+    def claim(self) -> None:
         """Find out whose file this is, once in each process: its parent's, if it is a worker, else one of its own."""
-        if self._is_settled:
+        if self._is_claimed:
             return
         with self._lock:
             if self._descriptor == _NONE:
                 self._descriptor = _open_nameless()
-            elif not self._is_settled and not self._is_worker():
+            elif not self._is_claimed and not self._is_worker():
                 self._leave()
-            self._is_settled = True
+            self._is_claimed = True
 
     def read(self) -> bytes:
         """Give all that is in the file."""
@@ -88,7 +88,7 @@ class SharedFile:
         self._is_worker, self._is_copied = state["is_worker"], state["is_copied"]
         self._descriptor = state["shared"].detach()
         self.is_new = False
-        self.abandon()
+        self.after_fork_in_child()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", _NONE) != _NONE:

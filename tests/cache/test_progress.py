@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.cache import progress
-from penstock.cache.progress import LongWait, describe, leave_lines_to_others, one_wait, wait_line
+from penstock.cache.progress import LongWait, describe, leave_lines_to_others, single_progress_line, wait_line
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.items import item_of_shard
 from penstock.errors import StoreError
@@ -108,7 +108,7 @@ def test_in_a_notebook_it_is_whole_lines_without_control_characters(
 def test_many_short_waits_for_one_batch_are_a_long_one(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with one_wait():
+    with single_progress_line():
         for _ in range(4):
             with wait_line(None) as show:
                 clock.now += 1

@@ -29,8 +29,8 @@ from penstock.index.catalog import parse_index_file
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
-from penstock.spent import waiting
 from penstock.storage.base import shown_url, url_scheme
+from penstock.thread_times import waiting
 from penstock.units import format_bytes
 from penstock.wire.item import Item, Want
 from penstock.wire.quota import UNHEARD

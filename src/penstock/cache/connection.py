@@ -117,7 +117,7 @@ class FetcherConnection:
             is_first, self._is_loss_counted = not self._is_loss_counted, True
             return is_first
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Close the child's copy of the descriptor; locks may be held by threads that do not exist here."""
         self.is_lost = True
         self._socket.close()

@@ -76,7 +76,7 @@ def leave_lines_to_others() -> None:
 
 
 @contextmanager
-def one_wait() -> Iterator[LongWait]:
+def single_progress_line() -> Iterator[LongWait]:
     """Count whatever this thread waits for within the block as one wait; a block within another belongs to that."""
     outer: LongWait | None = getattr(_mine, "wait", None)
     if outer is not None:
@@ -93,7 +93,7 @@ def one_wait() -> Iterator[LongWait]:
 @contextmanager
 def wait_line(what: str | None) -> Iterator[Callable[[Progress], None]]:
     """Return what shows a report of the fetcher during a wait."""
-    with one_wait() as wait:
+    with single_progress_line() as wait:
         yield partial(wait.show, what)
 
 

@@ -56,7 +56,7 @@ class Descriptor:
         if number >= 0:
             os.close(number)
 
-    abandon = close
+    after_fork_in_child = close
 
     def __enter__(self) -> Self:
         return self

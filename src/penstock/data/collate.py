@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.spent import spent
+from penstock.thread_times import thread_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,14 +72,14 @@ class TimedCollate:
 @contextmanager
 def _timed(counters: Counters) -> Iterator[None]:
     """Count the time of collating once, whatever calls what."""
-    if spent.is_collating:
+    if thread_times.is_collating:
         yield
         return
-    spent.is_collating, begin = True, perf_counter_ns()
+    thread_times.is_collating, begin = True, perf_counter_ns()
     try:
         yield
     finally:
-        spent.is_collating = False
+        thread_times.is_collating = False
         counters.row().add({"collating_ns": perf_counter_ns() - begin})
 
 

@@ -29,7 +29,7 @@ from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.state_fields import MOST, check_fields
 from penstock.reading.batch_reader import SOON
-from penstock.reading.skip import Gap, make_each
+from penstock.reading.skip import UnreadableSample, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole
 
@@ -338,7 +338,9 @@ class StreamingDataset(SourceMethods, MosaicNames, IterableDataset[Any]):
     def _call_overrides(self, ids: list[int], samples: list[Any], *, skips: bool) -> list[Any]:
         """Have the subclass make its samples by number; what it asks this class for was read already."""
         self.readers.here.at_hand = {
-            number: sample for number, sample in zip(ids, samples, strict=True) if not isinstance(sample, Gap)
+            number: sample
+            for number, sample in zip(ids, samples, strict=True)
+            if not isinstance(sample, UnreadableSample)
         }
         is_asked_by_key = type(self).__getitem__ is not StreamingDataset.__getitem__
         one: Callable[[int], Any] = self.__getitem__ if is_asked_by_key else self.get_item

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from penstock.cache.cache import Cache, CachedStream
-from penstock.cache.progress import one_wait
+from penstock.cache.progress import single_progress_line
 from penstock.cache.stats import CacheCounts
 from penstock.cachedir.layout import default_directory
 from penstock.data.getitem import resolve_ids
@@ -134,7 +134,7 @@ def open_streams(
     """Open the source of each stream: of its own, or shards in a store or a folder, which all share one cache."""
     own = [_own_source(stream, options.columns, limit_bytes) for stream in streams]
     stored = {number: stream for number, stream in enumerate(streams) if own[number] is None}
-    with one_wait():
+    with single_progress_line():
         table = _open_stored(stored, options, limit_bytes, counters) if stored else None
     ranges: list[ShardRange] = []
     files: list[StreamFiles | None] = []

@@ -12,7 +12,7 @@ from penstock.errors import ResumeError
 from penstock.order.state_fields import COUNT, check_fields
 from penstock.processes import PerProcess
 from penstock.reading.pass_reader import PassReader
-from penstock.reading.readers import PassUnderWay, ProcessReaders, TakenSamples
+from penstock.reading.readers import DeliveredCount, PassUnderWay, ProcessReaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,16 +101,16 @@ class PassReaders:
 
     def _reader(self, begun: Pass, worker: int, num_workers: int, reader: ThreadReader, **makes: Any) -> PassReader:
         schedule = self._run.schedule(begun, worker, num_workers)
-        taken, self._num_yielded_before = TakenSamples(self._num_yielded_before), 0
-        self.here.under_way = PassUnderWay(schedule, taken)
-        return PassReader(schedule, self._source, reader, self._options, taken=taken, **makes)
+        delivered, self._num_yielded_before = DeliveredCount(self._num_yielded_before), 0
+        self.here.under_way = PassUnderWay(schedule, delivered)
+        return PassReader(schedule, self._source, reader, self._options, delivered=delivered, **makes)
 
     # --- How far it has come ----------------------------------------------------------------------------------
 
     def num_yielded(self) -> int | None:
         """Count the samples that this process has yielded in its pass, if it reads one."""
         under_way = self.here.under_way
-        return None if under_way is None else under_way.taken.count
+        return None if under_way is None else under_way.delivered.count
 
     def worker_state(self) -> dict[str, Any]:
         """Describe how far this worker has come."""
@@ -122,7 +122,7 @@ class PassReaders:
             "kind": _WORKER_STATE,
             "worker": worker,
             "num_workers": num_workers,
-            "yielded": under_way.taken.count,
+            "yielded": under_way.delivered.count,
             "begun": under_way.schedule.plan.state_dict(under_way.schedule.at),
         }
 

@@ -148,7 +148,7 @@ class RunState:
         """Raise if other ranks of the job opened other data; the first pass waits a while for those to come."""
         if not is_worker():  # what it reads, its parent has opened
             num_ranks = self._seat.world_size or find_seat(num_nodes=1).world.num_ranks
-            (self._agreement.settle if waits else self._agreement.tell)(num_ranks)
+            (self._agreement.resolve if waits else self._agreement.tell)(num_ranks)
 
     # --- Who and how many -------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class RunState:
             described["shuffle_algo"] = now.run.plan.rules.shuffle_algo or settings.shuffle_algo
         return described
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Forget in a forked child what this process was told by its parent: that holds for this one alone."""
         self._parents_seat = None
 

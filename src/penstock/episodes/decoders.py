@@ -92,7 +92,7 @@ class Videos:
         self._is_closing = False
         abandon_in_children(self)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Leave open what a parent has open: to close a decoder is to wait for its threads, which a child lacks."""
         _of_parents.append(self)
 

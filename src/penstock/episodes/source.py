@@ -26,7 +26,7 @@ from penstock.errors import CorruptShardError
 from penstock.order.lru import LRU
 from penstock.reading.skip import SKIPPED
 from penstock.reading.source import FunctionReader, OpenShard, Source
-from penstock.spent import reading_inside
+from penstock.thread_times import reading_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ from penstock.formats.encodings.table import get_encoding
 from penstock.formats.gather import ValueGatherer, as_list, copy_pieces, copy_values, place_of, view_items
 from penstock.formats.gathered import ColumnGathering, RowOrigins
 from penstock.formats.rows import check_ascending, check_rows, join_columns, table_bytes, view_offsets
-from penstock.spent import decoding
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,7 +24,7 @@ from penstock.formats.encodings.numbers import plain_number
 from penstock.formats.rows import check_projection, check_rows, max_samples, read_offsets, write_offsets
 from penstock.index.model import Column
 from penstock.index.mosaic_json import dump_header
-from penstock.spent import decoding
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,9 +12,9 @@ from penstock.data.dataset import StreamingDataset
 from penstock.data.stats import Stats
 from penstock.errors import ConfigError
 from penstock.extras import require
+from penstock.loaders.adaptive_prefetch import prefetch_adaptively
 from penstock.loaders.counting import DeliveredBatches
 from penstock.loaders.loop_clock import LoopClock
-from penstock.loaders.overlap import overlapped
 from penstock.loaders.waiting import WaitingWatch, explain_waiting
 from penstock.processes import num_processors
 
@@ -186,7 +186,7 @@ class StreamingDataLoader(DataLoader[Any]):
         reader = dataset.readers.for_loader(begun, dataset.make_columns, in_thread=in_thread)
         batches: Iterator[Columns] = reader.columns()
         if in_thread:
-            batches = overlapped(
+            batches = prefetch_adaptively(
                 reader.columns,
                 ahead=self._batches_ahead,
                 max_bytes=_MAX_BYTES_AHEAD,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from penstock.cache.progress import one_wait
+from penstock.cache.progress import single_progress_line
 from penstock.reading.block import Block
-from penstock.spent import decoding, waiting
+from penstock.thread_times import decoding, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +85,7 @@ class BatchReader:
         grouped = group_by_shard(np.asarray(ids, np.int64), self.spans)
         block = Block(grouped.rows, grouped.places, by_column=by_column)
         groups = list(grouped)
-        with self.shards, one_wait():
+        with self.shards, single_progress_line():
             if soon is not None and groups:
                 groups = self._add_few(block, grouped, groups, soon)
             for shard, begin, end in groups:

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.formats.gather import in_order
 from penstock.formats.gathered import StoresRows
-from penstock.spent import decoding
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

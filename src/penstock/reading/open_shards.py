@@ -54,9 +54,9 @@ class OpenShards:
         self._max_kept: int | None = None  # besides, what others who share the cache leave to this one
         self._keeps_none = False  # between uses, for as long as somebody waits for room in the cache
         self.max_mapped_bytes = pages_budget()  # of all that this process has open
-        self.abandon()
+        self.after_fork_in_child()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Begin with nothing open, as in a forked child: what its parent has open, and maybe in use, is not its own."""
         self._readers: OrderedDict[int, OpenShard] = OrderedDict()
         self._used_bytes = 0
@@ -83,7 +83,7 @@ class OpenShards:
         if self._pages.has_grown:
             self._drop_some_pages()
         self._in_use.release()
-        self._settle()
+        self._close_some()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ class OpenShards:
         If another thread is reading, that waits until it is done.
         """
         self._max_kept, self._keeps_none = max_open, keeps_none
-        self._settle()
+        self._close_some()
 
     def get(self, shard: int, num_rows: int = 1) -> ShardReader:
         """Give an open shard, to read so many rows of it; it stays open at least until the next call."""
@@ -132,9 +132,9 @@ class OpenShards:
     def close(self) -> None:
         """Close all: now, or if another thread is reading, which may wait for a slow network, when it is done."""
         self._closes_after_use = True
-        self._settle()
+        self._close_some()
 
-    def _settle(self) -> None:
+    def _close_some(self) -> None:
         """Close what is too much, unless somebody is reading, who then does it when he is done."""
         with self._closing:
             if self._is_waiting:
@@ -197,7 +197,7 @@ def _close_elsewhere(others: list[OpenShards]) -> bool:
                 other._close_oldest()
             finally:
                 other._in_use.release()
-            other._settle()
+            other._close_some()
             return True
     return False
 

@@ -22,7 +22,7 @@ from penstock.reading.schedule import (
     may_read_first_alone,
     portion_size,
 )
-from penstock.reading.skip import SKIPPED, Gap, fill_gaps, read_around
+from penstock.reading.skip import SKIPPED, UnreadableSample, fill_gaps, read_around
 from penstock.reading.source import FollowsSamples, fetched_by, mean_sizes, portion_bytes, samples_ahead
 from penstock.units import check_whole
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.reading.block import Block
-    from penstock.reading.readers import TakenSamples, ThreadReader
+    from penstock.reading.readers import DeliveredCount, ThreadReader
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
     from penstock.types import Columns, Int64Array
@@ -61,7 +61,7 @@ class PassReader:
     """Reads the batches of a schedule from a source.
 
     `make` gives what the pass yields for the samples that were read, and `make_columns` the same by column. Whoever
-    holds `taken` knows how far the pass has come, without holding its reader.
+    holds `delivered` knows how far the pass has come, without holding its reader.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class PassReader:
         reader: ThreadReader,
         options: PassOptions,
         *,
-        taken: TakenSamples,
+        delivered: DeliveredCount,
         make: MakeSamples | None = None,
         make_columns: MakeColumns | None = None,
     ) -> None:
         self._schedule, self._source, self._reader, self._options = schedule, source, reader, options
         self._fetched = fetched_by(source)
-        self._taken, self._make, self._make_columns = taken, make, make_columns
+        self._delivered, self._make, self._make_columns = delivered, make, make_columns
         self._sample_bytes, shard_bytes = mean_sizes(source)
         self._portion_size = portion_size(self._sample_bytes, portion_bytes(source))
         self._has_large_shards = shard_bytes >= _LARGE_SHARD_BYTES
@@ -123,7 +123,7 @@ class PassReader:
         for block, skipped in self._blocks(by_column=False):
             for portion, passed in self._portions(block, skipped):
                 if self._skips:
-                    yield self._taken.hand_over(self._read_around(portion)[passed:])
+                    yield self._delivered.hand_over(self._read_around(portion)[passed:])
                 else:
                     yield from self._read(np.concatenate(portion)[passed:])
 
@@ -136,9 +136,9 @@ class PassReader:
                 begin, end = end + min(skipped, len(ids)), end + len(ids)
                 skipped = max(0, skipped - len(ids))
                 if begin < end:
-                    self._taken.add(end - begin)
+                    self._delivered.add(end - begin)
                     yield self._cut(block, begin, end, ids)
-            self._reader.counts.settle()
+            self._reader.counts.flush()
 
     def _cut(self, block: Block, begin: int, end: int, ids: Int64Array) -> Columns:
         counts, begun_ns = self._reader.counts, perf_counter_ns()
@@ -169,7 +169,7 @@ class PassReader:
     def _blocks(self, *, by_column: bool) -> Iterator[tuple[list[Int64Array], int]]:
         """Give the ids of several batches at a time, and how many samples of the first one were yielded before."""
         schedule = self._schedule
-        turn, skipped = divmod(self._taken.count, schedule.batch_size)
+        turn, skipped = divmod(self._delivered.count, schedule.batch_size)
         for block in schedule.blocks(turn, self._sample_bytes, self._source.spans, by_column=by_column):
             self._step = schedule.seat.step_of(turn)
             if self._announcer is not None:
@@ -181,7 +181,7 @@ class PassReader:
     @property
     def _begins_alone(self) -> bool:
         """Whether to read the first sample before its batch; what stands in for a bad one is of the same batch."""
-        return self._fetched is None and not (self._skips or self._taken.count)
+        return self._fetched is None and not (self._skips or self._delivered.count)
 
     @property
     def _skips(self) -> bool:
@@ -200,7 +200,7 @@ class PassReader:
                 if block is None:
                     block = self._block(reader.batches.read, ids)
                 # No list of them is kept here: they are freed when they were taken.
-                samples = self._taken.hand_over(self._made(ids[some], block.samples(some.start, some.stop)))
+                samples = self._delivered.hand_over(self._made(ids[some], block.samples(some.start, some.stop)))
             yield samples
 
     def _read_around(self, batches: list[Int64Array]) -> list[Any]:
@@ -235,7 +235,7 @@ class PassReader:
         reader, ids = self._reader.batches, np.concatenate(batches)
         # Numbers in place of samples: what stands in for a bad one is the number of a good one.
         numbers = [
-            sample if isinstance(sample, Gap) else number
+            sample if isinstance(sample, UnreadableSample) else number
             for number, sample in zip(ids.tolist(), read_around(reader, ids), strict=True)
         ]
         return reader.read_columns(np.array(self._filled(batches, numbers), dtype=np.int64))

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.reading.batch_reader import BatchReader
 from penstock.reading.open_shards import OpenShards
 from penstock.reading.source import SharesSpace, mean_sizes, row_reader_of
-from penstock.spent import spent
+from penstock.thread_times import thread_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,15 +41,15 @@ class ReadCounts:
     @contextmanager
     def reading(self, ids: Int64Array) -> Iterator[None]:
         """Count samples that are read, by stream, and the time it takes."""
-        self.settle()
-        spent.waiting_ns = spent.decoding_ns = 0
+        self.flush()
+        thread_times.waiting_ns = thread_times.decoding_ns = 0
         begin = perf_counter_ns()
         try:
             yield
         finally:
             parts = {
-                "waiting_ns": spent.waiting_ns,
-                "decoding_ns": spent.decoding_ns,
+                "waiting_ns": thread_times.waiting_ns,
+                "decoding_ns": thread_times.decoding_ns,
                 "transforming_ns": self._transforming_ns,
             }
             self._transforming_ns = 0
@@ -71,18 +71,18 @@ class ReadCounts:
     @contextmanager
     def transforming(self) -> Iterator[None]:
         """Count the time of functions of the user's within a block, but for what they wait for or have decoded."""
-        begin, others = perf_counter_ns(), spent.waiting_ns + spent.decoding_ns
+        begin, others = perf_counter_ns(), thread_times.waiting_ns + thread_times.decoding_ns
         try:
             yield
         finally:
-            inside = spent.waiting_ns + spent.decoding_ns - others
+            inside = thread_times.waiting_ns + thread_times.decoding_ns - others
             self._transforming_ns += perf_counter_ns() - begin - inside
 
     def collated(self, begun_ns: int) -> None:
         """Note the time in which a batch was cut out of a block, but for that of functions of the user's."""
         self._collating_ns += perf_counter_ns() - begun_ns
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Count what was noted of the batches of a block."""
         if self._collating_ns:
             self._row.add({"collating_ns": self._collating_ns, "transforming_ns": self._transforming_ns})
@@ -102,7 +102,7 @@ def mean_sample_bytes(source: Source, first_ids: Int64Array) -> list[float]:
     return means
 
 
-class TakenSamples:
+class DeliveredCount:
     """Counts the samples of a pass that were taken: those handed over, but for what is left of the last piece."""
 
     __slots__ = ("_handed_over", "_left")
@@ -154,7 +154,7 @@ class PassUnderWay(NamedTuple):
     """The pass that this process reads itself, and how far it has come."""
 
     schedule: BatchSchedule
-    taken: TakenSamples
+    delivered: DeliveredCount
 
 
 class ProcessReaders:
@@ -181,7 +181,7 @@ class ProcessReaders:
         return self._threads[:count]
 
     @contextmanager
-    def lent(self) -> Iterator[ThreadReader]:
+    def borrow_reader(self) -> Iterator[ThreadReader]:
         """Lend a reader to whoever reads something now, in any thread; who comes next finds it as it was left."""
         try:
             reader = self._idle.pop()

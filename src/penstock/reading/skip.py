@@ -21,7 +21,7 @@ log = logging.getLogger("penstock.data")
 SKIPPED = (DataError, ObjectNotFoundError, ObjectChangedError)
 
 
-class Gap:
+class UnreadableSample:
     """Stands where a sample could not be read, and knows why."""
 
     __slots__ = ("error",)
@@ -30,20 +30,20 @@ class Gap:
         self.error = error
 
 
-def read_around(reader: BatchReader, ids: Int64Array) -> list[Sample | Gap]:
+def read_around(reader: BatchReader, ids: Int64Array) -> list[Sample | UnreadableSample]:
     """Read samples that cannot all be read, row by row where need be; a gap stands for each that cannot.
 
     A shard that fails is asked for once.
     """
     grouped, shards = group_by_shard(ids, reader.spans), reader.shards
-    samples: dict[int, Sample | Gap] = {}
+    samples: dict[int, Sample | UnreadableSample] = {}
     for shard, begin, end in grouped:
         rows, places = grouped.rows[begin:end], grouped.places[begin:end].tolist()
         with shards:
             try:
                 opened = shards.get(shard, len(rows))
             except SKIPPED as error:
-                samples.update(dict.fromkeys(places, Gap(error)))
+                samples.update(dict.fromkeys(places, UnreadableSample(error)))
                 continue
             try:
                 samples.update(zip(places, opened.read(rows), strict=True))
@@ -52,11 +52,11 @@ def read_around(reader: BatchReader, ids: Int64Array) -> list[Sample | Gap]:
     return [samples[place] for place in range(len(ids))]
 
 
-def _read_row(reader: ShardReader, row: int) -> Sample | Gap:
+def _read_row(reader: ShardReader, row: int) -> Sample | UnreadableSample:
     try:
         return reader.read([row])[0]
     except SKIPPED as error:
-        return Gap(error)
+        return UnreadableSample(error)
 
 
 def make_each(make: Callable[[int, Any], Any], ids: Sequence[int], samples: Sequence[Any], *, skips: bool) -> list[Any]:
@@ -66,9 +66,9 @@ def make_each(make: Callable[[int, Any], Any], ids: Sequence[int], samples: Sequ
     made: list[Any] = []
     for number, sample in zip(ids, samples, strict=True):
         try:
-            made.append(sample if isinstance(sample, Gap) else make(number, sample))
+            made.append(sample if isinstance(sample, UnreadableSample) else make(number, sample))
         except SKIPPED as error:
-            made.append(Gap(error))
+            made.append(UnreadableSample(error))
     return made
 
 
@@ -77,10 +77,10 @@ def fill_gaps(batch: list[Any], ids: Sequence[int]) -> int:
 
     A batch without any good sample raises the error of its first.
     """
-    gaps = [place for place, sample in enumerate(batch) if isinstance(sample, Gap)]
+    gaps = [place for place, sample in enumerate(batch) if isinstance(sample, UnreadableSample)]
     if not gaps:
         return 0
-    good = [sample for sample in batch if not isinstance(sample, Gap)]
+    good = [sample for sample in batch if not isinstance(sample, UnreadableSample)]
     if not good:
         raise batch[0].error
     for number, place in enumerate(gaps):

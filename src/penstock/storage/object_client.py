@@ -79,7 +79,7 @@ class _FirstUser:
         self.is_ancestor = False
         abandon_in_children(self)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         self.is_ancestor = self.pid is not None
         abandon_in_children(self)
 

@@ -73,7 +73,7 @@ class _IdleConnections(Generic[C]):
         self._idle: list[C] = []  # append and pop are atomic
         abandon_in_children(self)
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Keep them for ever, and untouched: to collect one would close it, some with a word over the parent's line."""
         _of_parents.append(self._idle)
 

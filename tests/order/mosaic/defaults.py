@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.order.world import World
 
 
-def settle_batch_size(options: MosaicOptions) -> int:
+def resolve_batch_size(options: MosaicOptions) -> int:
     """Give the number of samples that a rank takes at a time: release 0.5 has a default."""
     if options.batch_size is None:
         assert options.is_release_0_5
@@ -18,7 +18,7 @@ def settle_batch_size(options: MosaicOptions) -> int:
     return options.batch_size
 
 
-def settle_predownload(options: MosaicOptions, num_canonical_nodes: int) -> int:
+def resolve_predownload(options: MosaicOptions, num_canonical_nodes: int) -> int:
     """Give how many samples ahead a worker fetches."""
     if options.predownload is not None:
         return options.predownload

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.order.mosaic.defaults import samples_per_rank, settle_batch_size, settle_predownload
+from tests.order.mosaic.defaults import resolve_batch_size, resolve_predownload, samples_per_rank
 
 from penstock.errors import PenstockError
 from penstock.order.cursor import Cursor
@@ -128,7 +128,7 @@ def test_epochs(case: Case) -> None:
         return
     options, plan, at, world = open_plan(case, is_release_0_5)
     check_derived(case["derived"], options, plan, at, world)
-    check_grid(case, plan, at, world, settle_batch_size(options))
+    check_grid(case, plan, at, world, resolve_batch_size(options))
 
 
 def open_plan(case: Case, is_release_0_5: bool) -> tuple[MosaicOptions, MosaicPlan, Cursor, World]:
@@ -157,7 +157,7 @@ def check_derived(derived: Case, options: MosaicOptions, plan: MosaicPlan, at: C
         "choose": [share.choose for share in shares],
         "repeat": [share.repeat for share in shares],
         "proportion": [share.proportion for share in shares],
-        "predownload": settle_predownload(options, plan.rules.num_canonical_nodes),
+        "predownload": resolve_predownload(options, plan.rules.num_canonical_nodes),
         "num_canonical_nodes": plan.rules.num_canonical_nodes,
         "shuffle_block_size": plan.rules.block_size,
         "shuffle_seed": plan.rules.shuffle_seed,
@@ -202,7 +202,7 @@ def test_iterations(case: Case) -> None:
         weights=[StreamWeight(**weight) for weight in case["weights"]],
         state=state,
     )
-    global_batch_size = settle_batch_size(options) * world.num_ranks
+    global_batch_size = resolve_batch_size(options) * world.num_ranks
     at = resume_at(state, 0)
     for epoch in range(case.get("epochs", 1)):
         at = at if epoch == 0 else resume_at(state, at.epoch + 1)

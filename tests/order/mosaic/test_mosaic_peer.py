@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.order.mosaic.defaults import settle_batch_size
+from tests.order.mosaic.defaults import resolve_batch_size
 
 from penstock.order.mosaic.plan import MosaicPlan
 from penstock.order.mosaic.rules import MosaicOptions
@@ -89,7 +89,7 @@ def order_epoch(case: Case) -> Case:
         weights=[StreamWeight(**weight) for weight in weights],
         state=state if state is not None and state.epoch >= case["epoch"] else None,
     )
-    batches = plan.epoch_batches(at, world, settle_batch_size(options) * world.num_ranks)
+    batches = plan.epoch_batches(at, world, resolve_batch_size(options) * world.num_ranks)
     grid = batches.by_worker(world.workers_per_rank)
     return {"shape": list(grid.shape), "ids": grid.reshape(-1).tolist()}
 

@@ -122,15 +122,15 @@ def test_options_that_make_no_sense(fields: dict[str, Any], message: str) -> Non
 
 def test_defaults_of_the_releases() -> None:
     new, old = (
-        MosaicOptions(shuffle=True).settle(3),
-        MosaicOptions(shuffle=True, mosaic_version="0.5").settle(3),
+        MosaicOptions(shuffle=True).resolve(3),
+        MosaicOptions(shuffle=True, mosaic_version="0.5").resolve(3),
     )
     assert (new.shuffle_algo, new.partition_algo, new.num_canonical_nodes) == ("py1e", "relaxed", 3)
     assert (old.shuffle_algo, old.partition_algo, old.num_canonical_nodes) == ("py1s", "orig", 192)
     assert new.block_size == 4_000_000 // 3
     assert old.block_size == 1 << 18
-    assert MosaicOptions(shuffle_algo="py2s").settle(3).num_canonical_nodes == 192
-    assert MosaicOptions(num_canonical_nodes=100).settle(1).block_size == 1 << 18
+    assert MosaicOptions(shuffle_algo="py2s").resolve(3).num_canonical_nodes == 192
+    assert MosaicOptions(num_canonical_nodes=100).resolve(1).block_size == 1 << 18
 
 
 def test_a_state_is_adopted() -> None:

@@ -54,11 +54,11 @@ class Agreement:
         _asked[question] += 1
         self._places, self._found = places, found
         self._base = f"penstock/{question}/{_asked[question]}"
-        self._has_told = self._is_settled = False
+        self._has_told = self._is_resolved = False
 
     def tell(self, num_ranks: int) -> None:
         """Tell the others what was found, and raise if one of them found something else; waits for nobody."""
-        store = None if self._is_settled or num_ranks == 1 else find_job_store()
+        store = None if self._is_resolved or num_ranks == 1 else find_job_store()
         if store is None or store.num_ranks != num_ranks:
             return
         if not self._has_told:
@@ -69,24 +69,24 @@ class Agreement:
             self._has_told = True
         self._check(store)
 
-    def settle(self, num_ranks: int) -> None:
+    def resolve(self, num_ranks: int) -> None:
         """Wait until all have told what they found, though not for ever, and raise if they differ."""
         self.tell(num_ranks)
-        store = find_job_store() if self._has_told and not self._is_settled else None
+        store = find_job_store() if self._has_told and not self._is_resolved else None
         end = time.monotonic() + _PATIENCE_S
-        while store is not None and not self._is_settled and time.monotonic() < end:
+        while store is not None and not self._is_resolved and time.monotonic() < end:
             time.sleep(_ASK_EVERY_S)
             self._check(store)
-        if store is not None and not self._is_settled:
+        if store is not None and not self._is_resolved:
             _log.info(
                 "not all ranks have opened this dataset yet, so penstock cannot check that they all see the same files"
             )
-            self._is_settled = True
+            self._is_resolved = True
 
     def _check(self, store: JobStore) -> None:
         if store.has([f"{self._base}/differs"]):
             raise self._differ()
-        self._is_settled = store.has([f"{self._base}/rank-{rank}" for rank in range(store.num_ranks)])
+        self._is_resolved = store.has([f"{self._base}/rank-{rank}" for rank in range(store.num_ranks)])
 
     def _differ(self) -> ObjectChangedError:
         return ObjectChangedError(

@@ -146,7 +146,7 @@ class DatasetShardedSource(ShardedSource):
         if dataset._is_overridden:
             made: list[Sample] = dataset[ids]
             return made
-        with dataset.readers.here.lent() as reader, reader.counts.reading(ids):
+        with dataset.readers.here.borrow_reader() as reader, reader.counts.reading(ids):
             samples = reader.batches.read(ids).samples()
         if dataset._transforms is None:
             return samples

@@ -27,7 +27,7 @@ from penstock.formats.columnar.types import array_dtype, parse_type
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.gather import as_list, in_order
 from penstock.formats.rows import check_rows, join_columns
-from penstock.spent import decoding
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

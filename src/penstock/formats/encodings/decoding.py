@@ -76,9 +76,9 @@ class WorkingMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.abandon()
+        self.after_fork_in_child()
 
-    def abandon(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Begin anew: threads that were at work when this process was forked stayed behind with what they use."""
         self._used_bytes = 0
         self._changed = threading.Condition()

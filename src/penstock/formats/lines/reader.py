@@ -13,7 +13,7 @@ from penstock.errors import CorruptShardError
 from penstock.formats.gather import in_order
 from penstock.formats.lines.scan import find_rows, load_details
 from penstock.formats.rows import check_rows
-from penstock.spent import decoding
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from penstock.formats.rows import check_rows, join_columns
 from penstock.formats.webdataset.decode import KEY, URL, member_encoding
 from penstock.formats.webdataset.headers import walk
 from penstock.formats.webdataset.samples import group_members
-from penstock.spent import decoding
+from penstock.thread_times import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

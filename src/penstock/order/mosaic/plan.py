@@ -88,7 +88,7 @@ class MosaicPlan:
             seed=options.shuffle_seed,
             may_cut_unweighted=not options.is_release_0_5,
         )
-        rules = options.settle(num_nodes)
+        rules = options.resolve(num_nodes)
         if state is not None:
             rules = state.adopt(rules)
         return cls(

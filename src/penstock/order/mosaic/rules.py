@@ -22,7 +22,7 @@ _ALGORITHMS_0_5 = ("naive", "py1b", "py1s", "py2s")
 class MosaicOptions:
     """The arguments of a dataset that bear on its order, with the defaults of the release that is named.
 
-    None stands for "as the release would choose"; `settle` works it out.
+    None stands for "as the release would choose"; `resolve` works it out.
     """
 
     mosaic_version: MosaicVersion = "0.13"
@@ -70,7 +70,7 @@ class MosaicOptions:
         """Return the `epoch_size` as a number, if it was given."""
         return None if self.epoch_size is None else parse_count(self.epoch_size)
 
-    def settle(self, num_nodes: int) -> MosaicRules:
+    def resolve(self, num_nodes: int) -> MosaicRules:
         """Work out what was left open, for a run that begins on so many nodes."""
         algorithm = self.shuffle_algo or ("py1s" if self.is_release_0_5 else "py1e")
         has_many_nodes = self.is_release_0_5 or algorithm in ("py1s", "py2s")

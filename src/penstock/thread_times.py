@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class _Spent(threading.local):
+class _ThreadTimes(threading.local):
     """Nanoseconds of this thread, since whoever reads last set them to zero."""
 
     begun_ns = 0
@@ -20,23 +20,23 @@ class _Spent(threading.local):
     is_collating = False
 
 
-spent = _Spent()
+thread_times = _ThreadTimes()
 
 
 class _Waiting:
     def __enter__(self) -> None:
-        spent.begun_ns = perf_counter_ns()
+        thread_times.begun_ns = perf_counter_ns()
 
     def __exit__(self, *_: object) -> None:
-        spent.waiting_ns += perf_counter_ns() - spent.begun_ns
+        thread_times.waiting_ns += perf_counter_ns() - thread_times.begun_ns
 
 
 class _Decoding:
     def __enter__(self) -> None:
-        spent.begun_ns = perf_counter_ns()
+        thread_times.begun_ns = perf_counter_ns()
 
     def __exit__(self, *_: object) -> None:
-        spent.decoding_ns += perf_counter_ns() - spent.begun_ns
+        thread_times.decoding_ns += perf_counter_ns() - thread_times.begun_ns
 
 
 waiting, decoding = _Waiting(), _Decoding()  # for `with`; one never stands within another
@@ -45,9 +45,9 @@ waiting, decoding = _Waiting(), _Decoding()  # for `with`; one never stands with
 @contextmanager
 def reading_inside() -> Iterator[None]:
     """Have another reader work within `decoding`: what it waits for counts as waiting, all else as decoding."""
-    begun_ns, waiting_ns, decoding_ns = spent.begun_ns, spent.waiting_ns, spent.decoding_ns
+    begun_ns, waiting_ns, decoding_ns = thread_times.begun_ns, thread_times.waiting_ns, thread_times.decoding_ns
     try:
         yield
     finally:
-        waited_ns = spent.waiting_ns - waiting_ns
-        spent.begun_ns, spent.decoding_ns = begun_ns + waited_ns, decoding_ns
+        waited_ns = thread_times.waiting_ns - waiting_ns
+        thread_times.begun_ns, thread_times.decoding_ns = begun_ns + waited_ns, decoding_ns

@@ -31,7 +31,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 4, 64
 _STRETCH, _NUM_STRETCHES = 16, 8
 
 
-def overlapped(
+def prefetch_adaptively(
     source: Callable[[], Iterator[T]],
     *,
     ahead: int,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.loaders.overlap import overlapped
+from penstock.loaders.adaptive_prefetch import prefetch_adaptively
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Simulated:
 
     def run(self) -> list[int]:
         taken = []
-        for number in overlapped(self.source, ahead=4, clock=self.clock):
+        for number in prefetch_adaptively(self.source, ahead=4, clock=self.clock):
             self.now += self.loop_s
             taken.append(number)
         return taken
@@ -81,7 +81,7 @@ def test_an_error_comes_in_its_place_and_leaves_no_thread(good: int) -> None:
 
     taken = []
     with pytest.raises(KeyError):
-        for number in overlapped(broken, ahead=3, clock=simulated.clock):
+        for number in prefetch_adaptively(broken, ahead=3, clock=simulated.clock):
             simulated.now += simulated.loop_s
             taken.append(number)
     assert taken == list(range(good))
@@ -90,7 +90,7 @@ def test_an_error_comes_in_its_place_and_leaves_no_thread(good: int) -> None:
 
 def test_whoever_stops_ends_the_thread() -> None:
     simulated = Simulated(10**6, read_s=0.05, thread_s=0.0, loop_s=0.05)
-    items = overlapped(simulated.source, ahead=3, clock=simulated.clock)
+    items = prefetch_adaptively(simulated.source, ahead=3, clock=simulated.clock)
     for _ in range(12):
         next(items)
         simulated.now += simulated.loop_s
