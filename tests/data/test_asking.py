@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from penstock.errors import StoreError
-from penstock.reading.ranged import ask_all
+from penstock.reading.shard_table import ask_all
 
 
 def test_answers_come_in_order_however_many_there_are() -> None:

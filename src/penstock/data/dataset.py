@@ -28,7 +28,7 @@ from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.state_fields import MOST, check_fields
-from penstock.reading.batch_reader import SOON
+from penstock.reading.block import SOON
 from penstock.reading.skip import UnreadableSample, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole

@@ -27,10 +27,9 @@ from penstock.index.entry import formats
 from penstock.index.paths import resolve_inside
 from penstock.interrupts import cuts_interrupts_short
 from penstock.order.options import UNPACKING_COSTS, StreamShards
-from penstock.reading.joined import JoinedSources, ShardRange
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.shard_table import ShardTable, StreamFiles, check_layouts
-from penstock.reading.source import HasStretches, MakesSource, Source, sources
+from penstock.reading.source import HasStretches, JoinedSources, MakesSource, ShardRange, Source, sources
 from penstock.storage.base import StoreSettings, resolve_store, shown_url, url_scheme
 from penstock.storage.http_queries import with_queries
 from penstock.storage.url_names import real_name

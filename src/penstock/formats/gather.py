@@ -1,27 +1,35 @@
-"""Values that lie anywhere in memory → their bytes, by as few steps of Python as their lengths allow."""
+"""Values that lie anywhere in memory, of one shard or of many → columns and samples, in few steps of Python."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 from abc import ABC, abstractmethod
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from penstock.formats.column_errors import decode_error
+from penstock.formats.encodings.base import FixedEncoding
+from penstock.formats.rows import join_columns
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     import numpy.typing as npt
 
+    from penstock.errors import PenstockError
     from penstock.formats.base import ShardBytes
-    from penstock.types import Int64Array
+    from penstock.formats.encodings.base import Encoding
+    from penstock.types import Int64Array, Sample
 
     # Either is a value of bytes for each; an array of NumPy's byte strings is one step for all of them.
     StoredValues: TypeAlias = npt.NDArray[np.bytes_] | list[bytes]
     Values: TypeAlias = npt.NDArray[Any] | list[Any]
+    View: TypeAlias = Callable[[npt.NDArray[Any]], Values]  # of stored values of fixed size
 
 # NumPy waits for many places of memory at once, where a step of Python waits for one after the other; but it copies
 # each value twice, and blanks what a shorter one does not fill. Measured: it pays up to these lengths.
@@ -218,3 +226,343 @@ class ColumnKind(ABC):
     @abstractmethod
     def begin(self, name: str, num_rows: int, *, by_sample: bool) -> GatheredColumn:
         """Begin a column of so many rows; `by_sample`, as a list of values for samples."""
+
+
+# --- Columns of many shards: stored values are gathered at their places, and decoded when all of a batch are there ---
+
+
+# Values this large are copied once, in the order of the batch, when it is asked for.
+_LARGE_VALUE_BYTES = 2048
+# Samples that are still in the processor's cache are collated, and freed, in half the time.
+SAMPLES_AT_ONCE = 2048
+
+
+class RowOrigins(NamedTuple):
+    """From which shards rows come, without keeping the shards in memory."""
+
+    names: Sequence[str]  # of the shards
+    counts: Sequence[int]  # how many rows there are of each
+    rows: Int64Array  # their numbers within the shards
+    order: Int64Array | None  # which of them stands at each place
+
+    def find(self, place: int) -> tuple[str, int]:
+        """Return the shard and the row that stands at a place."""
+        at = place if self.order is None else int(self.order[place])
+        shard = int(np.searchsorted(np.cumsum(self.counts), at, side="right"))
+        return self.names[shard], int(self.rows[at])
+
+
+class RowLocations(Protocol):
+    """Rows whose values are found. What holds this keeps them in memory."""
+
+    def origins(self) -> RowOrigins:
+        """Return from which shards the rows come."""
+        ...
+
+    def begins(self, name: str) -> Int64Array:
+        """Return at which place of memory each value of a column begins."""
+        ...
+
+    def fixed(self, name: str, num_bytes: int) -> npt.NDArray[Any]:
+        """Copy the values of a column of fixed size, as void items."""
+        ...
+
+    def pieces(self, name: str) -> StoredValues:
+        """Copy the values of any other column."""
+        ...
+
+
+class Gathering(Protocol):
+    """Rows of shards that store them alike: taken as they are stored, shard by shard, and decoded together."""
+
+    def add(self, reader: Any, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
+        ...
+
+    def gather(self) -> None:
+        """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it."""
+        ...
+
+    def finish(self) -> None:
+        """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
+        ...
+
+    def take(self, begin: int, end: int | None) -> Any:
+        """Return the samples, or the columns, of all rows from one to another, once all are there."""
+        ...
+
+    def so_far(self) -> tuple[Int64Array, Any]:
+        """Return the places of the rows that were added, and their samples or columns."""
+        ...
+
+
+class RowLayout(Protocol):
+    """How a shard stores its rows; those of shards of equal layouts are gathered together."""
+
+    def begin(self, num_rows: int, *, by_column: bool) -> Gathering:
+        """Begin to gather so many rows, for columns or for samples."""
+        ...
+
+
+@runtime_checkable
+class StoresRows(Protocol):
+    """A shard reader whose rows can be gathered with those of other readers of its class."""
+
+    def row_layout(self) -> RowLayout:
+        """Return how its rows are stored."""
+        ...
+
+
+class ValueLayout(Protocol):
+    """How shards store the values of their rows, which are found in several shards at once."""
+
+    @property
+    def encodings(self) -> tuple[tuple[str, Encoding | ColumnKind], ...]:
+        """The columns that are wanted, and how their values are stored."""
+        ...
+
+    def find_rows(
+        self, shards: Sequence[Any], counts: Sequence[int], rows: Int64Array, order: Int64Array | None = None
+    ) -> Any:
+        """Find rows of several shards, given shard by shard, so many of each; `order` is that of what is found.
+
+        What it returns are `RowLocations`, as far as the columns need them.
+        """
+        ...
+
+
+class FindsValues(Protocol):
+    """A reader that lets values be found in its memory."""
+
+    def __len__(self) -> int:
+        """Return the number of rows; a shard that is closed has none."""
+        ...
+
+    def memory(self) -> Any:
+        """Return what `find_rows` of its layout takes as a shard, and what keeps the bytes of this one in place."""
+        ...
+
+    def find(self, rows: Int64Array) -> Any:
+        """Find the values of rows of this shard."""
+        ...
+
+
+class ColumnGathering:
+    """All columns of so many rows, of shards that store them alike; `by_column`, for arrays, else for samples."""
+
+    def __init__(self, layout: ValueLayout, num_rows: int, *, by_column: bool) -> None:
+        self._layout, self._num_rows, self._by_column = layout, num_rows, by_column
+        self._columns = {
+            name: _begin_column(name, encoding, num_rows, by_sample=not by_column)
+            for name, encoding in layout.encodings
+        }
+        self._places: list[Int64Array] = []
+        # What was added and is not looked at yet: the shards, and the rows of each with their places.
+        self._waiting: list[tuple[FindsValues, Any, Int64Array, Int64Array]] = []
+
+    def add(self, reader: FindsValues, rows: Int64Array, places: Int64Array) -> None:
+        """Take some rows of a shard, which may be closed then: what is still looked at stays mapped."""
+        self._waiting.append((reader, reader.memory(), rows, places))
+
+    def gather(self) -> None:
+        """Copy what was added so far, but for large values: nothing else of its shards stays mapped for it.
+
+        All shards are looked at together; one that is alone knows best how to find its rows.
+        """
+        if not self._waiting:
+            return
+        readers, shards, row_groups, place_groups = zip(*self._waiting, strict=True)
+        self._waiting = []
+        rows, all_places = np.concatenate(row_groups), np.concatenate(place_groups)
+        order, places = self._in_order(all_places)
+        if len(readers) == 1 and len(readers[0]):  # it is still open
+            found = readers[0].find(rows[order])
+        else:
+            found = self._layout.find_rows(shards, list(map(len, row_groups)), rows, order)
+        for column in self._columns.values():
+            column.add(found, places)
+        self._places.append(places)
+
+    def _in_order(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the order in which places rise, and the places in it: values are moved once, when they are copied."""
+        if len(places) < self._num_rows:
+            order = np.argsort(places)
+            return order, places[order]
+        order, in_order = np.empty(len(places), np.int64), np.arange(len(places))
+        order[places] = in_order
+        return order, in_order
+
+    def finish(self) -> None:
+        """All rows are there: decode what may turn out to be no value, unless it is asked for piece by piece."""
+        self.gather()
+        for column in self._columns.values():
+            column.finish(self._places)
+
+    def take(self, begin: int, end: int | None) -> Any:
+        """Return the samples, or the columns, of all rows from one to another, once all are there."""
+        if self._by_column:
+            return {name: column.take(begin, end) for name, column in self._columns.items()}
+        end = self._num_rows if end is None else end
+        samples: list[Sample] = []
+        for first in range(begin, end, SAMPLES_AT_ONCE):
+            last = min(first + SAMPLES_AT_ONCE, end)
+            values = [column.take(first, last) for column in self._columns.values()]
+            samples += join_columns(tuple(self._columns), values, last - first)
+        return samples
+
+    def so_far(self) -> tuple[Int64Array, Any]:
+        """Return the places of the rows that were added, and their samples or columns."""
+        self.gather()
+        places = np.concatenate(self._places)
+        columns = {name: column.so_far(places) for name, column in self._columns.items()}
+        if self._by_column:
+            return places, columns
+        return places, join_columns(tuple(columns), list(columns.values()), len(places))
+
+
+def _begin_column(name: str, encoding: Encoding | ColumnKind, num_rows: int, *, by_sample: bool) -> GatheredColumn:
+    """Begin a column in the way that suits its values."""
+    if isinstance(encoding, ColumnKind):
+        return encoding.begin(name, num_rows, by_sample=by_sample)
+    if not isinstance(encoding, FixedEncoding):
+        if by_sample:  # of which few are asked for at a time
+            return _VariableColumn(name, encoding.decode_many)
+        return (_VariableColumn if encoding.expands else _DecodedColumn)(name, encoding.to_column)
+    view = partial(_to_values, encoding) if by_sample else encoding.to_array
+    kind = _LocatedColumn if encoding.num_bytes >= _LARGE_VALUE_BYTES else _FilledColumn
+    return kind(name, view, encoding.num_bytes, num_rows)
+
+
+def _to_values(encoding: FixedEncoding, stored: npt.NDArray[Any]) -> list[Any]:
+    return encoding.to_values(encoding.to_array(stored))
+
+
+class _FilledColumn:
+    """Small values of fixed size go straight to their places."""
+
+    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
+        self._name, self._view, self._num_bytes = name, view, num_bytes
+        self._stored: npt.NDArray[Any] = np.empty(num_rows, f"V{num_bytes}")
+
+    def add(self, rows: RowLocations, places: Int64Array) -> None:
+        self._stored[places] = rows.fixed(self._name, self._num_bytes)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Any bytes are a value."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._view(self._stored[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._view(self._stored[places])
+
+
+class _LocatedColumn:
+    """Of large values of fixed size it is noted where they lie: they are copied when their batch is asked for."""
+
+    def __init__(self, name: str, view: View, num_bytes: int, num_rows: int) -> None:
+        self._name, self._view, self._num_bytes = name, view, num_bytes
+        self._held: list[RowLocations] = []  # keeps the bytes mapped that the places are in
+        self._begins = np.zeros(num_rows, np.int64)
+
+    def add(self, rows: RowLocations, places: Int64Array) -> None:
+        self._begins[places] = rows.begins(self._name)
+        self._held.append(rows)
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        """Any bytes are a value."""
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._copy(self._begins[begin:end])
+
+    def so_far(self, places: Int64Array) -> Values:
+        return self._copy(self._begins[places])
+
+    def _copy(self, begins: Int64Array) -> Values:
+        return self._view(copy_values(begins, self._num_bytes))
+
+
+class _Group(NamedTuple):
+    """Stored values of some shards, in the order of their places."""
+
+    pieces: StoredValues
+    origins: RowOrigins
+
+
+class _VariableColumn:
+    """Values of any length are kept as they are stored, and decoded when they are asked for."""
+
+    def __init__(self, name: str, decode: Callable[[Sequence[bytes]], Values]) -> None:
+        self._name, self._decode = name, decode
+        self._groups: list[_Group] = []
+        self._pieces: StoredValues = []
+        self._places: Sequence[Int64Array] = ()
+
+    def add(self, rows: RowLocations, places: Int64Array) -> None:  # noqa: ARG002
+        self._groups.append(_Group(rows.pieces(self._name), rows.origins()))
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        self._places = places
+        self._pieces = _in_one([group.pieces for group in self._groups], places)
+
+    def take(self, begin: int, end: int | None) -> Values:
+        pieces = as_list(self._pieces[begin:end])
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            origins = in_order(self._all_origins(), self._places)[begin:end]
+            blamed = self._blame(pieces, origins)
+            if blamed is None:
+                raise
+            raise blamed from error
+
+    def so_far(self, places: Int64Array) -> Values:  # noqa: ARG002
+        pieces = self._all_pieces()
+        try:
+            return self._decode(pieces)
+        except Exception as error:
+            blamed = self._blame(pieces, self._all_origins())
+            if blamed is None:
+                raise
+            raise blamed from error
+
+    def _all_pieces(self) -> list[bytes]:
+        return list(chain.from_iterable(as_list(group.pieces) for group in self._groups))
+
+    def _all_origins(self) -> list[tuple[RowOrigins, int]]:
+        return [(group.origins, place) for group in self._groups for place in range(len(group.pieces))]
+
+    def _blame(self, pieces: list[bytes], origins: list[tuple[RowOrigins, int]]) -> PenstockError | None:
+        """Find the shard and the row whose value cannot be decoded."""
+        for piece, (rows, place) in zip(pieces, origins, strict=True):
+            try:
+                self._decode([piece])
+            except Exception as culprit:  # noqa: BLE001  decoders are foreign code on foreign bytes
+                shard, row = rows.find(place)
+                return decode_error(self._decode, [piece], [row], shard, self._name, culprit)
+        return None
+
+
+class _DecodedColumn(_VariableColumn):
+    """Values that are decoded all at once, to be cut into batches afterwards."""
+
+    def finish(self, places: Sequence[Int64Array]) -> None:
+        super().finish(places)
+        self._values: Values = super().take(0, None)
+        self._groups, self._pieces = [], []
+
+    def take(self, begin: int, end: int | None) -> Values:
+        return self._values[begin:end]
+
+
+def _in_one(groups: Sequence[StoredValues], places: Sequence[Int64Array]) -> StoredValues:
+    """Put stored values of several groups at their places."""
+    if len(groups) == 1:
+        return groups[0]
+    arrays = [pieces for pieces in groups if not isinstance(pieces, list)]
+    if not arrays or len(arrays) < len(groups):
+        return in_order([piece for pieces in groups for piece in as_list(pieces)], places)
+    out = np.zeros(sum(map(len, arrays)), f"S{max(array.itemsize for array in arrays)}")
+    for array, at in zip(arrays, places, strict=True):
+        out[at] = array
+    return out

@@ -12,8 +12,16 @@ from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
 from penstock.formats.encodings.base import FixedEncoding
 from penstock.formats.encodings.table import get_encoding
-from penstock.formats.gather import ValueGatherer, as_list, copy_pieces, copy_values, place_of, view_items
-from penstock.formats.gathered import ColumnGathering, RowOrigins
+from penstock.formats.gather import (
+    ColumnGathering,
+    RowOrigins,
+    ValueGatherer,
+    as_list,
+    copy_pieces,
+    copy_values,
+    place_of,
+    view_items,
+)
 from penstock.formats.rows import check_ascending, check_rows, join_columns, table_bytes, view_offsets
 from penstock.thread_times import decoding
 
@@ -24,8 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions, Rows, ShardBytes
     from penstock.formats.encodings.base import Encoding
-    from penstock.formats.gather import StoredValues, Values
-    from penstock.formats.gathered import RowLocations
+    from penstock.formats.gather import RowLocations, StoredValues, Values
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Int64Array, Sample
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import threading
 import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.formats.base import DropsPages
-from penstock.processes import abandon_in_children
-from penstock.reading.mapped_pages import MappedPages, pages_budget
+from penstock.processes import abandon_in_children, num_processors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,3 +208,118 @@ def _most_open() -> int:
     if allowed == resource.RLIM_INFINITY:
         return _MOST_OPEN
     return max(1, min(_MOST_OPEN, allowed // 2 // _DESCRIPTORS_PER_SHARD))
+
+
+# --- Their pages -----------------------------------------------------------------------------------------------------
+
+
+# A page that is read for the first time brings its neighbours with it, one of the table of offsets too.
+_BYTES_PER_ROW = 128 << 10
+# All readers of a node together keep up to this part of its memory mapped. It is memory of the system's file cache
+# anyway, which it can take back; but it takes pages first that nobody has mapped.
+_PART_OF_MEMORY = 1 / 2
+# So many shards may lie idle with their pages, and others for so many uses.
+_FEW_SHARDS = 32
+_IDLE_USES = 64
+_RECENT_USES = 4
+
+
+def pages_budget(num_readers: int | None = None) -> int:
+    """Say how many bytes one of the readers of a node may keep mapped; by default, one a processor is assumed."""
+    return int(_PART_OF_MEMORY * memory_limit() / (num_readers or num_processors()))
+
+
+class MappedPages:
+    """Estimates how much is mapped of each open shard by the rows that were read of it, and says which should let go.
+
+    A shuffled order comes back to all shards of its window, block after block. Where these are more than may stay
+    mapped, the ones used last drop theirs: so the others are still there when their turn comes. If the ones used least
+    recently did, none would be.
+    """
+
+    def __init__(self, sizes: Int64Array | None = None) -> None:
+        self._sizes = sizes  # None: nothing of them is mapped
+        self._unmapped: OrderedDict[int, int] = OrderedDict()  # bytes by shard, the one that was used last at the end
+        self._used_at: dict[int, int] = {}
+        self.num_uses = 0  # of any shards, counted by whoever uses them
+        self.num_bytes = 0
+        self.has_grown = False  # since it was last asked which should drop theirs
+
+    def note(self, shard: int, num_rows: int) -> None:
+        """Note that rows of a shard are read."""
+        unmapped = self._unmapped
+        left = unmapped.get(shard)
+        if left is None:
+            left = unmapped[shard] = self._size(shard)
+            self.has_grown = True
+        else:
+            unmapped.move_to_end(shard)
+        if left:
+            new = min(left, num_rows * _BYTES_PER_ROW)
+            self.num_bytes += new
+            unmapped[shard] = left - new
+            self.has_grown = True
+        self._used_at[shard] = self.num_uses
+
+    def forget(self, shard: int) -> None:
+        """Note that nothing is mapped of a shard any more."""
+        if shard in self._unmapped:
+            self.num_bytes -= self._size(shard) - self._unmapped.pop(shard)
+            del self._used_at[shard]
+
+    def to_drop(self, max_bytes: int) -> list[int]:
+        """Say which shards should have their pages taken away now; they count as unmapped then."""
+        self.has_grown = False
+        dropping: list[int] = []
+        while self._unmapped:
+            oldest = next(iter(self._unmapped))
+            idle_uses = self.num_uses - self._used_at[oldest]
+            if len(self._unmapped) > _FEW_SHARDS and idle_uses > _IDLE_USES:
+                dropping.append(oldest)
+            elif self.num_bytes > max_bytes:
+                dropping.append(oldest if idle_uses > _RECENT_USES else next(reversed(self._unmapped)))
+            else:
+                break
+            self.forget(dropping[-1])
+        return dropping
+
+    def _size(self, shard: int) -> int:
+        return 0 if self._sizes is None else int(self._sizes[shard])
+
+
+# --- Memory ----------------------------------------------------------------------------------------------------------
+
+
+def memory_limit(root: Path = Path("/")) -> int:
+    """Give the bytes of memory of the machine, or of the smallest control group that this process is in."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_group_limits(root)])
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """Give the limits of all groups that this process is in, of both versions of control groups."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux, or nothing to be seen
+        return
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            for top in (mount, mount / "unified"):
+                yield from _limits_up_to(top, path, ("memory.max", "memory.high"))
+        elif "memory" in controllers.split(","):
+            yield from _limits_up_to(mount / "memory", path, ("memory.limit_in_bytes",))
+
+
+def _limits_up_to(top: Path, path: str, names: tuple[str, ...]) -> Iterator[int]:
+    """Give the limits of a group and of those above it. In a container the path may be one of the world outside."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for depth in range(len(parts), -1, -1):
+        for name in names:
+            try:
+                text = top.joinpath(*parts[:depth], name).read_text().strip()
+            except OSError:
+                continue
+            if text.isdecimal():
+                yield int(text)

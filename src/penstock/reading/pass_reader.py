@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.batch_reader import Soon
-from penstock.reading.mapped_pages import pages_budget
+from penstock.reading.block import Soon
+from penstock.reading.open_shards import pages_budget
 from penstock.reading.schedule import (
     Announcer,
     Prefetcher,

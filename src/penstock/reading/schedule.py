@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.formats.gathered import SAMPLES_AT_ONCE
+from penstock.formats.gather import SAMPLES_AT_ONCE
 from penstock.order.plan import worker_batches, worker_first
 from penstock.reading.source import PORTION_BYTES
 

@@ -1,30 +1,32 @@
-"""The shards of all streams, end to end: where each one is, and how it is opened."""
+"""The shards of all streams, end to end: where each one is, and how it, or a few of its rows, is opened."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property, partial
+from operator import add
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from penstock.codecs.compress import reading_codec
-from penstock.errors import ConfigError
-from penstock.formats.base import get_format
+from penstock.errors import ConfigError, CorruptShardError
+from penstock.formats.base import GuessesRows, get_format
 from penstock.formats.parts import open_files
-from penstock.reading.ranged import FetchedShard, RangedRows
 from penstock.reading.source import OpenShard, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.cache.cache import Cache
     from penstock.cache.shares import ShareListener
-    from penstock.formats.base import ReadOptions, ShardReader
+    from penstock.formats.base import ReadOptions, RowRanges, ShardReader
     from penstock.index.model import Index, ShardInfo
     from penstock.reading.source import RowReader
-    from penstock.types import Int64Array
+    from penstock.types import Int64Array, Place, Span
 
 
 class InPlace(Protocol):
@@ -153,3 +155,161 @@ def check_layouts(index: Index, options: ReadOptions) -> None:
         get_format(layout.format).check(layout, options)
         if layout.compression is not None:
             reading_codec(layout.compression)
+
+
+# --- A few rows of a shard that is far away: only their bytes are fetched, not the shard -----------------------------
+
+
+T = TypeVar("T")
+
+# Past this part of its rows, or once this many were asked for, a shard is worth fetching whole.
+_MAX_PART = 1 / 4
+_MAX_ROWS = 64
+
+
+class FetchedShard(NamedTuple):
+    """A shard in a store: the number of its stream in the cache, its own there, what it is and how it is read."""
+
+    stream: int
+    number: int
+    info: ShardInfo
+    options: ReadOptions
+
+
+class RangedRows:
+    """Reads rows by ranges for as long as that is less than fetching their shards.
+
+    `find` gives a shard that may be read so, or None.
+    """
+
+    def __init__(self, cache: Cache, find: Callable[[int], FetchedShard | None]) -> None:
+        self._cache, self._find = cache, find
+        self._num_read: dict[int, int] = {}
+
+    def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
+        """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
+        found = self._find(shard)
+        if found is None or not self._cache.has_ranges[found.stream]:
+            return False
+        if get_format(found.info.layout.format).row_ranges is None:
+            return False
+        part = found.info.parts[0]
+        if part.packed is not None or part.span is not None or cost_bytes > part.raw.num_bytes:
+            return False
+        num_read = self._num_read.get(shard, 0)
+        if num_read >= _MAX_ROWS or num_read + num_rows > max(1, int(found.info.num_samples * _MAX_PART)):
+            return False
+        return not self._cache.is_present(found.stream, found.number)
+
+    def open(
+        self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None] = lambda: None
+    ) -> list[ShardReader]:
+        """Fetch rows of several shards at the same time, and give for each a reader of these rows alone, in order.
+
+        `meanwhile` is called while the last of them are on their way, if that is known to be.
+        """
+        asked = [self._request(shard, rows) for shard, rows in wanted]
+        located = self._locate(asked, meanwhile)
+        missing = [(ask, place.spans) for ask, place in zip(asked, located, strict=True) if place.pieces is None]
+        came = iter(self._read(missing, meanwhile))
+        return [
+            ask.ranges.open(ask.info, next(came) if place.pieces is None else place.pieces, ask.options)
+            for ask, place in zip(asked, located, strict=True)
+        ]
+
+    def _locate(self, asked: Sequence[_Request], meanwhile: Callable[[], None]) -> list[_Located]:
+        """Learn where rows are, and read them at the same time where the index lets one expect them."""
+        to_locate = [ask.ranges.spans_to_locate(ask.info, ask.rows) for ask in asked]
+        likely = [ask.likely_spans() for ask in asked]
+        together = list(map(add, to_locate, likely))
+        located = []
+        found = self._read(list(zip(asked, together, strict=True)), meanwhile if all(likely) else lambda: None)
+        for ask, first, guess, pieces in zip(asked, to_locate, likely, found, strict=True):
+            spans = ask.ranges.spans_of_rows(ask.info, ask.rows, pieces[: len(first)])
+            located.append(_Located(spans, _pieces_within(spans, guess, pieces[len(first) :])))
+        return located
+
+    def _request(self, shard: int, rows: Int64Array) -> _Request:
+        found = self._find(shard)
+        ranges = None if found is None else get_format(found.info.layout.format).row_ranges
+        if found is None or ranges is None:
+            raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read in ranges", shard=str(shard))
+        self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
+        return _Request(found.stream, found.number, found.info, rows, ranges, found.options)
+
+    def _read(self, wanted: Sequence[tuple[_Request, list[Span]]], meanwhile: Callable[[], None]) -> list[list[bytes]]:
+        """Read ranges of many objects at once: one question for each stream."""
+        cache = self._cache
+        places: dict[int, list[Place]] = {}
+        shards: dict[int, dict[str, int]] = {}
+        for ask, spans in wanted:
+            places.setdefault(ask.stream, []).extend((ask.key, span) for span in spans)
+            shards.setdefault(ask.stream, {})[ask.key] = ask.shard
+        if len(places) == 1:
+            ((stream, each),) = places.items()
+            found = {stream: iter(cache.read_many(stream, each, shards[stream], meanwhile))}
+        else:
+            asked = [partial(cache.read_many, stream, each, shards[stream]) for stream, each in places.items()]
+            found = {stream: iter(answer) for stream, answer in zip(places, ask_all(asked), strict=True)}
+        return [[next(found[ask.stream]) for _ in spans] for ask, spans in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Some rows of a shard of a stream."""
+
+    stream: int
+    shard: int
+    info: ShardInfo
+    rows: Int64Array
+    ranges: RowRanges
+    options: ReadOptions
+
+    @property
+    def key(self) -> str:
+        return self.info.parts[0].raw.basename
+
+    def likely_spans(self) -> list[Span]:
+        return (self.ranges.likely_spans(self.info, self.rows) if isinstance(self.ranges, GuessesRows) else None) or []
+
+
+class _Located(NamedTuple):
+    """Where rows are, and their bytes if these came along."""
+
+    spans: list[Span]
+    pieces: list[bytes] | None
+
+
+def _pieces_within(spans: list[Span], guess: list[Span], pieces: list[bytes]) -> list[bytes] | None:
+    """Give the bytes of spans, if they are those, or lie within the one, that came along."""
+    if spans == guess:
+        return pieces
+    if len(guess) != 1 or any(span.begin < guess[0].begin or span.end > guess[0].end for span in spans):
+        return None
+    begin = guess[0].begin
+    return [pieces[0][span.begin - begin : span.end - begin] for span in spans]
+
+
+_MOST_THREADS = 32
+
+
+def ask_all(questions: Sequence[Callable[[], T]]) -> list[T]:
+    """Give all answers in order; the first error is raised.
+
+    Whoever is interrupted leaves at once. A pool of threads would be waited for then, at the latest when the process
+    ends, and these may wait long for a store that is away.
+    """
+    answers: list[Future[T]] = [Future() for _ in questions]
+    pairs = list(zip(questions, answers, strict=True))
+    for first in range(min(len(pairs), _MOST_THREADS)):
+        share = pairs[first::_MOST_THREADS]
+        threading.Thread(target=_answer, args=(share,), name="penstock-ranges", daemon=True).start()
+    return [answer.result() for answer in answers]
+
+
+def _answer(share: Sequence[tuple[Callable[[], T], Future[T]]]) -> None:
+    for question, answer in share:
+        try:
+            answer.set_result(question())
+        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+            answer.set_exception(error)

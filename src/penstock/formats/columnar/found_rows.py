@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.formats.columnar.nodes import with_none
-from penstock.formats.gather import as_list, copy_pieces, copy_values
-from penstock.formats.gathered import ColumnGathering, RowOrigins
+from penstock.formats.gather import ColumnGathering, RowOrigins, as_list, copy_pieces, copy_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import MDSWriter, StreamingDataset
-from penstock.reading.mapped_pages import MappedPages, pages_budget
-from penstock.reading.memory_limit import memory_limit
+from penstock.reading.open_shards import MappedPages, memory_limit, pages_budget
 
 if TYPE_CHECKING:
     from pathlib import Path
