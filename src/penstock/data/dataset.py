@@ -16,15 +16,13 @@ from penstock.data.mosaic_names import MosaicNames
 from penstock.data.open_streams import open_streams
 from penstock.data.orphans import end_with_parent
 from penstock.data.pass_readers import PassReaders, is_worker_state
-from penstock.data.resharding import refuse_resharding
 from penstock.data.run_state import Planner, RunState, advise
 from penstock.data.seat import is_worker, worker_of
 from penstock.data.settings import DatasetSettings
 from penstock.data.sources.methods import SourceMethods
 from penstock.data.stats import open_counters
-from penstock.data.stock_loader import warn_of_other_batches
+from penstock.data.stock_loader import IterableDataset, refuse_resharding, warn_of_other_batches
 from penstock.data.stream import apply_defaults, fill_weights, gather_streams, name_streams
-from penstock.data.torch_base import IterableDataset
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.state_fields import MOST, check_fields

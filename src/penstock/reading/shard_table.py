@@ -113,15 +113,15 @@ class ShardTable(Source):
 
     def row_reader(self) -> RowReader | None:
         """Give what fetches a few rows alone."""
-        return RangedRows(self.cache, self._find_fetched) if self.is_fetched else None
+        return RangedRows(self) if self.is_fetched else None
 
-    def _find_fetched(self, shard: int) -> FetchedShard | None:
-        """Give a shard that may be read in parts from its store; None: it lies in a folder, or is checked whole."""
+    def fetched_rows(self, shard: int) -> FetchedRows | None:
+        """Describe a shard that may be read in parts from its store; None: it lies in a folder, or is checked whole."""
         stream, number, info = self.find(shard)
-        files = self.streams[stream]
-        if files.cached is None or files.in_place is not None or files.validates:
+        files, ranges = self.streams[stream], get_format(info.layout.format).row_ranges
+        if files.cached is None or files.in_place is not None or files.validates or ranges is None:
             return None
-        return FetchedShard(files.cached, number, info, files.options)
+        return FetchedRows(files.cached, number, info, ranges, files.options, _NO_ROWS)
 
     def share_limit(self, holder: ShareListener) -> None:
         """Let those who share the cache limit what is kept open of it."""
@@ -165,33 +165,40 @@ T = TypeVar("T")
 # Past this part of its rows, or once this many were asked for, a shard is worth fetching whole.
 _MAX_PART = 1 / 4
 _MAX_ROWS = 64
+_NO_ROWS = np.zeros(0, np.int64)
 
 
-class FetchedShard(NamedTuple):
-    """A shard in a store: the number of its stream in the cache, its own there, what it is and how it is read."""
+class FetchedRows(NamedTuple):
+    """Some rows of a shard in a store: its stream in the cache, its number there, what it is and how it is read."""
 
     stream: int
-    number: int
+    shard: int
     info: ShardInfo
+    ranges: RowRanges
     options: ReadOptions
+    rows: Int64Array
+
+    @property
+    def key(self) -> str:
+        """The name of the only file of the shard that is read."""
+        return self.info.parts[0].raw.basename
+
+    def likely_spans(self) -> list[Span]:
+        """Return where the index lets one expect the rows, if anywhere."""
+        return (self.ranges.likely_spans(self.info, self.rows) if isinstance(self.ranges, GuessesRows) else None) or []
 
 
 class RangedRows:
-    """Reads rows by ranges for as long as that is less than fetching their shards.
+    """Reads rows of a table by ranges for as long as that is less than fetching their shards."""
 
-    `find` gives a shard that may be read so, or None.
-    """
-
-    def __init__(self, cache: Cache, find: Callable[[int], FetchedShard | None]) -> None:
-        self._cache, self._find = cache, find
+    def __init__(self, table: ShardTable) -> None:
+        self._table, self._cache = table, table.cache
         self._num_read: dict[int, int] = {}
 
     def is_worth_it(self, shard: int, num_rows: int, cost_bytes: float) -> bool:
         """Tell whether rows of a shard should be read by ranges: it is absent, stored raw, and hardly used so far."""
-        found = self._find(shard)
+        found = self._table.fetched_rows(shard)
         if found is None or not self._cache.has_ranges[found.stream]:
-            return False
-        if get_format(found.info.layout.format).row_ranges is None:
             return False
         part = found.info.parts[0]
         if part.packed is not None or part.span is not None or cost_bytes > part.raw.num_bytes:
@@ -199,7 +206,7 @@ class RangedRows:
         num_read = self._num_read.get(shard, 0)
         if num_read >= _MAX_ROWS or num_read + num_rows > max(1, int(found.info.num_samples * _MAX_PART)):
             return False
-        return not self._cache.is_present(found.stream, found.number)
+        return not self._cache.is_present(found.stream, found.shard)
 
     def open(
         self, wanted: Sequence[tuple[int, Int64Array]], meanwhile: Callable[[], None] = lambda: None
@@ -217,7 +224,7 @@ class RangedRows:
             for ask, place in zip(asked, located, strict=True)
         ]
 
-    def _locate(self, asked: Sequence[_Request], meanwhile: Callable[[], None]) -> list[_Located]:
+    def _locate(self, asked: Sequence[FetchedRows], meanwhile: Callable[[], None]) -> list[_Located]:
         """Learn where rows are, and read them at the same time where the index lets one expect them."""
         to_locate = [ask.ranges.spans_to_locate(ask.info, ask.rows) for ask in asked]
         likely = [ask.likely_spans() for ask in asked]
@@ -229,15 +236,16 @@ class RangedRows:
             located.append(_Located(spans, _pieces_within(spans, guess, pieces[len(first) :])))
         return located
 
-    def _request(self, shard: int, rows: Int64Array) -> _Request:
-        found = self._find(shard)
-        ranges = None if found is None else get_format(found.info.layout.format).row_ranges
-        if found is None or ranges is None:
+    def _request(self, shard: int, rows: Int64Array) -> FetchedRows:
+        found = self._table.fetched_rows(shard)
+        if found is None:
             raise CorruptShardError(f"shard {shard} is not in a store, or cannot be read in ranges", shard=str(shard))
         self._num_read[shard] = self._num_read.get(shard, 0) + len(rows)
-        return _Request(found.stream, found.number, found.info, rows, ranges, found.options)
+        return found._replace(rows=rows)
 
-    def _read(self, wanted: Sequence[tuple[_Request, list[Span]]], meanwhile: Callable[[], None]) -> list[list[bytes]]:
+    def _read(
+        self, wanted: Sequence[tuple[FetchedRows, list[Span]]], meanwhile: Callable[[], None]
+    ) -> list[list[bytes]]:
         """Read ranges of many objects at once: one question for each stream."""
         cache = self._cache
         places: dict[int, list[Place]] = {}
@@ -252,25 +260,6 @@ class RangedRows:
             asked = [partial(cache.read_many, stream, each, shards[stream]) for stream, each in places.items()]
             found = {stream: iter(answer) for stream, answer in zip(places, ask_all(asked), strict=True)}
         return [[next(found[ask.stream]) for _ in spans] for ask, spans in wanted]
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """Some rows of a shard of a stream."""
-
-    stream: int
-    shard: int
-    info: ShardInfo
-    rows: Int64Array
-    ranges: RowRanges
-    options: ReadOptions
-
-    @property
-    def key(self) -> str:
-        return self.info.parts[0].raw.basename
-
-    def likely_spans(self) -> list[Span]:
-        return (self.ranges.likely_spans(self.info, self.rows) if isinstance(self.ranges, GuessesRows) else None) or []
 
 
 class _Located(NamedTuple):
