@@ -115,7 +115,10 @@ class Block:
         if self._gathering is not None:
             gathered: Columns = self._gathering.take(begin, end)
             return gathered
-        return {name: values[begin:end] for name, values in self._joined.items()}
+        joined: Columns = self._joined
+        if not begin and end is None:
+            return joined
+        return {name: values[begin:end] for name, values in joined.items()}
 
 
 _NO_ROWS = np.zeros(0, np.int64)
