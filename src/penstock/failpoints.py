@@ -29,7 +29,7 @@ POINTS = (
 SAVE_POINTS = ("save.ready", "save.between", "save.published")
 
 
-def reach(point: str) -> None:
+def failpoint(point: str) -> None:
     """Kill this process as `kill -9` would if the environment names this point.
 
     `point:once=/path` does so only if it can create that file, so that the successor of the killed process goes on.

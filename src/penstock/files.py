@@ -22,7 +22,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of Linux, and the flag that Linux and mac
 
 
 @contextmanager
-def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, flush: bool = False) -> Iterator[Path]:
     """Give a hidden name beside `path` to write to; it becomes `path` if the block ends well, and vanishes if not.
 
     Any number of processes may do so at once: the last one wins, and nobody ever sees half a file. With `flush` that
@@ -47,7 +47,7 @@ def flush_file(path: Path) -> None:
 
 def flush_folder(folder: Path) -> None:
     """Have the names in a folder on the disk, as they are now."""
-    with translated(folder):
+    with os_errors(folder):
         _flush(folder, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
 
 
@@ -109,8 +109,8 @@ _ADVICE = {
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into ours, naming the file."""
+def os_errors(path: Path) -> Iterator[None]:
+    """Translate errors of the operating system into ours, naming the file."""
     try:
         yield
     except PenstockError:
@@ -131,7 +131,7 @@ def open_file(path: Path) -> BinaryIO:
 
     What it is is asked of what was opened, so nobody can put a pipe in its place between the question and the opening.
     """
-    with translated(path):
+    with os_errors(path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         except OSError as error:
@@ -149,13 +149,13 @@ def open_file(path: Path) -> BinaryIO:
 
 def check_path(path: Path) -> None:
     """Raise if nothing can ever be there, because the path is too long."""
-    with translated(path), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+    with os_errors(path), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         path.lstat()
 
 
 def read_file(path: Path) -> bytes:
     """Read a regular file."""
-    with translated(path), open_file(path) as file:
+    with os_errors(path), open_file(path) as file:
         return file.read()
 
 

@@ -20,7 +20,7 @@ from penstock.cachedir.lock import lock_within
 from penstock.cachedir.written import BUILD_LOCK, COLUMNS_SUFFIX, PROGRESS, WRITTEN, make_room, use, written_root
 from penstock.codecs.unpack import release
 from penstock.errors import CacheError, ConfigError, EmptyDatasetError, LockTimeoutError, ResumeError
-from penstock.files import appearing, flush_folder, sweep, translated
+from penstock.files import atomic_write, flush_folder, os_errors, sweep
 from penstock.formats.base import ReadOptions
 from penstock.formats.columnar.arrow_types import describe_type, pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
@@ -77,7 +77,7 @@ def write_once(
     """
     key = hashlib.sha256(f"{_VERSION} {fingerprint}".encode()).hexdigest()[:32]
     folder = written_root() / key
-    with translated(folder), use(folder):
+    with os_errors(folder), use(folder):
         written = _read(folder / WRITTEN)
         if written is None or not _is_whole(folder, written):
             written = _write_or_wait(folder, open_samples, label, limit_bytes)
@@ -232,7 +232,7 @@ class _Builder:
         )
         make_room(self._folder, num_bytes, self._limit_bytes, self._label)
         types = [(each.name, describe_type(each.type, each.name)) for each in table.schema]
-        with appearing(self._folder / name, flush=True) as part, part.open("wb") as out:
+        with atomic_write(self._folder / name, flush=True) as part, part.open("wb") as out:
             write_columns(
                 table.combine_chunks().to_batches(), types, out, name=name, num_rows=num_rows, max_bytes=_MOST_BYTES
             )
@@ -248,7 +248,7 @@ class _Builder:
             self._line.show(f"writing the samples of {self._label} to files, once on this node: {num_rows:,} so far")
 
     def _save(self, name: str, written: Written) -> None:
-        with appearing(self._folder / name, flush=True) as part:
+        with atomic_write(self._folder / name, flush=True) as part:
             part.write_text(json.dumps(asdict(written)))
         flush_folder(self._folder)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import ProxiedStore, open_proxied
 from penstock.errors import AccessDeniedError, BadIndexError, ConfigError, ObjectNotFoundError, OutputExistsError
-from penstock.files import flush_folder, sweep, translated
+from penstock.files import flush_folder, os_errors, sweep
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index
 from penstock.index.paths import resolve_inside
@@ -47,7 +47,7 @@ class Destination:
         """Make it ready, without what killed writers left, and give the index to continue or, later, to replace."""
         if exist_ok and append:
             raise ConfigError("exist_ok=True replaces a dataset and append=True continues it: choose one of them")
-        with translated(self.local):
+        with os_errors(self.local):
             if self.store is not None:
                 check_writable(self.store)  # before the first sample, not after the last one
             if append or exist_ok:
@@ -92,7 +92,7 @@ class Destination:
         if self.is_temporary:
             shutil.rmtree(self.local, ignore_errors=True)
         elif not self.keep_local:
-            with translated(self.local):
+            with os_errors(self.local):
                 if self.local.is_dir() and not any(self.local.iterdir()):
                     self.local.rmdir()
 

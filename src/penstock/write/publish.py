@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.errors import ConfigError, PenstockError, StoreError
-from penstock.files import appearing, translated
+from penstock.files import atomic_write, os_errors
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.model import FileInfo, Part, ShardInfo
 from penstock.large_pages import new_memory
@@ -92,7 +92,7 @@ def publish(destination: Destination, name: str) -> None:
 
 def publish_index(destination: Destination, data: bytes) -> None:
     """Store the index of a dataset whose shards are stored: each step is on the disk before the next one begins."""
-    with translated(destination.local):
+    with os_errors(destination.local):
         destination.local.mkdir(parents=True, exist_ok=True)
     destination.flush_names()
     try:
@@ -105,7 +105,7 @@ def publish_index(destination: Destination, data: bytes) -> None:
 
 def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:
     """Write a file that appears whole or not at all, also on a machine that loses power if it is flushed."""
-    with translated(path), appearing(path, flush=flush) as part, part.open("xb", buffering=0) as file:
+    with os_errors(path), atomic_write(path, flush=flush) as part, part.open("xb", buffering=0) as file:
         _write_all(file.fileno(), [memoryview(piece).cast("B") for piece in pieces])
 
 

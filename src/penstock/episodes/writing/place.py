@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cache.proxied import open_proxied
 from penstock.episodes.info import INFO_NAME
 from penstock.errors import ObjectNotFoundError, OutputExistsError
-from penstock.files import PART_SUFFIX, flush_file, flush_folder, translated
+from penstock.files import PART_SUFFIX, flush_file, flush_folder, os_errors
 from penstock.storage.base import check_writable, shown_url, url_scheme
 from penstock.storage.local import LocalStore
 
@@ -28,7 +28,7 @@ class NewFolder:
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         self.shown = str(path)
-        with translated(path):
+        with os_errors(path):
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise _is_there(self.shown)
             path.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class NewFolder:
 
     def publish(self) -> None:
         """Give the folder its name."""
-        with translated(self._path):
+        with os_errors(self._path):
             for path in sorted(self.work.rglob("*")):
                 (flush_folder if path.is_dir() else flush_file)(path)
             flush_folder(self.work)

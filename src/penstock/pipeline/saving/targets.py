@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from penstock.cache.proxied import ProxiedStore, open_proxied
 from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputBusyError, OutputExistsError
-from penstock.failpoints import reach
-from penstock.files import exchange, flush_folder, read_file, translated
+from penstock.failpoints import failpoint
+from penstock.files import exchange, flush_folder, os_errors, read_file
 from penstock.index.catalog import INDEX_NAME
 from penstock.interrupts import WaitingFor
 from penstock.outside_text import NAME_CHARACTERS, Bounded
@@ -107,7 +107,7 @@ class LocalTarget(Target):
         self.shown = str(folder)
         self.folder = self._final.with_name(f".{self._final.name}.saving")
         self._old = self._final.with_name(f".{self._final.name}.replaced")
-        with translated(self.folder), WaitingFor(f"another process that is saving to {self.shown}"):
+        with os_errors(self.folder), WaitingFor(f"another process that is saving to {self.shown}"):
             self._final.parent.mkdir(parents=True, exist_ok=True)
             lock = None
             while lock is None:  # whoever had it may have renamed the folder meanwhile
@@ -136,7 +136,7 @@ class LocalTarget(Target):
 
     def names(self) -> list[str]:
         """List what is in the folder."""
-        with translated(self._final):
+        with os_errors(self._final):
             return sorted(os.listdir(self._final)) if self._final.exists() else []  # noqa: PTH208
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -180,24 +180,24 @@ class LocalTarget(Target):
         self._remove_but((*names, LEDGER_NAME))
         write_file(self.folder / MANIFEST_NAME, [json.dumps(manifest, indent=1).encode()], flush=True)
         flush_folder(self.folder)
-        with translated(self._final):
+        with os_errors(self._final):
             if self.names():
                 self.refuse_unless_ours()
                 self._replace()
             else:
                 self.folder.rename(self._final)
-            reach("save.published")
+            failpoint("save.published")
             flush_folder(self._final.parent)
             self._tidy()
 
     def _replace(self) -> None:
         """Put the new folder in the place of the old one, at once where the file system can."""
-        reach("save.ready")
+        failpoint("save.ready")
         self._locks.append((self._final / _LOCK_NAME).open("wb"))
         fcntl.flock(self._locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)  # where it ends up, nobody saves before it is gone
         if not exchange(self.folder, self._final):
             self._final.rename(self._old)
-            reach("save.between")
+            failpoint("save.between")
             self.folder.rename(self._final)
 
     def _tidy(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.pipeline.saving.blocks import PROBE_ROWS
 from penstock.pipeline.saving.files import (
     ColumnarSaveFormat,
@@ -147,7 +147,7 @@ class DatasetWriter:
         """Learn columns and the size of a row from first rows, without writing them."""
         if self._bytes_per_row is None and rows:
             self._form.begin(rows)
-            with translated(self._target.folder), closing(self._form.open(self._target.folder, 0)) as probe:
+            with os_errors(self._target.folder), closing(self._form.open(self._target.folder, 0)) as probe:
                 probe.add(rows, 0)
                 size = max(probe.num_bytes, 1)
             self._bytes_per_row = size / len(rows)
@@ -164,10 +164,10 @@ class DatasetWriter:
         if self._shard is None:
             if len(self._shards) == self._sizes.num_shards:
                 raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
-            with translated(self._target.folder):
+            with os_errors(self._target.folder):
                 self._shard = self._form.open(self._target.folder, len(self._shards))
         before = self._shard.num_bytes
-        with translated(self._target.folder):
+        with os_errors(self._target.folder):
             self._shard.add(rows, self._num_rows)
         if self._settings.on_rows is not None:
             self._settings.on_rows(len(rows), self._shard.num_bytes - before)
@@ -181,7 +181,7 @@ class DatasetWriter:
         self._check_open()
         try:
             for number, rows in numbered:
-                with translated(self._target.folder):
+                with os_errors(self._target.folder):
                     if number not in self._parted:
                         self._parted[number] = self._form.open(self._target.folder, number), 0
                     shard, count = self._parted[number]
@@ -211,7 +211,7 @@ class DatasetWriter:
     def _end_shard(self, position: Any) -> None:
         if self._shard is None:
             return
-        with translated(self._target.folder):
+        with os_errors(self._target.folder):
             names, extra = self._shard.finish()
         files = [describe_file(self._target.folder, name) for name in names]
         if not self._shards and self._target.needs_notice:
@@ -305,7 +305,7 @@ class DatasetWriter:
     def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            with translated(self._target.folder), closing(self._target):
+            with os_errors(self._target.folder), closing(self._target):
                 if self._shard is not None:
                     self._shard.close()
 
