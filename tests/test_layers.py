@@ -48,7 +48,7 @@ BELOW_DATA = {
     "cache",
     "reading",
 }
-BELOW_PIPELINE = BELOW_DATA | {"write", "data", "sources", "episodes", "loaders", "convert", "sim"}
+BELOW_PIPELINE = BELOW_DATA | {"publish", "data", "sources", "episodes", "loaders", "convert", "sim"}
 MAY_IMPORT: dict[str, set[str]] = {
     "order": set(),
     "index": set(),
@@ -60,15 +60,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scan": {"index", "codecs", "storage", "formats", "cachedir"},
     "fetcher": {"index", "codecs", "storage", "formats", "wire", "cachedir", "scan"},
     "cache": {"index", "codecs", "storage", "wire", "cachedir", "fetcher"},
-    "write": {"index", "codecs", "storage", "formats", "cache"},
+    "publish": {"index", "codecs", "storage", "formats", "cachedir", "cache"},
     "reading": {"order", "index", "codecs", "formats", "cachedir", "cache", "wire"},
     "data": BELOW_DATA | {"sources"},
     "sources": BELOW_DATA,
-    "episodes": BELOW_DATA | {"data"},
+    "episodes": BELOW_DATA | {"publish", "data"},
     "as_streaming": BELOW_PIPELINE,
     "as_easydata": {"loaders", "sources"},
     "loaders": {"order", "reading", "data", "sources"},
-    "convert": {"write", "data", "sources"},
+    "convert": {"publish", "data", "sources"},
     "sim": {"order", "index", "cache"},
     "pipeline": BELOW_PIPELINE,
     "recipes": BELOW_PIPELINE,

@@ -26,7 +26,7 @@ POINTS = (
     "evict.after",
 )
 
-SAVE_POINTS = ("save.ready", "save.between", "save.published")
+TARGET_POINTS = ("target.kept", "target.ready", "target.between", "target.published")
 
 
 def failpoint(point: str) -> None:

@@ -40,7 +40,7 @@ from penstock.errors import (
     WriterClosedError,
 )
 from penstock.pipeline.saving.blocks import ShardSizes
-from penstock.pipeline.saving.targets import StoreTarget
+from penstock.publish.target import LEDGER_NAME, FilesTarget, FolderTarget
 from penstock.storage.base import open_store, resolve_store
 
 if TYPE_CHECKING:
@@ -270,15 +270,15 @@ def test_a_bucket(moto: S3Server, form: Any) -> None:
 
 def test_a_store_where_a_save_ended_before_its_first_shard_was_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "memory://saving/noted"
-    real = StoreTarget.write_ledger
+    real = FilesTarget.write
 
-    def fail(self: StoreTarget, ledger: dict[str, Any]) -> None:
-        if ledger["shards"]:
+    def fail(self: FilesTarget, name: str, data: bytes) -> None:
+        if name == LEDGER_NAME and json.loads(data)["shards"]:
             raise ZeroDivisionError
-        real(self, ledger)
+        real(self, name, data)
 
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(StoreTarget, "write_ledger", fail)
+        patch.setattr(FilesTarget, "write", fail)
         save_dataset(source(), url, "jsonl", max_shard_size="8kb")
     assert save_dataset(source(), url, "jsonl", max_shard_size="8kb", resume=True).num_examples == 1000
     assert list(JsonShardedSource(f"{url}/*.jsonl")) == rows()
@@ -381,13 +381,11 @@ def test_a_save_that_fails_anywhere_goes_on(tmp_path: Path, form: Any, ends_afte
 
 
 def test_a_save_that_was_killed_before_its_manifest_is_only_published(tmp_path: Path, monkeypatch: Any) -> None:
-    from penstock.pipeline.saving.targets import LocalTarget
-
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(LocalTarget, "publish", killed)
+        patch.setattr(FolderTarget, "publish", killed)
         save_dataset(source(), tmp_path / "out", max_shard_size="8kb")
     save_dataset(source(), tmp_path / "out", max_shard_size="8kb", resume=True)
     assert read(tmp_path / "out", "parquet") == rows()

@@ -17,10 +17,9 @@ from penstock.pipeline.caching.selected import find_cuts, select_part
 from penstock.pipeline.saving.blocks import PROBE_ROWS
 from penstock.pipeline.saving.mds import infer_columns
 from penstock.pipeline.saving.save import save_source
-from penstock.pipeline.saving.settings import SaveSettings
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.pipeline.saving.settings import MANIFEST_NAME, SaveSettings
+from penstock.publish.merge_index import merge_indexes
 from penstock.units import parse_bytes
-from penstock.write.merge_index import merge_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

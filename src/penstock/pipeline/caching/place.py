@@ -6,10 +6,8 @@ import hashlib
 import json
 import math
 import shutil
-import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
@@ -20,14 +18,15 @@ from penstock.files import sweep
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.interrupts import WaitingFor
 from penstock.pipeline.caching.parts import part_name
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.pipeline.saving.settings import MANIFEST_NAME
+from penstock.publish.target import open_files
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
-from penstock.write.publish import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from penstock.cachedir.lock import Descriptor
     from penstock.index.model import Index
@@ -75,15 +74,9 @@ class CachePlace:
 
     def write(self, name: str, data: bytes) -> None:
         """Write one of its small files, which appears whole; whoever calls holds a name, and others write none."""
-        folder = self.folder
-        if folder is not None:
-            sweep(folder)
-            write_file(folder / name, [data], flush=True)
-            return
-        with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-            path = Path(scratch) / "file"
-            path.write_bytes(data)
-            self.store().upload(path, name)
+        with closing(open_files(self.url, storage_options=self.storage_options)) as target:
+            sweep(target.folder)
+            target.write(name, data)
 
     def read_part(self, number: int) -> tuple[dict[str, Any], Index] | None:
         """Read the manifest and the index of a part, if it is whole."""

@@ -13,7 +13,7 @@ from penstock.pipeline.caching.identity import cache_name, describe, order_finge
 from penstock.pipeline.caching.place import CachePlace
 from penstock.pipeline.caching.ray_engine import RayEngine
 from penstock.pipeline.caching.source import CachedShardedSource
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.pipeline.saving.settings import MANIFEST_NAME
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.memory import MemoryShardedSource
 from penstock.storage.base import url_scheme

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ObjectNotFoundError
-from penstock.pipeline.saving.targets import MANIFEST_NAME, is_ours
+from penstock.pipeline.saving.settings import MANIFEST_NAME, is_saved_file
 from penstock.storage.base import open_store, resolve_store, url_scheme
 from penstock.storage.hub import HubStore
 from penstock.storage.local import LocalStore
@@ -88,7 +88,7 @@ def push_to_hub(
         info.key
         for each in saved
         for info in store.list(f"{each.name}/")
-        if info.key not in files and is_ours(info.key.removeprefix(f"{each.name}/"))
+        if info.key not in files and is_saved_file(info.key.removeprefix(f"{each.name}/"))
     ]
     if _may_write_card(store):
         files[CARD_NAME] = make_card(repo_id, saved).encode()

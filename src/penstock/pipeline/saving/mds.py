@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.compress import parse_compression
 from penstock.errors import BadSampleError, ConfigError, ExtraColumnError
+from penstock.files import write_file
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.formats.mds import MDSBuilder
@@ -14,9 +15,9 @@ from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
 from penstock.pipeline.saving.files import OpenShardFile, ShardFileFormat
-from penstock.write.destination import Destination
-from penstock.write.publish import PendingShard, write_file
-from penstock.write.rotate import check_size_limit, shard_name
+from penstock.publish.shard_queue import PendingShard
+from penstock.publish.sizes import check_size_limit, shard_name
+from penstock.publish.target import FilesTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +123,7 @@ class _MDSFile(OpenShardFile):
             builder=self._builder,
             layout=self._layout,
             names=(shard_name(self._number, "mds"),),
-            destination=Destination(local=self._folder),
+            target=FilesTarget(self._folder),
         )
         info = pending.store()
         return [part.stored.basename for part in info.parts], {"index": json.loads(dump_index(Index([info])))}

@@ -6,13 +6,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from penstock.errors import ConfigError
+from penstock.index.catalog import INDEX_NAME
+from penstock.outside_text import NAME_CHARACTERS, Bounded
 from penstock.pipeline.saving.blocks import ShardSizes
+from penstock.publish.sizes import is_shard_file
+from penstock.publish.target import LEDGER_NAME, LOCK_NAME
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+MANIFEST_NAME = "_manifest.json"
+_SHARD = Bounded(r"shard-\d{5,}\.\w+(\.\w+)?", NAME_CHARACTERS)
+
 SaveFormat = Literal["parquet", "arrow", "jsonl", "mds"]
+
+
+def is_saved_file(name: str) -> bool:
+    """Return whether a file is, by its name, one that saving leaves."""
+    names = (MANIFEST_NAME, LEDGER_NAME, INDEX_NAME, LOCK_NAME)
+    return name in names or bool(_SHARD.fullmatch(name)) or is_shard_file(name)
 
 
 class FurtherOptions(TypedDict, total=False):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, EmptyDatasetError, OutputExistsError, ResumeError, WriterClosedError
+from penstock.errors import (
+    ConfigError,
+    CorruptIndexError,
+    EmptyDatasetError,
+    OutputExistsError,
+    ResumeError,
+    WriterClosedError,
+)
 from penstock.files import os_errors
 from penstock.pipeline.saving.blocks import PROBE_ROWS
 from penstock.pipeline.saving.files import (
@@ -17,8 +25,9 @@ from penstock.pipeline.saving.files import (
     describe_file,
 )
 from penstock.pipeline.saving.mds import MDSSaveFormat
-from penstock.pipeline.saving.settings import FurtherOptions, SaveFormat, SaveSettings
-from penstock.pipeline.saving.targets import LEDGER_NAME, MANIFEST_NAME, Target, open_target
+from penstock.pipeline.saving.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file
+from penstock.publish.target import LEDGER_NAME, open_target
+from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     import os
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+    from penstock.publish.target import Target
     from penstock.types import Sample
 
 MANIFEST_VERSION = 1
@@ -66,9 +76,9 @@ class DatasetWriter:
     def _open(self) -> None:
         target, resume = self._target, self._settings.resume
         if self._settings.overwrite:
-            target.clear(replaces=True)
+            target.clear()
             return
-        manifest, ledger = target.read(MANIFEST_NAME), target.read(LEDGER_NAME)
+        manifest, ledger = self._read(MANIFEST_NAME), self._read(LEDGER_NAME)
         if resume and manifest is not None:
             self._check_key(manifest)
             self._finished = self._stats(manifest["num_rows"], manifest["shards"])
@@ -87,7 +97,20 @@ class DatasetWriter:
                 path=target.shown,
             )
         else:
-            target.clear(replaces=False)
+            target.clear()
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        data = self._target.read(name)
+        if data is None:
+            return None
+        where = join_url(self._target.shown, name)
+        try:
+            values = json.loads(data)
+        except ValueError as error:
+            raise CorruptIndexError(f"{where} is no JSON: {error}. Save the dataset again", where=where) from error
+        if not isinstance(values, dict):
+            raise CorruptIndexError(f"{where} is no manifest. Save the dataset again", where=where)
+        return values
 
     def _check_key(self, found: Mapping[str, Any]) -> None:
         before = found.get("key")
@@ -230,15 +253,14 @@ class DatasetWriter:
         self._write_ledger()
 
     def _write_ledger(self) -> None:
-        self._target.write_ledger(
-            {
-                "version": MANIFEST_VERSION,
-                "key": self._key,
-                "columns": self._form.state() if self._shards else None,
-                "shards": self._shards,
-                "has_all": self._has_all,
-            }
-        )
+        ledger = {
+            "version": MANIFEST_VERSION,
+            "key": self._key,
+            "columns": self._form.state() if self._shards else None,
+            "shards": self._shards,
+            "has_all": self._has_all,
+        }
+        self._target.write(LEDGER_NAME, json.dumps(ledger).encode())
 
     # --- The end ----------------------------------------------------------------------------------------------
 
@@ -271,7 +293,8 @@ class DatasetWriter:
             "shards": [{"files": shard["files"], "rows": shard["rows"]} for shard in self._shards],
             "files": [file for shard in self._shards for file in shard["files"]] + described,
         }
-        self._target.publish(manifest)
+        names = {file["name"] for file in manifest["files"]}
+        self._target.publish(json.dumps(manifest, indent=1).encode(), names)
         self._finished = self._stats(self._num_rows, manifest["shards"])
         self._close()
         return self._finished
@@ -341,7 +364,13 @@ def create_writer(
 def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> DatasetWriter:
     """Make a writer by settings."""
     form, _ = _make_format(settings), settings.sizes()  # both may refuse, before anything is opened
-    target = open_target(output_path, settings.storage_options, waits=settings.waits_for_others)
+    target = open_target(
+        output_path,
+        settings.storage_options,
+        entry=MANIFEST_NAME,
+        owns=is_saved_file,
+        waits=settings.waits_for_others,
+    )
     return DatasetWriter(target, form, settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError
-from penstock.write.writer import Writer
+from penstock.publish.writer import Writer
 
 _Kind = TypeVar("_Kind", bound="type[Writer]")
 

@@ -14,10 +14,12 @@ from penstock.formats.body import ChunkPool
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index, dump_layout
 from penstock.interrupts import WaitingFor, cut_short
-from penstock.write.destination import parse_destination
-from penstock.write.progress_bar import ProgressBar
-from penstock.write.publish import PendingShard, ShardQueue, publish_index
-from penstock.write.rotate import DEFAULT_SIZE_LIMIT, check_size_limit, hand_over_at, is_full, next_number, shard_name
+from penstock.publish.present import find_present, remove_others, renumber
+from penstock.publish.progress_bar import ProgressBar
+from penstock.publish.shard_queue import PendingShard, ShardQueue
+from penstock.publish.sizes import DEFAULT_SIZE_LIMIT, check_size_limit, hand_over_at, is_full, next_number, shard_name
+from penstock.publish.target import open_files
+from penstock.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -106,14 +108,14 @@ class Writer:
         self._takes_extra = columns is not None
         self._is_closed = False
         self._done_bytes = 0
-        self._destination = parse_destination(
-            out, remote, keep_local=keep_local, storage_options=storage_options, attempts=retry
+        self._target = open_files(
+            out, remote, keep_local=keep_local, storage_options=storage_options, retry=RetryPolicy(attempts=retry)
         )
         try:
-            found = self._destination.open(exist_ok=exist_ok, append=append)
+            found = find_present(self._target, exist_ok=exist_ok, append=append)
             self._old, self._replaced = (Index(()), found) if exist_ok else (found, Index(()))
             self._num_handed_over = self._old.num_samples
-            self._is_renumbered = bool(self._replaced.shards) and self._destination.store is None  # once these are gone
+            self._is_renumbered = bool(self._replaced.shards) and self._target.store is None  # once these are gone
             self._next_shard = next_number(found) + (100_000 if self._is_renumbered else 0)
             self._continue(layout)
         except KeyboardInterrupt as interrupt:
@@ -122,7 +124,7 @@ class Writer:
         except BaseException:
             self._close()
             raise
-        self._progress = ProgressBar(self._destination.shown) if progress_bar else None
+        self._progress = ProgressBar(self._target.shown) if progress_bar else None
 
     def write(self, sample: Sample) -> None:
         """Add a sample; you may change or reuse it afterwards.
@@ -169,11 +171,11 @@ class Writer:
                 self._submit(self._builder)
             with self._waiting():
                 index = Index((*self._old.shards, *self._queue.results()))
-            publish_index(self._destination, dump_index(index))
+            self._target.publish(dump_index(index))
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
         except KeyboardInterrupt as interrupt:
-            self._destination.stop()  # else closing would wait for uploads that nobody wants any more
+            self._target.stop()  # else closing would wait for uploads that nobody wants any more
             log.warning(self._describe_orphans())
             raise cut_short(interrupt) from None
         except BaseException:
@@ -181,11 +183,11 @@ class Writer:
             raise
         else:
             if self._replaced.shards:
-                self._destination.remove_others(index, self._replaced)
+                remove_others(self._target, index, self._replaced)
             if self._is_renumbered:
-                index = self._destination.renumber(index)
-                publish_index(self._destination, dump_index(index))
-                self._destination.remove_others(index)
+                index = renumber(self._target, index)
+                self._target.publish(dump_index(index))
+                remove_others(self._target, index)
         finally:
             self._close()
 
@@ -207,7 +209,7 @@ class Writer:
             self.finish()
             return
         if isinstance(error, KeyboardInterrupt):
-            self._destination.stop()
+            self._target.stop()
         orphans = self.abort()
         if orphans and sys.version_info >= (3, 11):
             error.add_note(orphans)
@@ -299,7 +301,7 @@ class Writer:
         names = tuple(name + suffix for suffix in self._format.part_suffixes)
         with self._waiting():
             self._queue.submit(
-                PendingShard(builder=builder, layout=self._shard_layout, names=names, destination=self._destination)
+                PendingShard(builder=builder, layout=self._shard_layout, names=names, target=self._target)
             )
         self._next_shard += 1
         self._done_bytes += self._shard_bytes
@@ -314,16 +316,16 @@ class Writer:
     def _describe_orphans(self) -> str:
         names = [shard.name for shard in self._queue.written()]
         written = f"shards written: {', '.join(names)}" if names else "no shards were written"
-        return f"{self._destination.shown}: no index was published; {written}"
+        return f"{self._target.shown}: no index was published; {written}"
 
     def _waiting(self) -> WaitingFor:
-        return WaitingFor(f"shards to be uploaded to {self._destination.shown}")
+        return WaitingFor(f"shards to be uploaded to {self._target.shown}")
 
     def _close(self) -> None:
         self._is_closed = True
         self._builder = None
         self._queue.close()
-        self._destination.close()
+        self._target.close()
 
 
 def _describe(layout: ShardLayout) -> str:

@@ -15,11 +15,10 @@ from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index
 from penstock.index.mosaic_json import dump_index
 from penstock.index.paths import is_shard_name
+from penstock.publish.target import FilesTarget, open_files
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import real_name
-from penstock.write.destination import Destination, parse_destination
-from penstock.write.publish import publish_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,46 +53,41 @@ def merge_index(
         index_file_urls, out = args
     if out is None or len(args) > 2 or isinstance(index_file_urls, (str, os.PathLike)):
         raise ConfigError("call merge_index(out) or merge_index(index_file_urls, out)")
-    destination = parse_destination(out, keep_local=keep_local, storage_options=storage_options)
+    target = open_files(out, keep_local=keep_local, storage_options=storage_options)
     deadline = time.monotonic() + download_timeout
     try:
-        sweep(destination.local)
+        sweep(target.folder)
         if index_file_urls is None:
-            merged = merge_indexes(_indexes_below(destination, deadline))
+            merged = merge_indexes(_indexes_below(target, deadline))
         else:
-            merged = merge_indexes(_indexes_named(index_file_urls, destination, deadline, storage_options))
-        publish_index(destination, dump_index(merged, is_merged=True))
+            merged = merge_indexes(_indexes_named(index_file_urls, target, deadline, storage_options))
+        target.publish(dump_index(merged, is_merged=True))
     finally:
-        destination.close()
+        target.close()
 
 
-def _indexes_below(destination: Destination, deadline: float) -> dict[str, Index]:
+def _indexes_below(target: FilesTarget, deadline: float) -> dict[str, Index]:
     """Read every index below the root but the root's own; the local folder is preferred if it holds any.
 
     Hidden folders are no part of a dataset: one of them may be the cache of somebody who reads here.
     """
-    for store, where in (
-        (LocalStore(destination.local), str(destination.local)),
-        (destination.store, destination.shown),
-    ):
-        if store is None:
-            continue
+    for store, where in zip(target.places, (str(target.folder), target.shown), strict=False):
         keys = [info.key for info in store.list() if posixpath.basename(info.key) == INDEX_NAME]
         folders = [folder for key in keys if is_shard_name(folder := posixpath.dirname(key))]
         if folders:
             return {folder: _read(store, f"{folder}/{INDEX_NAME}", where, deadline) for folder in folders}
-    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {destination.shown}")
+    raise ObjectNotFoundError(f"there is no {INDEX_NAME} in any folder below {target.shown}")
 
 
 def _indexes_named(
     urls: Sequence[Location | tuple[Location, Location]],
-    destination: Destination,
+    target: FilesTarget,
     deadline: float,
     storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Index]:
     if not urls:
         raise ConfigError("index_file_urls is empty: pass at least one index")
-    roots = [str(destination.local.absolute()), *([_as_path(destination.remote)] if destination.remote else [])]
+    roots = [str(target.folder.absolute()), *([_as_path(target.url)] if target.url else [])]
     names, indexes = [], []
     for url in urls:
         local, remote = _pair(url)

@@ -31,14 +31,14 @@ from penstock.errors import (
     WriterClosedError,
 )
 from penstock.index.catalog import parse_index
+from penstock.publish.progress_bar import ProgressBar, progress_line
 from penstock.storage.base import open_store
-from penstock.write.progress_bar import ProgressBar, progress_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.publish.writer import Writer
     from penstock.types import Sample
-    from penstock.write.writer import Writer
 
 COLUMNS = {"id": "int", "text": "str"}
 TEXT_COLUMNS = {"count": "int", "name": "str", "score": "float"}

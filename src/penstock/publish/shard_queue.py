@@ -11,23 +11,18 @@ from typing import TYPE_CHECKING
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
 from penstock.errors import ConfigError, PenstockError, StoreError
-from penstock.files import atomic_write, os_errors
-from penstock.index.catalog import INDEX_NAME
+from penstock.files import write_file
 from penstock.index.model import FileInfo, Part, ShardInfo
 from penstock.large_pages import new_memory
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Sequence
-    from pathlib import Path
 
     from typing_extensions import Buffer
 
     from penstock.formats.base import ShardBuilder
     from penstock.index.model import ShardLayout
-    from penstock.write.destination import Destination
-
-_MOST_PIECES = 1024  # of one call, on every system we know
+    from penstock.publish.target import Target
 
 
 class _Scratch(threading.local):
@@ -53,7 +48,7 @@ class PendingShard:
     builder: ShardBuilder
     layout: ShardLayout
     names: tuple[str, ...]  # of its parts, raw
-    destination: Destination
+    target: Target
 
     def store(self) -> ShardInfo:
         """Store the shard; only afterwards is its memory free again."""
@@ -62,61 +57,21 @@ class PendingShard:
         info = ShardInfo(self.layout, num_samples, tuple(self._store_part(name, pieces) for name, pieces in parts))
         self.builder.release()
         # The first part stands for the whole shard, so it arrives last.
-        for part in reversed(info.parts):
-            publish(self.destination, part.stored.basename)
+        self.target.keep(part.stored.basename for part in reversed(info.parts))
         return info
 
     def _store_part(self, name: str, pieces: list[Buffer]) -> Part:
         hashes = self.layout.hashes
         raw = FileInfo(name, sum(memoryview(piece).nbytes for piece in pieces), digest(pieces, hashes))
         if self.layout.compression is None:
-            write_file(self.destination.local / name, pieces, flush=self.destination.flushes)
+            write_file(self.target.folder / name, pieces, flush=self.target.flushes)
             return Part(raw)
         codec, level = parse_compression(self.layout.compression)
         out = _scratch.get("packed", most_compressed_bytes(raw.num_bytes))
         packed = out[: codec.compress_into(_contiguous(pieces, raw.num_bytes), out, level)]
         packed_name = f"{name}.{codec.name}"
-        write_file(self.destination.local / packed_name, [packed], flush=self.destination.flushes)
+        write_file(self.target.folder / packed_name, [packed], flush=self.target.flushes)
         return Part(raw, FileInfo(packed_name, packed.nbytes, digest([packed], hashes)))
-
-
-def publish(destination: Destination, name: str) -> None:
-    """Upload a file that was written locally, if the dataset goes further, and remove it if it shall not stay."""
-    if destination.store is None:
-        return
-    path = destination.local / name
-    destination.store.upload(path, name)
-    if not destination.keep_local:
-        path.unlink()
-
-
-def publish_index(destination: Destination, data: bytes) -> None:
-    """Store the index of a dataset whose shards are stored: each step is on the disk before the next one begins."""
-    with os_errors(destination.local):
-        destination.local.mkdir(parents=True, exist_ok=True)
-    destination.flush_names()
-    try:
-        write_file(destination.local / INDEX_NAME, [data], flush=destination.flushes)
-    except FileNotFoundError:  # another merge took its hidden file for that of a killed one
-        write_file(destination.local / INDEX_NAME, [data], flush=destination.flushes)
-    destination.flush_names()
-    publish(destination, INDEX_NAME)
-
-
-def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:
-    """Write a file that appears whole or not at all, also on a machine that loses power if it is flushed."""
-    with os_errors(path), atomic_write(path, flush=flush) as part, part.open("xb", buffering=0) as file:
-        _write_all(file.fileno(), [memoryview(piece).cast("B") for piece in pieces])
-
-
-def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
-    """Write with as few calls as can be: after each the thread queues for the interpreter lock."""
-    while pieces:
-        written = os.writev(descriptor, pieces[:_MOST_PIECES])
-        while pieces and written >= len(pieces[0]):
-            written -= len(pieces.pop(0))
-        if written:
-            pieces[0] = pieces[0][written:]
 
 
 def _contiguous(pieces: list[Buffer], num_bytes: int) -> memoryview:

@@ -14,8 +14,8 @@ from penstock import CSVWriter, LocalDataset, MDSWriter
 from penstock.errors import BadSampleError, ShardTooLargeError
 from penstock.formats import body
 from penstock.index.model import FileInfo, Index, Part, ShardInfo, ShardLayout
-from penstock.write import rotate
-from penstock.write.rotate import is_full, is_shard_file, next_number, shard_name
+from penstock.publish import sizes
+from penstock.publish.sizes import is_full, is_shard_file, next_number, shard_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def test_without_limit_nothing_is_full() -> None:
 def test_no_shard_passes_what_offsets_can_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[MDSWriter], size_limit: int | None
 ) -> None:
-    for module in (body, rotate):
+    for module in (body, sizes):
         monkeypatch.setattr(module, "MAX_SHARD_BYTES", 1000)
     with kind(out=tmp_path, columns={"s": "str"}, size_limit=size_limit) as writer:
         writer.write({"s": "a" * 400})
