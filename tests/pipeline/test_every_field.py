@@ -305,13 +305,13 @@ def test_so_many_processes_build_a_cache(data: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_cache_is_waited_for_or_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    real = engines.build_all
+    real = cache_stage.materialise
 
     def later(*given: Any) -> None:
         assert gate.wait(30)
         real(*given)
 
-    monkeypatch.setattr(cache_stage, "build_all", later)
+    monkeypatch.setattr(cache_stage, "materialise", later)
     config = settings(data, cache={"cache_dir": f"{data}/cache", "wait": False})
     source = Pipeline.from_config(config).source().cache().build()  # it does not wait for the gate
     gate.set()

@@ -39,7 +39,7 @@ from penstock.errors import (
     ResumeError,
     WriterClosedError,
 )
-from penstock.pipeline.saving.blocks import ShardSizes
+from penstock.publish.sizes import ShardSizes
 from penstock.publish.target import LEDGER_NAME, FilesTarget, FolderTarget
 from penstock.storage.base import open_store, resolve_store
 

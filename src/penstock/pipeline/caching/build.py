@@ -14,11 +14,11 @@ from penstock.index.mosaic_json import dump_index
 from penstock.pipeline.caching.parts import Part, part_name, plan_parts
 from penstock.pipeline.caching.place import PLAN_NAME
 from penstock.pipeline.caching.selected import find_cuts, select_part
-from penstock.pipeline.saving.blocks import PROBE_ROWS
-from penstock.pipeline.saving.mds import infer_columns
-from penstock.pipeline.saving.save import save_source
-from penstock.pipeline.saving.settings import MANIFEST_NAME, SaveSettings
+from penstock.pipeline.save import save_source
+from penstock.publish.mds_files import infer_columns
 from penstock.publish.merge_index import merge_indexes
+from penstock.publish.settings import MANIFEST_NAME, SaveSettings
+from penstock.publish.sizes import PROBE_ROWS
 from penstock.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -81,13 +81,23 @@ class CacheBuild:
     about: Mapping[str, Any]  # the fingerprints, for the manifest
     plan: CachePlan
 
+    @property
+    def shown(self) -> str:
+        """What is made, and where."""
+        return f"the cache at {self.place.shown}"
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts there are."""
+        return len(self.plan.parts)
+
     def find_part(self, number: int) -> PartDone | None:
-        """Give a part that is whole already."""
+        """Return a part that is whole already."""
         found = self.place.read(f"{part_name(number)}/{MANIFEST_NAME}")
         return None if found is None else _part_done(number, found)
 
-    def build_part(self, number: int, *, waits: bool) -> PartDone | None:
-        """Build a part, or finish one that was begun; None if another process is at it and is not waited for."""
+    def make_part(self, number: int, *, waits: bool) -> PartDone | None:
+        """Make a part, or finish one that was begun; None if another process is at it and is not waited for."""
         try:
             with self.place.hold(part_name(number), waits=waits):
                 return self.find_part(number) or self._save_part(number)
@@ -120,7 +130,7 @@ class CacheBuild:
         """Join all parts to one dataset, once they are whole. Whoever does it does the same."""
         indexes: dict[str, Index] = {}
         rows: list[int] = []
-        for number in range(len(self.plan.parts)):
+        for number in range(self.num_parts):
             found = self.place.read_part(number)
             if found is None:
                 raise ResumeError(

@@ -18,7 +18,7 @@ from penstock.files import sweep
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.interrupts import WaitingFor
 from penstock.pipeline.caching.parts import part_name
-from penstock.pipeline.saving.settings import MANIFEST_NAME
+from penstock.publish.settings import MANIFEST_NAME
 from penstock.publish.target import open_files
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore

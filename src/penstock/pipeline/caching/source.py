@@ -14,7 +14,7 @@ import numpy as np
 from penstock.data.local import LocalDataset
 from penstock.errors import CacheError
 from penstock.pipeline.caching.parts import part_name
-from penstock.pipeline.saving.settings import MANIFEST_NAME
+from penstock.publish.settings import MANIFEST_NAME
 from penstock.sources.base import ShardedSource
 from penstock.sources.iterators import RowIterator, check_row
 from penstock.sources.shard_info import ShardInfo

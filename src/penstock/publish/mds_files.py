@@ -1,4 +1,4 @@
-"""Rows → MDS shards, which a `StreamingDataset` reads."""
+"""Rows → MDS shards a block at a time, as saves and caches write them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from penstock.files import write_file
 from penstock.formats.base import get_format
 from penstock.formats.body import ChunkPool
 from penstock.formats.mds import MDSBuilder
+from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.model import Index, ShardLayout
 from penstock.index.mosaic_json import dump_index
-from penstock.pipeline.saving.files import OpenShardFile, ShardFileFormat
 from penstock.publish.shard_queue import PendingShard
 from penstock.publish.sizes import check_size_limit, shard_name
 from penstock.publish.target import FilesTarget
@@ -52,9 +52,9 @@ class MDSSaveFormat(ShardFileFormat):
         *,
         drops_extra: bool = True,
     ) -> None:
-        super().__init__(None if compression == "none" else compression)
-        if self.compression is not None:
-            parse_compression(self.compression)
+        self._compression = None if compression == "none" else compression
+        if self._compression is not None:
+            parse_compression(self._compression)
         self._columns = None if columns is None else dict(columns)
         self._takes_extra = columns is not None and drops_extra
         self._format = get_format("mds")
@@ -67,21 +67,21 @@ class MDSSaveFormat(ShardFileFormat):
             self._columns = infer_columns(rows)
 
     def state(self) -> dict[str, Any]:
-        """Give the columns."""
+        """Return the columns."""
         return {"columns": self._columns, "takes_extra": self._takes_extra}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over columns."""
         self._columns, self._takes_extra = state["columns"], state["takes_extra"]
 
-    def open(self, folder: Path, number: int) -> OpenShardFile:
+    def open(self, folder: Path, number: int) -> ShardBlocks:
         """Begin a shard."""
         if not self._columns:
             raise ConfigError("there is no row, so columns are unknown: pass columns=")
         layout = ShardLayout(
             format="mds",
             columns=self._format.columns(self._columns),
-            compression=self.compression,
+            compression=self._compression,
             hashes=(),
             size_limit=self._max_bytes,
             settings={},
@@ -96,15 +96,15 @@ class MDSSaveFormat(ShardFileFormat):
         return [INDEX_NAME]
 
 
-class _MDSFile(OpenShardFile):
+class _MDSFile(ShardBlocks):
     def __init__(self, folder: Path, number: int, layout: ShardLayout, pool: ChunkPool, *, takes_extra: bool) -> None:
-        self._folder, self._number, self._layout = folder, number, layout
+        self._target, self._name, self._layout = FilesTarget(folder), shard_name(number, "mds"), layout
         self._names = {column.name for column in layout.columns}
         self._takes_extra = takes_extra
         self._builder = MDSBuilder(layout, pool, takes_empty=True)  # a text may have no tokens
-        self.num_bytes = 0
 
     def add(self, rows: Sequence[Sample], first: int) -> None:
+        """Encode rows."""
         for number, row in enumerate(rows):
             try:
                 if not self._takes_extra and not self._names.issuperset(row):
@@ -118,15 +118,13 @@ class _MDSFile(OpenShardFile):
                 raise type(error)(f"row {first + number}: {error.message}", **error.facts) from error
         self.num_bytes = self._builder.num_bytes
 
-    def finish(self) -> tuple[list[str], dict[str, Any]]:
-        pending = PendingShard(
-            builder=self._builder,
-            layout=self._layout,
-            names=(shard_name(self._number, "mds"),),
-            target=FilesTarget(self._folder),
-        )
+    def finish(self) -> dict[str, Any]:
+        """Store the shard, and return how it stands in an index."""
+        pending = PendingShard(builder=self._builder, layout=self._layout, names=(self._name,), target=self._target)
         info = pending.store()
-        return [part.stored.basename for part in info.parts], {"index": json.loads(dump_index(Index([info])))}
+        self.names = [part.stored.basename for part in info.parts]
+        return {"index": json.loads(dump_index(Index([info])))}
 
     def close(self) -> None:
+        """Give back the memory."""
         self._builder.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,28 +17,26 @@ from penstock.errors import (
     WriterClosedError,
 )
 from penstock.files import os_errors
-from penstock.pipeline.saving.blocks import PROBE_ROWS
-from penstock.pipeline.saving.files import (
-    ColumnarSaveFormat,
-    LinesFormat,
-    OpenShardFile,
-    ShardFileFormat,
-    describe_file,
-)
-from penstock.pipeline.saving.mds import MDSSaveFormat
-from penstock.pipeline.saving.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file
+from penstock.formats.columnar.shard_files import ColumnarSaveFormat
+from penstock.formats.lines.shard_files import LinesFormat
+from penstock.publish.mds_files import MDSSaveFormat
+from penstock.publish.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file
+from penstock.publish.sizes import PROBE_ROWS
 from penstock.publish.target import LEDGER_NAME, open_target
 from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Self, Unpack
 
+    from penstock.formats.shard_files import ShardBlocks, ShardFileFormat
     from penstock.publish.target import Target
     from penstock.types import Sample
 
+_COPY_BYTES = 1 << 20
 MANIFEST_VERSION = 1
 
 
@@ -59,8 +58,8 @@ class DatasetWriter:
         self._sizes, self._key = settings.sizes(), settings.key
         self._waiting: list[Sample] = []
         self._shards: list[dict[str, Any]] = []
-        self._shard: OpenShardFile | None = None
-        self._parted: dict[int, tuple[OpenShardFile, int]] = {}
+        self._shard: ShardBlocks | None = None
+        self._parted: dict[int, tuple[ShardBlocks, int]] = {}
         self._rows_of_shard = self._num_rows = 0
         self._bytes_per_row: float | None = None
         self._finished: WriteStats | None = None
@@ -235,11 +234,11 @@ class DatasetWriter:
         if self._shard is None:
             return
         with os_errors(self._target.folder):
-            names, extra = self._shard.finish()
-        files = [describe_file(self._target.folder, name) for name in names]
+            extra = self._shard.finish()
+        files = [_describe_file(self._target.folder / name) for name in self._shard.names]
         if not self._shards and self._target.needs_notice:
             self._write_ledger()
-        self._target.keep(names)
+        self._target.keep(self._shard.names)
         self._shards.append(
             {
                 "files": files,
@@ -284,7 +283,7 @@ class DatasetWriter:
         if not self._shards and not self._settings.allows_empty:
             raise EmptyDatasetError(f"there is no row to save to {self._target.shown}")
         beside = self._form.finish(self._target.folder, self._shards)
-        described = [describe_file(self._target.folder, name) for name in beside]
+        described = [_describe_file(self._target.folder / name) for name in beside]
         self._target.keep(beside)
         manifest = {
             "version": MANIFEST_VERSION,
@@ -348,17 +347,8 @@ def create_writer(
         output_path: A folder or a URL. What is there already is refused unless `overwrite` or `resume` says otherwise.
         format, max_shard_size, num_shards, compression, overwrite, **further: See `SaveSettings`.
     """
-    return open_writer(
-        output_path,
-        SaveSettings(
-            format=format,
-            max_shard_size=max_shard_size,
-            num_shards=num_shards,
-            compression=compression,
-            overwrite=overwrite,
-            **further,
-        ),
-    )
+    settings = SaveSettings(format, max_shard_size, num_shards, compression, overwrite, **further)
+    return open_writer(output_path, settings)
 
 
 def open_writer(output_path: str | os.PathLike[str], settings: SaveSettings) -> DatasetWriter:
@@ -379,3 +369,12 @@ def _make_format(settings: SaveSettings) -> ShardFileFormat:
     if name == "mds":
         return MDSSaveFormat(compression, settings.max_bytes, settings.columns, drops_extra=settings.drops_extra)
     return LinesFormat(compression) if name == "jsonl" else ColumnarSaveFormat(name, compression, settings.schema)
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
+    """Return name, size and digest of a finished file."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_COPY_BYTES):
+            hasher.update(chunk)
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": hasher.hexdigest()}

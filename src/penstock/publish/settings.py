@@ -1,4 +1,4 @@
-"""Everything that can be said about a save, in one place: whoever saves passes it on."""
+"""How a dataset is saved: all settings of a save, checked, and the names of the files that it leaves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from penstock.errors import ConfigError
 from penstock.index.catalog import INDEX_NAME
 from penstock.outside_text import NAME_CHARACTERS, Bounded
-from penstock.pipeline.saving.blocks import ShardSizes
-from penstock.publish.sizes import is_shard_file
+from penstock.publish.sizes import ShardSizes, is_shard_file
 from penstock.publish.target import LEDGER_NAME, LOCK_NAME
 from penstock.units import check_whole, parse_bytes
 
@@ -52,7 +51,7 @@ class SaveOptions(FurtherOptions, total=False):
     overwrite: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SaveSettings:
     """How a dataset is saved, checked before anything is opened.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, MissingColumnError
 from penstock.order.keys import fold
-from penstock.pipeline.saving.blocks import PROBE_ROWS
-from penstock.pipeline.saving.settings import SaveSettings
-from penstock.pipeline.saving.writer import DatasetWriter, WriteStats, open_writer
+from penstock.publish.dataset_writer import WriteStats, open_writer
+from penstock.publish.materialise import learn_from, write_samples
+from penstock.publish.settings import SaveSettings
 from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from penstock.pipeline.saving.settings import FurtherOptions, SaveFormat
+    from penstock.publish.settings import FurtherOptions, SaveFormat
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
 
@@ -43,18 +44,8 @@ def save_dataset(
     before wherever the source can seek. `num_shards` of a source that does not know its length takes a pass to count.
     The other arguments are those of `create_writer`.
     """
-    return save_source(
-        source,
-        output_path,
-        SaveSettings(
-            format=format,
-            max_shard_size=max_shard_size,
-            num_shards=num_shards,
-            compression=compression,
-            overwrite=overwrite,
-            **further,
-        ),
-    )
+    settings = SaveSettings(format, max_shard_size, num_shards, compression, overwrite, **further)
+    return save_source(source, output_path, settings)
 
 
 def save_source(source: ShardedSource, output_path: str | os.PathLike[str], settings: SaveSettings) -> WriteStats:
@@ -73,24 +64,8 @@ def save_source(source: ShardedSource, output_path: str | os.PathLike[str], sett
         num_rows = _count(source)
     fingerprint = settings.fingerprint or source.fingerprint
     with open_writer(output_path, replace(settings, num_rows=num_rows, fingerprint=fingerprint)) as writer:
-        if not writer.has_all:
-            _write_source(writer, source)
+        write_samples(lambda: iter(source), writer)
         return writer.finish()
-
-
-def _write_source(writer: DatasetWriter, source: ShardedSource) -> None:
-    samples = iter(source)
-    try:
-        if writer.position is not None:
-            samples.load_state_dict(writer.position)
-        else:
-            first = iter(source)
-            writer.begin(first.take(PROBE_ROWS))
-            first.close()
-        while rows := samples.take(writer.num_wanted):
-            writer.write_block(rows, samples.state_dict)
-    finally:
-        samples.close()
 
 
 def save_by_column(
@@ -103,12 +78,9 @@ def save_by_column(
     fingerprint = f"{source.fingerprint}-by-{column}-{num_shards}"
     with open_writer(output_path, replace(settings, num_shards=None, fingerprint=fingerprint)) as writer:
         if not writer.has_all:
-            samples = iter(source)
-            first = iter(source)
-            writer.begin(first.take(PROBE_ROWS))
-            first.close()
-            writer.write_parted(_by_column(samples, column, num_shards))
-            samples.close()
+            learn_from(lambda: iter(source), writer)
+            with closing(iter(source)) as samples:
+                writer.write_parted(_by_column(samples, column, num_shards))
         return writer.finish()
 
 
@@ -130,11 +102,8 @@ def _count(source: ShardedSource) -> int:
     lengths = source.shard_lengths()
     if lengths is not None:
         return sum(lengths)
-    samples, count = iter(source), 0
-    while rows := samples.read():
-        count += len(rows)
-    samples.close()
-    return count
+    with closing(iter(source)) as samples:
+        return sum(map(len, iter(samples.read, [])))
 
 
 def save_iterator(
@@ -154,14 +123,7 @@ def save_iterator(
     """
     if further.get("num_rows") is None and isinstance(iterator, Sized):
         further["num_rows"] = len(iterator)
-    settings = SaveSettings(
-        format=format,
-        max_shard_size=max_shard_size,
-        num_shards=num_shards,
-        compression=compression,
-        overwrite=overwrite,
-        **further,
-    )
+    settings = SaveSettings(format, max_shard_size, num_shards, compression, overwrite, **further)
     with open_writer(output_path, settings) as writer:
         if not writer.has_all:
             for sample in islice(iterator, writer.num_rows, None):
