@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "publish": {"index", "codecs", "storage", "formats", "cachedir", "cache"},
     "reading": {"order", "index", "codecs", "formats", "cachedir", "cache", "wire"},
     "data": BELOW_DATA | {"sources"},
-    "sources": BELOW_DATA,
+    "sources": BELOW_DATA | {"publish"},
     "episodes": BELOW_DATA | {"publish", "data"},
     "as_streaming": BELOW_PIPELINE,
     "as_easydata": {"loaders", "sources"},

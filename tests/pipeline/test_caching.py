@@ -384,7 +384,7 @@ def reading_while_building(source: Any, place: Path) -> CachedShardedSource:
     def run(on_part: Any, is_stopped: Any) -> None:
         materialise(job, ThisProcess(), on_part, is_stopped)
 
-    return CachedShardedSource(job.place, len(job.plan.parts), "gated", builder=BackgroundBuild(run, "here"))
+    return CachedShardedSource(job.place, len(job.plan.parts), "gated", builder=BackgroundBuild(run, "here", 4))
 
 
 def test_samples_are_read_while_others_are_made(tmp_path: Path) -> None:

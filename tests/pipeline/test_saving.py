@@ -39,6 +39,8 @@ from penstock.errors import (
     ResumeError,
     WriterClosedError,
 )
+from penstock.pipeline.save import save_by_column
+from penstock.publish.settings import SaveSettings
 from penstock.publish.sizes import ShardSizes
 from penstock.publish.target import LEDGER_NAME, FilesTarget, FolderTarget
 from penstock.storage.base import open_store, resolve_store
@@ -389,3 +391,21 @@ def test_a_save_that_was_killed_before_its_manifest_is_only_published(tmp_path: 
         save_dataset(source(), tmp_path / "out", max_shard_size="8kb")
     save_dataset(source(), tmp_path / "out", max_shard_size="8kb", resume=True)
     assert read(tmp_path / "out", "parquet") == rows()
+
+
+def test_a_save_by_column_that_failed_between_its_shards_begins_anew(tmp_path: Path, monkeypatch: Any) -> None:
+    settings = SaveSettings("jsonl", resume=True)
+    source = MemoryShardedSource([{"n": n, "kind": n % 5} for n in range(100)], fingerprint="kinds")
+    real, kept = FolderTarget.keep, []
+
+    def fail(self: FolderTarget, names: Any) -> None:
+        kept.extend(names)
+        if [name for name in kept if name.startswith("shard")][1:]:
+            raise ZeroDivisionError
+        real(self, names)
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(FolderTarget, "keep", fail)
+        save_by_column(source, "kind", 3, tmp_path / "out", settings)
+    assert save_by_column(source, "kind", 3, tmp_path / "out", settings).num_examples == 100
+    assert sorted(row["n"] for row in read(tmp_path / "out", "jsonl")) == list(range(100))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.publish.dataset_writer import WriteStats, open_writer
-from penstock.publish.materialise import learn_from, write_samples
+from penstock.publish.materialise import write_samples
 from penstock.publish.settings import SaveSettings
+from penstock.publish.sizes import PROBE_ROWS
 from penstock.sources.base import ShardedSource
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from penstock.publish.dataset_writer import DatasetWriter
     from penstock.publish.settings import FurtherOptions, SaveFormat
     from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
@@ -64,8 +66,17 @@ def save_source(source: ShardedSource, output_path: str | os.PathLike[str], sett
         num_rows = _count(source)
     fingerprint = settings.fingerprint or source.fingerprint
     with open_writer(output_path, replace(settings, num_rows=num_rows, fingerprint=fingerprint)) as writer:
-        write_samples(lambda: iter(source), writer)
+        if not writer.has_all:
+            _learn_from(source, writer)
+            write_samples(lambda: iter(source), writer)
         return writer.finish()
+
+
+def _learn_from(source: ShardedSource, writer: DatasetWriter) -> None:
+    """Show a writer that begins the first samples, which are then read again."""
+    if writer.position is None:
+        with closing(iter(source)) as first:
+            writer.begin(first.take(PROBE_ROWS))
 
 
 def save_by_column(
@@ -78,7 +89,7 @@ def save_by_column(
     fingerprint = f"{source.fingerprint}-by-{column}-{num_shards}"
     with open_writer(output_path, replace(settings, num_shards=None, fingerprint=fingerprint)) as writer:
         if not writer.has_all:
-            learn_from(lambda: iter(source), writer)
+            _learn_from(source, writer)
             with closing(iter(source)) as samples:
                 writer.write_parted(_by_column(samples, column, num_shards))
         return writer.finish()

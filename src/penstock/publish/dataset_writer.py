@@ -50,6 +50,12 @@ class WriteStats:
     output_paths: list[str]
 
 
+@dataclass(slots=True)
+class _ShardInProgress:
+    blocks: ShardBlocks
+    num_rows: int = 0
+
+
 class DatasetWriter:
     """Writes rows to shards and, at the end, a manifest. Made by `create_writer`; use it in a `with` block."""
 
@@ -58,16 +64,15 @@ class DatasetWriter:
         self._sizes, self._key = settings.sizes(), settings.key
         self._waiting: list[Sample] = []
         self._shards: list[dict[str, Any]] = []
-        self._shard: ShardBlocks | None = None
-        self._parted: dict[int, tuple[ShardBlocks, int]] = {}
-        self._rows_of_shard = self._num_rows = 0
+        self._making: dict[int, _ShardInProgress] = {}  # by their numbers
+        self._num_rows = 0
         self._bytes_per_row: float | None = None
         self._finished: WriteStats | None = None
         self._is_closed = self._has_all = False
         try:
             self._open()
         except BaseException:
-            self._close()
+            self.abort()
             raise
 
     # --- Beginning --------------------------------------------------------------------------------------------
@@ -134,11 +139,6 @@ class DatasetWriter:
             self._form.load_state(ledger["columns"])
 
     @property
-    def finished(self) -> WriteStats | None:
-        """What was written, if all is written."""
-        return self._finished
-
-    @property
     def has_all(self) -> bool:
         """Whether all rows are written, and only the end is left to do."""
         return self._has_all or self._finished is not None
@@ -177,78 +177,60 @@ class DatasetWriter:
     @property
     def num_wanted(self) -> int:
         """How many rows are best given to `write_block` next."""
-        stored = 0 if self._shard is None else self._shard.num_bytes
-        return self._sizes.next_block(len(self._shards), self._rows_of_shard, stored, self._bytes_per_row or 1)
+        number = len(self._shards)
+        shard = self._making.get(number)
+        done = (0, 0) if shard is None else (shard.num_rows, shard.blocks.num_bytes)
+        return self._sizes.next_block(number, *done, self._bytes_per_row or 1)
 
     def write_block(self, rows: Sequence[Sample], position: Callable[[], Any] | None = None) -> None:
         """Write rows, at most `num_wanted`; `position` describes where the source stands after them."""
-        self._check_open()
-        if self._shard is None:
-            if len(self._shards) == self._sizes.num_shards:
-                raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
-            with os_errors(self._target.folder):
-                self._shard = self._form.open(self._target.folder, len(self._shards))
-        before = self._shard.num_bytes
-        with os_errors(self._target.folder):
-            self._shard.add(rows, self._num_rows)
-        if self._settings.on_rows is not None:
-            self._settings.on_rows(len(rows), self._shard.num_bytes - before)
-        self._rows_of_shard += len(rows)
-        self._num_rows += len(rows)
-        if self._sizes.next_block(len(self._shards), self._rows_of_shard, self._shard.num_bytes, self._per_row()) == 0:
-            self._end_shard(None if position is None else position())
+        number = len(self._shards)
+        if number == self._sizes.num_shards:
+            raise ConfigError(f"there are more rows than num_rows={self._sizes.num_rows}, so shards would not fit")
+        shard = self._add(number, rows)
+        if shard.num_rows >= PROBE_ROWS:
+            self._bytes_per_row = max(shard.blocks.num_bytes, 1) / shard.num_rows
+        if self.num_wanted == 0:
+            self._end_shard(number, None if position is None else position())
 
     def write_parted(self, numbered: Iterable[tuple[int, Sequence[Sample]]]) -> None:
-        """Write rows to several shards side by side, each to the one whose number comes with it; then `finish`."""
-        self._check_open()
-        try:
-            for number, rows in numbered:
-                with os_errors(self._target.folder):
-                    if number not in self._parted:
-                        self._parted[number] = self._form.open(self._target.folder, number), 0
-                    shard, count = self._parted[number]
-                    before = shard.num_bytes
-                    shard.add(rows, self._num_rows)
-                self._parted[number] = shard, count + len(rows)
-                self._num_rows += len(rows)
-                if self._settings.on_rows is not None:
-                    self._settings.on_rows(len(rows), shard.num_bytes - before)
-            for number in sorted(self._parted):
-                self._shard, self._rows_of_shard = self._parted.pop(number)
-                self._end_shard(None)
-        finally:
-            for shard, _ in self._parted.values():
-                shard.close()
+        """Write all rows to several shards side by side, each to the one whose number comes with it; then `finish`."""
+        self._shards, self._num_rows = [], 0  # none is whole before all are: what was begun is written again
+        for number, rows in numbered:
+            self._add(number, rows)
+        for number in sorted(self._making):
+            self._end_shard(number, None)
 
-    def _per_row(self) -> float:
-        if self._shard is not None and self._rows_of_shard >= PROBE_ROWS:
-            self._bytes_per_row = max(self._shard.num_bytes, 1) / self._rows_of_shard
-        return self._bytes_per_row or 1
+    def _add(self, number: int, rows: Sequence[Sample]) -> _ShardInProgress:
+        self._check_open()
+        with os_errors(self._target.folder):
+            if number not in self._making:
+                self._making[number] = _ShardInProgress(self._form.open(self._target.folder, number))
+            shard = self._making[number]
+            before = shard.blocks.num_bytes
+            shard.blocks.add(rows, self._num_rows)
+        shard.num_rows += len(rows)
+        self._num_rows += len(rows)
+        if self._settings.on_rows is not None:
+            self._settings.on_rows(len(rows), shard.blocks.num_bytes - before)
+        return shard
 
     def _write_waiting(self) -> None:
         while self._waiting and len(self._waiting) >= (wanted := self.num_wanted):
             rows, self._waiting = self._waiting[:wanted], self._waiting[wanted:]
             self.write_block(rows)
 
-    def _end_shard(self, position: Any) -> None:
-        if self._shard is None:
-            return
+    def _end_shard(self, number: int, position: Any) -> None:
+        shard = self._making[number]
         with os_errors(self._target.folder):
-            extra = self._shard.finish()
-        files = [_describe_file(self._target.folder / name) for name in self._shard.names]
+            extra = shard.blocks.finish()
+        del self._making[number]
+        files = [_describe_file(self._target.folder / name) for name in shard.blocks.names]
         if not self._shards and self._target.needs_notice:
             self._write_ledger()
-        self._target.keep(self._shard.names)
-        self._shards.append(
-            {
-                "files": files,
-                "rows": self._rows_of_shard,
-                "bytes_per_row": self._bytes_per_row,
-                "position": position,
-                **extra,
-            }
-        )
-        self._shard, self._rows_of_shard = None, 0
+        self._target.keep(shard.blocks.names)
+        about = {"rows": shard.num_rows, "bytes_per_row": self._bytes_per_row, "position": position}
+        self._shards.append({"files": files, **about, **extra})
         self._write_ledger()
 
     def _write_ledger(self) -> None:
@@ -266,7 +248,7 @@ class DatasetWriter:
     def finish(self) -> WriteStats:
         """Write what is left and publish the dataset; only now can it be read."""
         if self._finished is not None:
-            self._close()
+            self.abort()
             return self._finished
         self._check_open()
         self.begin(self._waiting)
@@ -274,7 +256,8 @@ class DatasetWriter:
         if self._waiting:
             self.write_block(self._waiting)
         self._has_all = True
-        self._end_shard(None)
+        for number in sorted(self._making):
+            self._end_shard(number, None)
         if self._sizes.num_shards is not None and len(self._shards) != self._sizes.num_shards:
             raise ConfigError(
                 f"only {self._num_rows} rows came, not num_rows={self._sizes.num_rows}, so there are"
@@ -295,7 +278,7 @@ class DatasetWriter:
         names = {file["name"] for file in manifest["files"]}
         self._target.publish(json.dumps(manifest, indent=1).encode(), names)
         self._finished = self._stats(self._num_rows, manifest["shards"])
-        self._close()
+        self.abort()
         return self._finished
 
     def _stats(self, num_rows: int, shards: Any) -> WriteStats:
@@ -306,10 +289,6 @@ class DatasetWriter:
             total_bytes=sum(file["bytes"] for file in files),
             output_paths=[self._target.path_of(file["name"]) for file in files],
         )
-
-    def abort(self) -> None:
-        """Stop without publishing; finished shards are kept for `resume=True`."""
-        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -324,12 +303,13 @@ class DatasetWriter:
         if self._is_closed or self._finished is not None:
             raise WriterClosedError("this writer has finished: make a new one, with overwrite=True to begin anew")
 
-    def _close(self) -> None:
+    def abort(self) -> None:
+        """Stop without publishing; finished shards are kept for `resume=True`."""
         if not self._is_closed:
             self._is_closed = True
             with os_errors(self._target.folder), closing(self._target):
-                if self._shard is not None:
-                    self._shard.close()
+                for shard in self._making.values():
+                    shard.blocks.close()
 
 
 def create_writer(

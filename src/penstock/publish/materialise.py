@@ -8,14 +8,13 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.publish.sizes import PROBE_ROWS
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from penstock.types import Sample
 
 Done = TypeVar("Done")  # what is known of a part that is whole
+Done_co = TypeVar("Done_co", covariant=True)
 
 
 class Samples(Protocol):
@@ -42,11 +41,6 @@ class Sink(Protocol):
     """Takes samples a block at a time, and knows after which of them another process can go on."""
 
     @property
-    def has_all(self) -> bool:
-        """Whether all samples were written before."""
-        ...
-
-    @property
     def position(self) -> Any:
         """Where the samples stood that are written; None at the beginning."""
         ...
@@ -56,21 +50,13 @@ class Sink(Protocol):
         """How many samples to write next, at most."""
         ...
 
-    def begin(self, rows: Sequence[Sample]) -> None:
-        """Learn from first samples how all are written."""
-        ...
-
-    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any] | None = None) -> None:
+    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
         """Write samples; `position` tells where the source stands after them."""
         ...
 
 
 def write_samples(open_samples: Callable[[], Samples], sink: Sink) -> None:
     """Write all samples that are not written yet."""
-    if sink.has_all:
-        return
-    if sink.position is None:
-        learn_from(open_samples, sink)
     with closing(open_samples()) as samples:
         if sink.position is not None:
             samples.load_state_dict(sink.position)
@@ -78,13 +64,7 @@ def write_samples(open_samples: Callable[[], Samples], sink: Sink) -> None:
             sink.write_block(rows, samples.state_dict)
 
 
-def learn_from(open_samples: Callable[[], Samples], sink: Sink) -> None:
-    """Show a sink the first samples, which are then read again."""
-    with closing(open_samples()) as first:
-        sink.begin(first.take(PROBE_ROWS))
-
-
-class Task(Protocol[Done]):
+class Task(Protocol[Done_co]):
     """A dataset of so many parts. It pickles without its samples: processes read these themselves."""
 
     shown: str  # what is made, and where
@@ -94,11 +74,11 @@ class Task(Protocol[Done]):
         """How many parts there are."""
         ...
 
-    def find_part(self, number: int) -> Done | None:
+    def find_part(self, number: int) -> Done_co | None:
         """Return a part that is whole already."""
         ...
 
-    def make_part(self, number: int, *, waits: bool) -> Done | None:
+    def make_part(self, number: int, *, waits: bool) -> Done_co | None:
         """Make a part, or finish one that was begun; None if another process is at it and is not waited for."""
         ...
 

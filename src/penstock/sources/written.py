@@ -29,6 +29,7 @@ from penstock.formats.parts import load_file
 from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
+from penstock.publish.materialise import write_samples
 from penstock.reading.source import OpenShard, Source
 from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.sources.iterators import SampleIterator
-    from penstock.types import Int64Array
+    from penstock.types import Int64Array, Sample
 
 log = logging.getLogger("penstock.sources")
 
@@ -182,74 +183,79 @@ class _Builder:
         self._folder, self._label, self._limit_bytes = folder, label, limit_bytes
         self._line = StatusLine()
         self._begun = time.monotonic()
+        sweep(folder)
+        (folder / WRITTEN).unlink(missing_ok=True)
+        found = _read(folder / PROGRESS)
+        is_there = found is not None and found.state is not None and _is_whole(folder, found)
+        self._written = found if found is not None and is_there else Written(label=label)
+        self._batches: list[Any] = []  # of the next file
+        self._num_rows = sum(self._written.rows)
 
     def build(self, open_samples: Callable[[], SampleIterator]) -> Written:
-        sweep(self._folder)
-        (self._folder / WRITTEN).unlink(missing_ok=True)
         log.info("writing the samples of %s to %s, once on this node", self._label, self._folder)
-        samples, written = self._go_on(open_samples)
+        begun_at = self.position
         try:
-            while self._write_file(samples, written):
-                self._save(PROGRESS, written)
-        finally:
-            samples.close()
-            self._line.clear()
-        written.state = None
-        self._save(WRITTEN, written)
-        (self._folder / PROGRESS).unlink(missing_ok=True)
-        return written
-
-    def _go_on(self, open_samples: Callable[[], SampleIterator]) -> tuple[SampleIterator, Written]:
-        """Give the samples that are left to write, and what was written before."""
-        written = _read(self._folder / PROGRESS)
-        if written is None or written.state is None or not _is_whole(self._folder, written):
-            return open_samples(), Written(label=self._label)
-        samples = open_samples()
-        try:
-            samples.load_state_dict(written.state)
+            write_samples(open_samples, self)
         except ResumeError as error:  # of another release
+            if begun_at is None:
+                raise
             log.warning("writing %s from its beginning again: %s", self._label, error)
-            samples.close()
-            return open_samples(), Written(label=self._label)
-        return samples, written
+            self._written = Written(label=self._label)
+            self._batches, self._num_rows = [], 0
+            write_samples(open_samples, self)
+        finally:
+            self._line.clear()
+        if self._batches:
+            self._write_file()
+        self._written.state = None
+        self._save(WRITTEN)
+        (self._folder / PROGRESS).unlink(missing_ok=True)
+        return self._written
 
-    def _write_file(self, samples: SampleIterator, written: Written) -> bool:
-        """Write the next file; tell whether there was anything left to write."""
-        batches: list[Any] = []
-        before = sum(written.rows)
-        num_rows = num_bytes = 0
-        while num_bytes < _SHARD_BYTES and (taken := samples.take(_ROWS_AT_ONCE)):
-            written.columns = written.columns or list(taken[0])
-            batches.append(to_batch(taken, written.columns, before + num_rows))
-            num_rows += len(taken)
-            num_bytes += batches[-1].nbytes
-            self._show_life(before + num_rows)
-        if not num_rows:
-            return False
+    @property
+    def position(self) -> dict[str, Any] | None:
+        return self._written.state
+
+    @property
+    def num_wanted(self) -> int:
+        return _ROWS_AT_ONCE
+
+    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
+        self._written.columns = self._written.columns or list(rows[0])
+        self._batches.append(to_batch(rows, self._written.columns, self._num_rows))
+        self._num_rows += len(rows)
+        self._show_life()
+        if sum(batch.nbytes for batch in self._batches) >= _SHARD_BYTES:
+            self._write_file()
+            self._written.state = position()
+            self._save(PROGRESS)
+
+    def _write_file(self) -> None:
+        written, pa = self._written, pyarrow()
         name = _file_name(len(written.rows))
-        table = pyarrow().concat_tables(
-            [pyarrow().Table.from_batches([batch]) for batch in batches], promote_options="permissive"
-        )
-        make_room(self._folder, num_bytes, self._limit_bytes, self._label)
+        tables = [pa.Table.from_batches([batch]) for batch in self._batches]
+        table = pa.concat_tables(tables, promote_options="permissive")
+        make_room(self._folder, sum(batch.nbytes for batch in self._batches), self._limit_bytes, self._label)
         types = [(each.name, describe_type(each.type, each.name)) for each in table.schema]
         with atomic_write(self._folder / name, flush=True) as part, part.open("wb") as out:
             write_columns(
-                table.combine_chunks().to_batches(), types, out, name=name, num_rows=num_rows, max_bytes=_MOST_BYTES
+                table.combine_chunks().to_batches(), types, out, name=name, num_rows=len(table), max_bytes=_MOST_BYTES
             )
-        written.rows.append(num_rows)
+        written.rows.append(len(table))
         written.num_bytes.append((self._folder / name).stat().st_size)
-        written.state = samples.state_dict()
-        return True
+        self._batches.clear()
 
-    def _show_life(self, num_rows: int) -> None:
-        """Tell those who wait, and whoever looks at the terminal, that it goes on."""
+    def _show_life(self) -> None:
+        """Tell processes that wait, and the terminal, that it goes on."""
         os.utime(self._folder / BUILD_LOCK)
         if self._line.is_terminal and self._line.is_due() and time.monotonic() - self._begun > 2:
-            self._line.show(f"writing the samples of {self._label} to files, once on this node: {num_rows:,} so far")
+            self._line.show(
+                f"writing the samples of {self._label} to files, once on this node: {self._num_rows:,} so far"
+            )
 
-    def _save(self, name: str, written: Written) -> None:
+    def _save(self, name: str) -> None:
         with atomic_write(self._folder / name, flush=True) as part:
-            part.write_text(json.dumps(asdict(written)))
+            part.write_text(json.dumps(asdict(self._written)))
         flush_folder(self._folder)
 
 

@@ -18,6 +18,7 @@ from penstock.publish.settings import MANIFEST_NAME
 from penstock.sources.base import ShardedSource
 from penstock.sources.iterators import RowIterator, check_row
 from penstock.sources.shard_info import ShardInfo
+from penstock.sources.shuffling import size_of
 from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class _HeldBlocks:
     def put(self, key: tuple[int, int], block: list[Sample]) -> None:
         if self._room <= 0:
             return
-        num_bytes = sum(_weigh(value) for sample in block for value in sample.values())
+        num_bytes = sum(map(size_of, block))
         with self._lock:
             if num_bytes <= self._room and key not in self._blocks:
                 self._room -= num_bytes
@@ -222,16 +223,3 @@ def _copy(sample: Sample) -> Sample:
         else copy.deepcopy(value)
         for name, value in sample.items()
     }
-
-
-def _weigh(value: Any) -> int:
-    """Estimate the bytes of a value, with what Python needs around it."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes) + 112
-    if isinstance(value, str | bytes):
-        return len(value) + 49
-    if isinstance(value, list | tuple):
-        return 56 + sum(8 + _weigh(each) for each in value)
-    if isinstance(value, dict):
-        return 64 + sum(_weigh(name) + _weigh(each) for name, each in value.items())
-    return 32

@@ -111,7 +111,7 @@ def _build(job: CacheBuild, engine: Engine, name: str, observer: Observer, *, wa
             materialise(job, engine, note, is_stopped)
 
     if not waits:
-        return BackgroundBuild(run, job.place.shown)
+        return BackgroundBuild(run, job.place.shown, job.num_parts)
     run(lambda _: None, lambda: False)
     return None
 
