@@ -40,7 +40,7 @@ def write(
     if not flush:
         from penstock.publish.target import FilesTarget
 
-        FilesTarget.flushes = property(lambda _: False, lambda _, __: None)  # type: ignore[method-assign,assignment]
+        FilesTarget.flushes = property(lambda _: False, lambda _, __: None)  # type: ignore[assignment]
     return timed_writing(MDSWriter, directory, kind, count, compression, size_limit)
 
 

@@ -68,7 +68,7 @@ def test_batches_while_ray_computes(tmp_path: Path) -> None:
 def test_a_task_whose_worker_dies_is_run_again(tmp_path: Path) -> None:
     job = prepare_build(Deadly(tmp_path / "dead"), CachePlace(str(tmp_path / "cache")), CacheFormat(part_size=1), {})
     done: list[PartDone] = []
-    materialise(job, RayEngine(RayConfig(enabled=True, num_workers=2)), done.append, lambda: False)
+    materialise(job, RayEngine(RayConfig(enabled=True, num_workers=2)), done.append)
     assert (tmp_path / "dead").exists()
     assert sorted(part.number for part in done) == [0, 1, 2, 3]
     assert sum(part.num_rows for part in done) == 40

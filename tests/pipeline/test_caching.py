@@ -207,7 +207,7 @@ def test_a_cache_is_a_dataset(data: Path) -> None:
 
 def write(place: Path, source: Any, **form: Any) -> CachedShardedSource:
     job = prepare_build(source, CachePlace(str(place)), CacheFormat(**form), {})
-    materialise(job, ThisProcess(), lambda _: None, lambda: False)
+    materialise(job, ThisProcess())
     return CachedShardedSource(job.place, len(job.plan.parts), "word")
 
 
@@ -316,12 +316,12 @@ def test_a_cache_that_was_killed_or_is_built_by_others_goes_on(data: Path) -> No
 def test_a_process_of_the_pool_that_dies_is_replaced(tmp_path: Path) -> None:
     job = prepare_build(Deadly(tmp_path / "dead"), CachePlace(str(tmp_path / "cache")), CacheFormat(part_size=1), {})
     done: list[PartDone] = []
-    materialise(job, ProcessPool(2), done.append, lambda: False)
+    materialise(job, ProcessPool(2), done.append)
     assert (tmp_path / "dead").exists()
     assert sorted(part.number for part in done) == [0, 1, 2, 3]
     again = prepare_build(Deadly(None), CachePlace(str(tmp_path / "other")), CacheFormat(part_size=1), {})
     with pytest.raises(CacheError, match="died 3 times in a row"):
-        materialise(again, ProcessPool(2), done.append, lambda: False)
+        materialise(again, ProcessPool(2), done.append)
 
 
 BUILD_AND_DIE = """
@@ -336,7 +336,7 @@ def die(event, arguments):
 sys.addaudithook(die)
 source = MemoryShardedSource([{"n": n} for n in range(40)], num_shards=4, fingerprint="numbers")
 job = prepare_build(source, CachePlace(sys.argv[1]), CacheFormat(part_size=1), {})
-materialise(job, ThisProcess(), lambda part: None, lambda: False)
+materialise(job, ThisProcess())
 job.finish()
 """
 

@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, StoreError
 from penstock.pipeline.caching import engines
 from penstock.pipeline.caching import stage as cache_stage
 from penstock.pipeline.stages import retry_policy
+from penstock.publish.materialise import materialise
 from penstock.sources.tokens import tokenizers
 from penstock.sources.tokens.source import TokenizeTransform
 from tests.pipeline.texts import ids, same, settings
@@ -305,11 +306,10 @@ def test_so_many_processes_build_a_cache(data: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_cache_is_waited_for_or_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    real = cache_stage.materialise
 
     def later(*given: Any) -> None:
         assert gate.wait(30)
-        real(*given)
+        materialise(*given)
 
     monkeypatch.setattr(cache_stage, "materialise", later)
     config = settings(data, cache={"cache_dir": f"{data}/cache", "wait": False})

@@ -266,17 +266,17 @@ class DatasetWriter:
         if not self._shards and not self._settings.allows_empty:
             raise EmptyDatasetError(f"there is no row to save to {self._target.shown}")
         beside = self._form.finish(self._target.folder, self._shards)
-        described = [_describe_file(self._target.folder / name) for name in beside]
+        files = [file for shard in self._shards for file in shard["files"]]
+        files += [_describe_file(self._target.folder / name) for name in beside]
         self._target.keep(beside)
         manifest = {
             "version": MANIFEST_VERSION,
             "key": self._key,
             "num_rows": self._num_rows,
             "shards": [{"files": shard["files"], "rows": shard["rows"]} for shard in self._shards],
-            "files": [file for shard in self._shards for file in shard["files"]] + described,
+            "files": files,
         }
-        names = {file["name"] for file in manifest["files"]}
-        self._target.publish(json.dumps(manifest, indent=1).encode(), names)
+        self._target.publish(json.dumps(manifest, indent=1).encode(), {file["name"] for file in files})
         self._finished = self._stats(self._num_rows, manifest["shards"])
         self.abort()
         return self._finished

@@ -67,7 +67,10 @@ def write_samples(open_samples: Callable[[], Samples], sink: Sink) -> None:
 class Task(Protocol[Done_co]):
     """A dataset of so many parts. It pickles without its samples: processes read these themselves."""
 
-    shown: str  # what is made, and where
+    @property
+    def shown(self) -> str:
+        """What is made, and where."""
+        ...
 
     @property
     def num_parts(self) -> int:

@@ -22,7 +22,7 @@ from penstock.errors import (
     OutputExistsError,
 )
 from penstock.failpoints import failpoint
-from penstock.files import exchange, flush_file, flush_folder, os_errors, read_file, write_file
+from penstock.files import exchange, flush_file, flush_folder, os_errors, write_file
 from penstock.index.catalog import INDEX_NAME
 from penstock.interrupts import WaitingFor
 from penstock.storage.base import check_writable, shown_url, url_scheme
@@ -48,33 +48,51 @@ class Target(ABC):
 
     Files are made in `folder` and handed over by `keep`. `publish` writes the file that readers look for first, the
     `entry`; until it is there, they find what was there before, or nothing.
+
+    Args:
+        folder: Where files are made.
+        there: Where the dataset is when it is published.
+        made: Where files are that were kept, until then.
+        url: The path or URL of the dataset.
+        entry: The file that readers look for first.
+        owns: Which names files of such a dataset have; others are not removed.
     """
 
-    shown: str  # the place, as it may be shown
-    folder: Path
     # Whether a ledger has to be there before the first file, so that a successor knows what that belongs to.
     needs_notice: bool
     flushes = True  # whether files in `folder` have to survive a loss of power
 
-    def __init__(self, entry: str, owns: Owns) -> None:
+    def __init__(self, folder: Path, there: Store, made: Store, url: str, entry: str, owns: Owns) -> None:
+        self.folder, self._there, self._made, self._url = folder, there, made, url
         self.entry, self._owns = entry, owns
+        self.shown = shown_url(url)  # the place, as it may be shown
 
     @property
     @abstractmethod
     def is_taken(self) -> bool:
         """Whether there is something that would have to be replaced."""
 
-    @abstractmethod
     def names(self) -> list[str]:
         """List what is there."""
+        return [info.key for info in self._there.list()]
 
-    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """Read a file of the dataset that is there, or the ledger of one that is not finished; None: it is missing."""
+        try:
+            return (self._made if name == LEDGER_NAME else self._there).read(name)
+        except ObjectNotFoundError:
+            return None
 
-    @abstractmethod
     def has(self, name: str, num_bytes: int) -> bool:
         """Return whether a file that was kept is there, with this size."""
+        try:
+            return self._made.stat(name).num_bytes == num_bytes
+        except ObjectNotFoundError:
+            return False
+
+    def path_of(self, name: str) -> str:
+        """Return the path or the URL of a file of the finished dataset."""
+        return join_url(self._url, name)
 
     @abstractmethod
     def keep(self, names: Iterable[str]) -> None:
@@ -92,10 +110,6 @@ class Target(ABC):
     @abstractmethod
     def publish(self, data: bytes, names: Collection[str] | None = None) -> None:
         """Write the entry, after which the dataset is whole. With `names`, no other files of such datasets stay."""
-
-    @abstractmethod
-    def path_of(self, name: str) -> str:
-        """Return the path or the URL of a file of the finished dataset."""
 
     @abstractmethod
     def close(self) -> None:
@@ -118,10 +132,10 @@ class FolderTarget(Target):
     needs_notice = False
 
     def __init__(self, folder: Path, entry: str, owns: Owns, *, waits: bool = False) -> None:
-        super().__init__(entry, owns)
         self._final = folder.expanduser().absolute()
+        making = self._final.with_name(f".{self._final.name}.saving")
+        super().__init__(making, LocalStore(self._final), LocalStore(making), str(self._final), entry, owns)
         self.shown = str(folder)
-        self.folder = self._final.with_name(f".{self._final.name}.saving")
         self._old = self._final.with_name(f".{self._final.name}.replaced")
         with os_errors(self.folder), WaitingFor(f"another process that is saving to {self.shown}"):
             self._final.parent.mkdir(parents=True, exist_ok=True)
@@ -153,18 +167,6 @@ class FolderTarget(Target):
         """List what is in the folder."""
         with os_errors(self._final):
             return sorted(os.listdir(self._final)) if self._final.exists() else []  # noqa: PTH208
-
-    def read(self, name: str) -> bytes | None:
-        """Read a file of the folder, or the ledger of the hidden one."""
-        try:
-            return read_file((self.folder if name == LEDGER_NAME else self._final) / name)
-        except ObjectNotFoundError:
-            return None
-
-    def has(self, name: str, num_bytes: int) -> bool:
-        """Return whether a file is in the hidden folder."""
-        path = self.folder / name
-        return path.is_file() and path.stat().st_size == num_bytes
 
     def keep(self, names: Iterable[str]) -> None:
         """Have files on the disk, and their names."""
@@ -225,10 +227,6 @@ class FolderTarget(Target):
         for name in (LEDGER_NAME, LOCK_NAME):
             (self._final / name).unlink(missing_ok=True)
 
-    def path_of(self, name: str) -> str:
-        """Return the path of a file."""
-        return str(self._final / name)
-
     def close(self) -> None:
         """Let others save here; a hidden folder of which nothing can be gone on with is removed, too."""
         if self._locks and not self._is_published and not (self.folder / LEDGER_NAME).exists():
@@ -244,8 +242,7 @@ class FilesTarget(Target):
         folder: Where they are made, and where they stay if `keeps_local`.
         store: Where they are uploaded to.
         url: That of the store.
-        entry: The file that readers look for first.
-        owns: Which names files of such a dataset have.
+        entry, owns: See `Target`.
         keeps_local: Whether they stay in the folder.
         is_temporary: Whether the folder goes at the end.
     """
@@ -263,10 +260,9 @@ class FilesTarget(Target):
         keeps_local: bool = True,
         is_temporary: bool = False,
     ) -> None:
-        super().__init__(entry, owns)
-        self.folder, self.store, self._url = folder, store, url or str(folder)
-        self.flushes, self._is_temporary = keeps_local, is_temporary
-        self.shown = shown_url(self._url)
+        last = LocalStore(folder) if store is None else store
+        super().__init__(folder, last, last, url or str(folder), entry, owns)
+        self.store, self.flushes, self._is_temporary = store, keeps_local, is_temporary
 
     @property
     def url(self) -> str | None:
@@ -282,24 +278,6 @@ class FilesTarget(Target):
     def is_taken(self) -> bool:
         """Whether there is anything in the folder, or the entry in the store."""
         return (self.folder.is_dir() and any(self.folder.iterdir())) or self.read(self.entry) is not None
-
-    def names(self) -> list[str]:
-        """List what is there."""
-        return [info.key for info in self.places[-1].list()]
-
-    def read(self, name: str) -> bytes | None:
-        """Read a file."""
-        try:
-            return self.places[-1].read(name)
-        except ObjectNotFoundError:
-            return None
-
-    def has(self, name: str, num_bytes: int) -> bool:
-        """Ask for a file."""
-        try:
-            return self.places[-1].stat(name).num_bytes == num_bytes
-        except ObjectNotFoundError:
-            return False
 
     def keep(self, names: Iterable[str]) -> None:
         """Upload files, if they go further, and remove those that shall not stay here."""
@@ -347,10 +325,6 @@ class FilesTarget(Target):
             flush_folder(self.folder)
             with suppress(AccessDeniedError):  # the folder may be new, and the one above not ours to open
                 flush_folder(self.folder.absolute().parent)
-
-    def path_of(self, name: str) -> str:
-        """Return the path or the URL of a file."""
-        return join_url(self._url, name)
 
     def stop(self) -> None:
         """Give up uploads that are under way, and those to come."""

@@ -222,7 +222,7 @@ class _Builder:
 
     def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
         self._written.columns = self._written.columns or list(rows[0])
-        self._batches.append(to_batch(rows, self._written.columns, self._num_rows))
+        self._batches.append(to_batch(list(rows), self._written.columns, self._num_rows))
         self._num_rows += len(rows)
         self._show_life()
         if sum(batch.nbytes for batch in self._batches) >= _SHARD_BYTES:

@@ -28,7 +28,7 @@ class BackgroundBuild:
         self._parts: list[Future[PartDone]] = [Future() for _ in range(num_parts)]
         self._whole: Future[None] = Future()
         stopped = threading.Event()
-        every = [*self._parts, self._whole]
+        every: list[Future[Any]] = [*self._parts, self._whole]
         self._stop = weakref.finalize(self, _stop, stopped, every, where)
         arguments = (run, self._parts, self._whole, stopped)
         threading.Thread(target=_build, args=arguments, name="penstock-cache", daemon=True).start()
