@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HERE, PIPELINE, CONFIG = "test_every_field", "test_pipeline", "test_config"
-CACHING, HUB, OBSERVING = "test_caching", "test_hub_push", "test_observing"
+CACHING, HUB, OBSERVING = "test_caching", "test_hub", "test_observing"
 RAY = "tests.engines.test_ray"
 SETTINGS = f"{CACHING}:test_caching_as_settings_say"
 OWN = f"{PIPELINE}:test_each_dataset_has_its_tokenizer_fields_and_functions"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import CSVWriter, LocalDataset, MDSWriter
-from penstock.errors import BadSampleError, ShardTooLargeError
+from penstock.errors import BadSampleError, ConfigError, ShardTooLargeError
 from penstock.formats import body
 from penstock.index.model import FileInfo, Index, Part, ShardInfo, ShardLayout
 from penstock.publish import sizes
-from penstock.publish.sizes import is_full, is_shard_file, next_number, shard_name
+from penstock.publish.sizes import ShardSizes, is_full, is_shard_file, next_number, shard_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,3 +118,37 @@ def test_a_sample_of_more_than_4_gb(tmp_path: Path) -> None:
             writer.write(huge)
         writer.write({"x": b"", "y": 2})
     assert list(LocalDataset(tmp_path)) == [{"x": b"", "y": 2}]
+
+
+# --- Blocks of rows ---------------------------------------------------------------------------------------------
+
+
+@given(
+    num_rows=st.integers(1, 400),
+    num_shards=st.integers(1, 20),
+    sizes=st.lists(st.integers(1, 10**8), min_size=1, max_size=20),
+)
+def test_an_exact_number_of_shards_of_equally_many_rows(num_rows: int, num_shards: int, sizes: list[int]) -> None:
+    if num_rows < num_shards:
+        with pytest.raises(ConfigError):
+            ShardSizes(1, num_shards, num_rows)
+        return
+    plan = ShardSizes(1, num_shards, num_rows)
+    written = []
+    for shard in range(num_shards):
+        filled = 0
+        while block := plan.next_block(shard, filled, 0, sizes[(shard + filled) % len(sizes)]):
+            filled += block
+        written.append(filled)
+    assert sum(written) == num_rows
+    assert max(written) - min(written) <= 1
+
+
+@given(max_bytes=st.integers(1, 10**9), per_row=st.integers(1, 10**9))
+def test_a_shard_of_equal_rows_is_nearly_full_and_never_more(max_bytes: int, per_row: int) -> None:
+    plan = ShardSizes(max_bytes)
+    filled = 0
+    while filled < 10**6 and (block := plan.next_block(0, filled, filled * per_row, per_row)):
+        filled += block
+    assert filled == 1 or filled * per_row <= max_bytes
+    assert filled >= 10**6 or (filled + 1) * per_row > 0.85 * max_bytes

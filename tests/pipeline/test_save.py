@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock import (
     ArrowShardedSource,
@@ -41,7 +39,6 @@ from penstock.errors import (
 )
 from penstock.pipeline.save import save_by_column
 from penstock.publish.settings import SaveSettings
-from penstock.publish.sizes import ShardSizes
 from penstock.publish.target import LEDGER_NAME, FilesTarget, FolderTarget
 from penstock.storage.base import open_store, resolve_store
 
@@ -284,37 +281,6 @@ def test_a_store_where_a_save_ended_before_its_first_shard_was_noted(monkeypatch
         save_dataset(source(), url, "jsonl", max_shard_size="8kb")
     assert save_dataset(source(), url, "jsonl", max_shard_size="8kb", resume=True).num_examples == 1000
     assert list(JsonShardedSource(f"{url}/*.jsonl")) == rows()
-
-
-@given(
-    num_rows=st.integers(1, 400),
-    num_shards=st.integers(1, 20),
-    sizes=st.lists(st.integers(1, 10**8), min_size=1, max_size=20),
-)
-def test_an_exact_number_of_shards_of_equally_many_rows(num_rows: int, num_shards: int, sizes: list[int]) -> None:
-    if num_rows < num_shards:
-        with pytest.raises(ConfigError):
-            ShardSizes(1, num_shards, num_rows)
-        return
-    plan = ShardSizes(1, num_shards, num_rows)
-    written = []
-    for shard in range(num_shards):
-        filled = 0
-        while block := plan.next_block(shard, filled, 0, sizes[(shard + filled) % len(sizes)]):
-            filled += block
-        written.append(filled)
-    assert sum(written) == num_rows
-    assert max(written) - min(written) <= 1
-
-
-@given(max_bytes=st.integers(1, 10**9), per_row=st.integers(1, 10**9))
-def test_a_shard_of_equal_rows_is_nearly_full_and_never_more(max_bytes: int, per_row: int) -> None:
-    plan = ShardSizes(max_bytes)
-    filled = 0
-    while filled < 10**6 and (block := plan.next_block(0, filled, filled * per_row, per_row)):
-        filled += block
-    assert filled == 1 or filled * per_row <= max_bytes
-    assert filled >= 10**6 or (filled + 1) * per_row > 0.85 * max_bytes
 
 
 # --- Killed ---------------------------------------------------------------------------------------------------
