@@ -73,7 +73,7 @@ def push_to_hub(
 ) -> None:
     """Upload datasets, each to a folder of its name, and replace what stood there, all in one commit.
 
-    A card says what there is and how to read it. One that somebody has written by hand stays as it is.
+    A card says what there is and how to read it. One that was written by hand stays as it is.
     """
     url = f"hf://datasets/{repo_id}"
     options = {"hf": {**_hub_options(storage_options), **({"token": token} if token else {})}}
@@ -136,6 +136,6 @@ def _may_write_card(store: HubStore) -> bool:
 
 
 def _hub_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Give the options that are the Hub's among those of all stores."""
+    """Return the options that are the Hub's among those of all stores."""
     given = (options or {}).get("hf")
     return dict(given) if isinstance(given, dict) else {}

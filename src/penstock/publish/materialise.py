@@ -1,4 +1,4 @@
-"""What is computed once: samples that are written to where they stay, part by part, by whoever has the time.
+"""What is computed once: samples that are written to where they stay, part by part.
 
 A task knows its parts, and an engine decides who makes which of them. What is whole is never made again.
 """

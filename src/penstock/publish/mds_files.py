@@ -126,5 +126,5 @@ class _MDSFile(ShardBlocks):
         return {"index": json.loads(dump_index(Index([info])))}
 
     def close(self) -> None:
-        """Give back the memory."""
+        """Release the memory."""
         self._builder.release()

@@ -69,7 +69,7 @@ def merge_index(
 def _indexes_below(target: FilesTarget, deadline: float) -> dict[str, Index]:
     """Read every index below the root but the root's own; the local folder is preferred if it holds any.
 
-    Hidden folders are no part of a dataset: one of them may be the cache of somebody who reads here.
+    Hidden folders are no part of a dataset: one of them may be the cache of a job that reads here.
     """
     for store, where in zip(target.places, (str(target.folder), target.shown), strict=False):
         keys = [info.key for info in store.list() if posixpath.basename(info.key) == INDEX_NAME]

@@ -55,7 +55,7 @@ def remove_others(target: FilesTarget, index: Index, replaced: Index | None = No
 
 
 def renumber(target: FilesTarget, index: Index) -> Index:
-    """Give the shards of a local folder second names, numbered from 0 on; return the index that says so."""
+    """Link the shards of a local folder to second names, numbered from 0 on; return the index that says so."""
     numbered = renumbered(index)
     with suppress(OSError):  # a disk without links, or more shards than there are numbers before these
         for name, new in dict(zip(_files(index), _files(numbered), strict=True)).items():

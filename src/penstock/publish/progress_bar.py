@@ -35,7 +35,7 @@ class ProgressBar:
 
 
 def progress_line(num_samples: int, num_bytes: int, elapsed_s: float) -> str:
-    """Say samples, bytes and rates."""
+    """Return samples, bytes and rates in words."""
     rate = num_samples / elapsed_s if elapsed_s > 0 else 0.0
     speed = num_bytes / elapsed_s if elapsed_s > 0 else 0.0
     return f"{num_samples:,} samples, {format_bytes(num_bytes)}, {rate:,.0f} samples/s, {format_bytes(speed)}/s"

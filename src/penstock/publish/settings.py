@@ -110,7 +110,7 @@ class SaveSettings:
         return parse_bytes(self.max_shard_size)
 
     def sizes(self) -> ShardSizes:
-        """Give what decides where a shard ends."""
+        """Return what decides where a shard ends."""
         return ShardSizes(self.max_bytes, self.num_shards, self.num_rows)
 
     @property

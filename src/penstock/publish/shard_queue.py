@@ -75,7 +75,7 @@ class PendingShard:
 
 
 def _contiguous(pieces: list[Buffer], num_bytes: int) -> memoryview:
-    """Give pieces as one run of bytes, copying only if they are many."""
+    """Return pieces as one run of bytes, copying only if they are many."""
     if len(pieces) == 1:
         return memoryview(pieces[0]).cast("B")
     out, begin = _scratch.get("raw", num_bytes), 0
@@ -130,7 +130,7 @@ class ShardQueue:
                 raise StoreError(f"cannot write shard {name}: {error!r}", shard=name) from error
 
     def written(self) -> list[ShardInfo]:
-        """Give the shards that are stored by now."""
+        """Return the shards that are stored by now."""
         done = [future for _, future in self._submitted if future.done() and not future.cancelled()]
         return [future.result() for future in done if future.exception() is None]
 

@@ -27,7 +27,7 @@ def check_size_limit(value: int | float | str | None) -> int | None:
 
 
 def is_full(num_bytes: int, cost: int, size_limit: int | None) -> bool:
-    """Tell whether a shard is closed before a sample of this cost. It may just reach its limit.
+    """Return whether a shard is closed before a sample of this cost. It may just reach its limit.
 
     A shard that holds nothing yet is closed too: a sample larger than the limit leaves an empty shard before it,
     as in every dataset written so far.
@@ -40,7 +40,7 @@ _MAX_PENDING_BYTES = 1 << 16
 
 
 def hand_over_at(num_bytes: int, size_limit: int | None) -> int:
-    """Say up to which size of a shard samples may wait to be handed to its builder together.
+    """Return up to which size of a shard samples may wait to be handed to its builder together.
 
     None of them may be too much for the shard: that is for the builder to say, sample by sample, and far from here.
     """
@@ -53,7 +53,7 @@ def shard_name(number: int, format_name: str) -> str:
 
 
 def next_number(index: Index) -> int:
-    """Give the first number that no shard in the dataset's own folder has."""
+    """Return the first number that no shard in the dataset's own folder has."""
     matches = (_SHARD_NAME.fullmatch(shard.name) for shard in index.shards)
     return max((int(match.group(1)) + 1 for match in matches if match), default=0)
 
@@ -68,7 +68,7 @@ def renumbered(index: Index) -> Index:
 
 
 def is_shard_file(name: str) -> bool:
-    """Tell whether a file in a dataset's folder is, by its name, a part of a shard, raw or compressed."""
+    """Return whether a file in a dataset's folder is, by its name, a part of a shard, raw or compressed."""
     return _SHARD_FILE.fullmatch(name) is not None
 
 

@@ -327,7 +327,7 @@ class FilesTarget(Target):
                 flush_folder(self.folder.absolute().parent)
 
     def stop(self) -> None:
-        """Give up uploads that are under way, and those to come."""
+        """Cancel uploads that are under way, and those to come."""
         if isinstance(self.store, ProxiedStore):
             self.store.stop()
 

@@ -155,7 +155,7 @@ class Writer:
             self._progress.update(self._num_samples, self._done_bytes + self._shard_bytes)
 
     def get_config(self) -> dict[str, Any]:
-        """Give the settings that each shard of the index repeats: format, columns, compression, digests and so on."""
+        """Return the settings that each shard of the index repeats: format, columns, compression, digests and so on."""
         if not hasattr(self, "_shard_layout"):
             raise ConfigError(
                 "columns are inferred from the first sample, and no sample has been written yet: pass columns="
@@ -175,7 +175,7 @@ class Writer:
             if self._progress is not None:
                 self._progress.close(self._num_samples, self._done_bytes)
         except KeyboardInterrupt as interrupt:
-            self._target.stop()  # else closing would wait for uploads that nobody wants any more
+            self._target.stop()  # else closing would wait for uploads that are not wanted any more
             log.warning(self._describe_orphans())
             raise cut_short(interrupt) from None
         except BaseException:
@@ -256,7 +256,7 @@ class Writer:
         return self._begin(self._layout(columns))
 
     def _check_extra(self, sample: Sample) -> None:
-        """Refuse what nobody said to leave out: columns that the first sample, or the dataset, has not."""
+        """Refuse what was not to be left out: columns that the first sample, or the dataset, has not."""
         if self._takes_extra:
             return
         extra = [name for name in sample if name not in {column.name for column in self._shard_layout.columns}]

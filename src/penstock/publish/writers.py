@@ -26,7 +26,7 @@ class MDSWriter(Writer):
         with MDSWriter(out="data/train", columns={"id": "int", "tokens": "ndarray:int32"}) as writer:
             writer.write({"id": 0, "tokens": np.arange(8, dtype=np.int32)})
 
-    The index is written when the `with` block ends; without it, nobody can read the shards.
+    The index is written when the `with` block ends; without it, the shards cannot be read.
     """
 
     format_name = "mds"

@@ -1,8 +1,8 @@
 """The samples of a source that is read in order, written once on each node to files of columns that read in any order.
 
 What lies where is said in `cachedir/written.py`: KEY is a hash of the fingerprint. The kernel frees the lock of a
-process that was killed: the next one goes on where it was. Whoever waits for the lock gives up if its holder shows no
-sign of life.
+process that was killed: the next one goes on where it was. A process that waits for the lock gives up if its holder
+shows no sign of life.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def write_once(
     columns: tuple[str, ...] | None = None,
     limit_bytes: int | None = None,
 ) -> WrittenSource:
-    """Give the samples of a source from its files; those that are not there are written now, or waited for.
+    """Return the samples of a source from its files; those that are not there are written now, or waited for.
 
-    All that is written on the node may take `limit_bytes`, by default half of the free space: others that nobody uses
-    go first.
+    All that is written on the node may take `limit_bytes`, by default half of the free space: others go first,
+    unless they are in use.
     """
     key = hashlib.sha256(f"{_VERSION} {fingerprint}".encode()).hexdigest()[:32]
     folder = written_root() / key
@@ -126,7 +126,7 @@ class WrittenSource(Source):
         path = self._folder / file.basename
         if not path.exists():
             raise CacheError(
-                f"the samples of {self._label} were removed from {self._folder} while nobody used them: open the"
+                f"the samples of {self._label} were removed from {self._folder} while they were not in use: open the"
                 " dataset again",
                 path=str(path),
             )
@@ -145,7 +145,7 @@ class WrittenSource(Source):
         return np.array(self._written.num_bytes, np.int64)
 
     def describe_shard(self, shard: int) -> str:
-        """Say where a shard is."""
+        """Return where a shard is."""
         return f"{self._label}, written to {self._folder / _file_name(shard)}"
 
 
@@ -246,7 +246,7 @@ class _Builder:
         self._batches.clear()
 
     def _show_life(self) -> None:
-        """Tell processes that wait, and the terminal, that it goes on."""
+        """Show processes that wait, and the terminal, that it goes on."""
         os.utime(self._folder / BUILD_LOCK)
         if self._line.is_terminal and self._line.is_due() and time.monotonic() - self._begun > 2:
             self._line.show(
@@ -276,7 +276,7 @@ def _read(path: Path) -> Written | None:
 
 
 def _is_whole(folder: Path, written: Written) -> bool:
-    """Tell whether all files are there, in their sizes."""
+    """Return whether all files are there, in their sizes."""
     try:
         sizes = [(folder / _file_name(number)).stat().st_size for number in range(len(written.rows))]
     except OSError:

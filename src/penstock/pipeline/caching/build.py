@@ -127,7 +127,7 @@ class CacheBuild:
         return PartDone(number, stats.num_examples, stats.total_bytes)
 
     def finish(self) -> None:
-        """Join all parts to one dataset, once they are whole. Whoever does it does the same."""
+        """Join all parts to one dataset, once they are whole. It is the same whichever process does it."""
         indexes: dict[str, Index] = {}
         rows: list[int] = []
         for number in range(self.num_parts):

@@ -29,12 +29,12 @@ class Part:
     end_row: int | None = None  # and before which row it ends; None: where the shard does
 
     def to_list(self) -> list[Any]:
-        """Give it as plain values, from which `Part(*values)` makes it again."""
+        """Return it as plain values, from which `Part(*values)` makes it again."""
         return list(astuple(self)) if self.begin is not None else [self.first, self.end]
 
     @property
     def name(self) -> str:
-        """Say which samples these are."""
+        """Return which samples these are, in a word."""
         if self.begin is None:
             return f"shards-{self.first}-{self.end - self.first}"
         return f"shard-{self.first}-rows-{self.begin['row']}-{self.end_row}"

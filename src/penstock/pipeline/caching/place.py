@@ -57,7 +57,7 @@ class CachePlace:
         return open_proxied(self.url, self.storage_options)
 
     def part_url(self, number: int) -> str:
-        """Give the folder or URL of a part."""
+        """Return the folder or URL of a part."""
         return join_url(self.url, part_name(number))
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ class CachePlace:
         return values
 
     def write(self, name: str, data: bytes) -> None:
-        """Write one of its small files, which appears whole; whoever calls holds a name, and others write none."""
+        """Write one of its small files, which appears whole; the caller holds a name, and others write none."""
         with closing(open_files(self.url, storage_options=self.storage_options)) as target:
             sweep(target.folder)
             target.write(name, data)
@@ -114,7 +114,7 @@ class CachePlace:
             return wait_for_lock(lambda: try_hold(path), path, math.inf)
 
     def forget_locks(self, names: Iterable[str]) -> None:
-        """Remove lock files, when nothing is left to do for whoever takes them: they look again once they have them."""
+        """Remove lock files when nothing is left to do for processes that wait: they look again once they have them."""
         for name in names:
             self._lock_path(name).unlink(missing_ok=True)
 

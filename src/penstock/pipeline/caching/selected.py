@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def select_part(source: ShardedSource, part: Part) -> ShardedSource:
-    """Give the samples of a part."""
+    """Return the samples of a part."""
     names = list(source.shard_names[part.first : part.end])
     files = _files_of(source)
     if part.begin is None or files is None:
@@ -36,7 +36,7 @@ def find_cuts(source: ShardedSource, shard: int, num_bytes: int) -> list[State]:
 
 
 def _files_of(source: ShardedSource) -> FileShardedSource | None:
-    """Give the files that a source reads, if each of their rows is transformed by itself.
+    """Return the files that a source reads, if each of their rows is transformed by itself.
 
     What others make of a batch may depend on which rows are in it.
     """

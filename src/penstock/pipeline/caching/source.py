@@ -85,12 +85,12 @@ class CachedShardedSource(ShardedSource):
         return f"{self._fingerprint}-cached-{len(self._names)}"
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        """Give the number of rows of a part; waits for it."""
+        """Return the number of rows of a part; waits for it."""
         number = self.shard_number(shard_name)
         return ShardInfo(number, shard_name, self._num_rows(number))
 
     def shard_lengths(self) -> list[int]:
-        """Give the number of rows of all parts; waits for them."""
+        """Return the number of rows of all parts; waits for them."""
         starts = self._whole()
         return [end - begin for begin, end in itertools.pairwise(starts)]
 
@@ -100,7 +100,7 @@ class CachedShardedSource(ShardedSource):
         return True
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give the samples at these rows of a part."""
+        """Return the samples at these rows of a part."""
         number = self.shard_number(shard_name)
         dataset, first = self._dataset(number)
         samples: list[Sample] = dataset[[first + int(row) for row in rows]] if len(rows) else []
@@ -140,7 +140,7 @@ class CachedShardedSource(ShardedSource):
         return self._rows[number]
 
     def _whole(self) -> list[int]:
-        """Give where each part begins, of a cache that is whole; waits for that."""
+        """Return where each part begins, of a cache that is whole; waits for that."""
         if self._starts is None:
             if self._builder is not None:
                 self._builder.wait_for_all()
@@ -151,7 +151,7 @@ class CachedShardedSource(ShardedSource):
         return self._starts
 
     def _dataset(self, number: int) -> tuple[LocalDataset | StreamingDataset, int]:
-        """Give a dataset that holds a part, and where in it the part begins."""
+        """Return a dataset that holds a part, and where in it the part begins."""
         if self._starts is None and self._builder is not None and not self._builder.is_whole:
             self._builder.wait_for(number)
             return self._open(part_name(number)), 0
@@ -214,7 +214,7 @@ class _HeldBlocks:
 
 
 def _copy(sample: Sample) -> Sample:
-    """Copy a sample, because whoever gets it may change it."""
+    """Copy a sample, because its receiver may change it."""
     return {
         name: value.copy()
         if isinstance(value, np.ndarray)

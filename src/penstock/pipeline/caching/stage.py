@@ -42,7 +42,7 @@ def cache_source(
     ray: RayConfig | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ShardedSource:
-    """Give a source of the same samples that are kept, in memory or in files; what is there already is used.
+    """Return a source of the same samples that are kept, in memory or in files; what is there already is used.
 
     Args:
         source: The source.
