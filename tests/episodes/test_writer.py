@@ -248,7 +248,7 @@ def test_a_writer_that_is_killed_leaves_no_dataset_and_its_successor_cleans_up(t
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
-        with pytest.raises(OutputBusyError, match="another process is saving"):
+        with pytest.raises(OutputBusyError, match="another process is making"):
             LeRobotWriter(tmp_path / "set", fps=10)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()

@@ -164,7 +164,7 @@ def test_a_finished_writer_takes_no_more(tmp_path: Path) -> None:
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     with create_writer(tmp_path / "out") as writer:
         writer.write({"id": 1})
-        with pytest.raises(OutputExistsError, match="another process is saving"):
+        with pytest.raises(OutputExistsError, match="another process is making"):
             create_writer(tmp_path / "out")
 
 

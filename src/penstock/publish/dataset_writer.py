@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
     ConfigError,
-    CorruptIndexError,
     EmptyDatasetError,
     OutputExistsError,
     ResumeError,
@@ -22,8 +21,7 @@ from penstock.formats.lines.shard_files import LinesFormat
 from penstock.publish.mds_files import MDSSaveFormat
 from penstock.publish.settings import MANIFEST_NAME, FurtherOptions, SaveFormat, SaveSettings, is_saved_file
 from penstock.publish.sizes import PROBE_ROWS
-from penstock.publish.target import LEDGER_NAME, open_target
-from penstock.storage.url_names import join_url
+from penstock.publish.target import LEDGER_NAME, open_target, read_json
 
 if TYPE_CHECKING:
     import os
@@ -82,7 +80,7 @@ class DatasetWriter:
         if self._settings.overwrite:
             target.clear()
             return
-        manifest, ledger = self._read(MANIFEST_NAME), self._read(LEDGER_NAME)
+        manifest, ledger = (read_json(target, name, target.shown) for name in (MANIFEST_NAME, LEDGER_NAME))
         if resume and manifest is not None:
             self._check_key(manifest)
             self._finished = self._stats(manifest["num_rows"], manifest["shards"])
@@ -102,19 +100,6 @@ class DatasetWriter:
             )
         else:
             target.clear()
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        data = self._target.read(name)
-        if data is None:
-            return None
-        where = join_url(self._target.shown, name)
-        try:
-            values = json.loads(data)
-        except ValueError as error:
-            raise CorruptIndexError(f"{where} is no JSON: {error}. Save the dataset again", where=where) from error
-        if not isinstance(values, dict):
-            raise CorruptIndexError(f"{where} is no manifest. Save the dataset again", where=where)
-        return values
 
     def _check_key(self, found: Mapping[str, Any]) -> None:
         before = found.get("key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -16,6 +17,7 @@ from penstock.cachedir.lock import try_hold_file, wait_for_lock
 from penstock.errors import (
     AccessDeniedError,
     ConfigError,
+    CorruptIndexError,
     LockTimeoutError,
     ObjectNotFoundError,
     OutputBusyError,
@@ -137,26 +139,18 @@ class FolderTarget(Target):
         super().__init__(making, LocalStore(self._final), LocalStore(making), str(self._final), entry, owns)
         self.shown = str(folder)
         self._old = self._final.with_name(f".{self._final.name}.replaced")
-        with os_errors(self.folder), WaitingFor(f"another process that is saving to {self.shown}"):
+        with os_errors(self.folder):
             self._final.parent.mkdir(parents=True, exist_ok=True)
-            self._locks = [self._lock(math.inf if waits else _MOMENT_S)]
+            self._locks = [hold_output(self._try_lock, self.folder / LOCK_NAME, self.shown, waits=waits)]
             self._recover()
         self._is_published = False
 
-    def _lock(self, timeout_s: float) -> Descriptor:
-        path = self.folder / LOCK_NAME
-
-        def attempt() -> Descriptor | None:
-            self.folder.mkdir(exist_ok=True)
-            try:
-                return try_hold_file(path, os.O_RDWR | os.O_CREAT)
-            except FileNotFoundError:  # the folder was renamed between the two
-                return None
-
+    def _try_lock(self) -> Descriptor | None:
+        self.folder.mkdir(exist_ok=True)
         try:
-            return wait_for_lock(attempt, path, timeout_s)
-        except LockTimeoutError:
-            raise OutputBusyError(f"another process is saving to {self.shown} just now", path=self.shown) from None
+            return try_hold_file(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # the folder was renamed between the two
+            return None
 
     @property
     def is_taken(self) -> bool:
@@ -341,6 +335,30 @@ class FilesTarget(Target):
             with os_errors(self.folder):
                 if self.folder.is_dir() and not any(self.folder.iterdir()):
                     self.folder.rmdir()
+
+
+def read_json(place: Target | Store, name: str, shown: str) -> dict[str, Any] | None:
+    """Read a file that says what is there, or what is not finished; None: it is missing."""
+    where = join_url(shown, name)
+    try:
+        data = place.read(name)
+        values = {} if data is None else json.loads(data)
+    except ObjectNotFoundError:
+        return None
+    except ValueError as error:
+        raise CorruptIndexError(f"{where} is no JSON: {error}. Make the dataset again", where=where) from error
+    if not isinstance(values, dict):
+        raise CorruptIndexError(f"{where} describes no dataset. Make it again", where=where)
+    return None if data is None else values
+
+
+def hold_output(attempt: Callable[[], Descriptor | None], path: Path, shown: str, *, waits: bool) -> Descriptor:
+    """Hold the lock of something that is made; if another process has it, wait for that one or fail."""
+    try:
+        with WaitingFor(f"another process that is making {shown}"):
+            return wait_for_lock(attempt, path, math.inf if waits else _MOMENT_S)
+    except LockTimeoutError:
+        raise OutputBusyError(f"another process is making {shown} just now", path=shown) from None
 
 
 def open_target(
