@@ -31,7 +31,7 @@ class ShardBlocks(ABC):
         """Close what is open, also of a shard that will not be finished."""
 
 
-class ShardFile(ShardBlocks):
+class OneFileShard(ShardBlocks):
     """A shard that is one file, written from its beginning to its end."""
 
     def __init__(self, path: Path) -> None:

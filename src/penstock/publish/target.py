@@ -101,9 +101,8 @@ class Target(ABC):
         """Take over files that were made in `folder`: afterwards they outlive this process."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Make a small file in place of the one of this name, and keep it."""
+        """Make a small file in place of the one of this name."""
         write_file(self.folder / name, [data], flush=self.flushes)
-        self.keep([name])
 
     @abstractmethod
     def clear(self) -> None:
@@ -182,6 +181,7 @@ class FolderTarget(Target):
         if names is not None:
             _empty(self.folder, but={*names, LEDGER_NAME, LOCK_NAME})
         self.write(self.entry, data)
+        self.keep([self.entry])
         failpoint("target.ready")
         with os_errors(self._final):
             if self.is_taken:
@@ -281,6 +281,11 @@ class FilesTarget(Target):
                 if not self.flushes:
                     (self.folder / name).unlink()
             failpoint("target.kept")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make a small file in place of the one of this name, and upload it."""
+        super().write(name, data)
+        self.keep([name])
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files from all places; some may be in one of them alone."""

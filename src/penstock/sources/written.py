@@ -189,6 +189,7 @@ class _Builder:
         is_there = found is not None and found.state is not None and _is_whole(folder, found)
         self._written = found if found is not None and is_there else Written(label=label)
         self._batches: list[Any] = []  # of the next file
+        self._num_bytes = 0  # of these
         self._num_rows = sum(self._written.rows)
 
     def build(self, open_samples: Callable[[], SampleIterator]) -> Written:
@@ -201,7 +202,7 @@ class _Builder:
                 raise
             log.warning("writing %s from its beginning again: %s", self._label, error)
             self._written = Written(label=self._label)
-            self._batches, self._num_rows = [], 0
+            self._batches, self._num_bytes, self._num_rows = [], 0, 0
             write_samples(open_samples, self)
         finally:
             self._line.clear()
@@ -224,8 +225,9 @@ class _Builder:
         self._written.columns = self._written.columns or list(rows[0])
         self._batches.append(to_batch(list(rows), self._written.columns, self._num_rows))
         self._num_rows += len(rows)
+        self._num_bytes += self._batches[-1].nbytes
         self._show_life()
-        if sum(batch.nbytes for batch in self._batches) >= _SHARD_BYTES:
+        if self._num_bytes >= _SHARD_BYTES:
             self._write_file()
             self._written.state = position()
             self._save(PROGRESS)
@@ -235,7 +237,7 @@ class _Builder:
         name = _file_name(len(written.rows))
         tables = [pa.Table.from_batches([batch]) for batch in self._batches]
         table = pa.concat_tables(tables, promote_options="permissive")
-        make_room(self._folder, sum(batch.nbytes for batch in self._batches), self._limit_bytes, self._label)
+        make_room(self._folder, self._num_bytes, self._limit_bytes, self._label)
         types = [(each.name, describe_type(each.type, each.name)) for each in table.schema]
         with atomic_write(self._folder / name, flush=True) as part, part.open("wb") as out:
             write_columns(
@@ -243,7 +245,7 @@ class _Builder:
             )
         written.rows.append(len(table))
         written.num_bytes.append((self._folder / name).stat().st_size)
-        self._batches.clear()
+        self._batches, self._num_bytes = [], 0
 
     def _show_life(self) -> None:
         """Show processes that wait, and the terminal, that it goes on."""

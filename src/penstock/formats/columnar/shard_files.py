@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ColumnTypeError, ConfigError, ExtraColumnError
 from penstock.formats.columnar.arrow_types import pyarrow
-from penstock.formats.shard_files import ShardBlocks, ShardFile, ShardFileFormat
+from penstock.formats.shard_files import OneFileShard, ShardBlocks, ShardFileFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def _misfit(row: int, name: str, kind: Any, error: Exception) -> str:
     return f"row {row}: column {name!r} {expected}: {error}. Pass schema= if values differ"
 
 
-class _ColumnarFile(ShardFile):
+class _ColumnarFile(OneFileShard):
     def __init__(self, path: Path, form: ColumnarSaveFormat) -> None:
         super().__init__(path)
         self._form, self._writer = form, form.writer(self._file)

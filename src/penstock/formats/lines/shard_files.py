@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.codecs.compress import parse_compression
 from penstock.codecs.stream import STREAM_SUFFIXES
 from penstock.errors import ColumnTypeError, ColumnValueError, ConfigError
-from penstock.formats.shard_files import ShardBlocks, ShardFile, ShardFileFormat
+from penstock.formats.shard_files import OneFileShard, ShardBlocks, ShardFileFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
-class _LinesFile(ShardFile):
+class _LinesFile(OneFileShard):
     def __init__(self, path: Path, form: LinesFormat) -> None:
         super().__init__(path)
         self._form = form
