@@ -105,6 +105,7 @@ class InBucket:
         return f"{self.root}/{folder.name}"
 
 
+@pytest.mark.soak
 class TestMDSInBucket(InBucket, TestMDSWriter):
     def write(self, place: str, numbers: Iterable[int], *, replaces: bool) -> None:
         columns = {"x": "int"}
@@ -127,5 +128,6 @@ class TestJsonLinesInBucket(InBucket, TestJsonLines):
         return super().read(place)
 
 
+@pytest.mark.soak
 class TestLeRobotInBucket(InBucket, TestLeRobot):
     pass
