@@ -64,6 +64,7 @@ class DatasetWriter:
         self._shards: list[dict[str, Any]] = []
         self._making: dict[int, _ShardInProgress] = {}  # by their numbers
         self._num_rows = 0
+        self._num_wanted: int | None = None  # None: something has changed since it was last asked for
         self._bytes_per_row: float | None = None
         self._finished: WriteStats | None = None
         self._is_closed = self._has_all = False
@@ -157,15 +158,17 @@ class DatasetWriter:
             with os_errors(self._target.folder), closing(self._form.open(self._target.folder, 0)) as probe:
                 probe.add(rows, 0)
                 size = max(probe.num_bytes, 1)
-            self._bytes_per_row = size / len(rows)
+            self._bytes_per_row, self._num_wanted = size / len(rows), None
 
     @property
     def num_wanted(self) -> int:
         """How many rows are best given to `write_block` next."""
-        number = len(self._shards)
-        shard = self._making.get(number)
-        done = (0, 0) if shard is None else (shard.num_rows, shard.blocks.num_bytes)
-        return self._sizes.next_block(number, *done, self._bytes_per_row or 1)
+        if self._num_wanted is None:
+            number = len(self._shards)
+            shard = self._making.get(number)
+            done = (0, 0) if shard is None else (shard.num_rows, shard.blocks.num_bytes)
+            self._num_wanted = self._sizes.next_block(number, *done, self._bytes_per_row or 1)
+        return self._num_wanted
 
     def write_block(self, rows: Sequence[Sample], position: Callable[[], Any] | None = None) -> None:
         """Write rows, at most `num_wanted`; `position` describes where the source stands after them."""
@@ -196,6 +199,7 @@ class DatasetWriter:
             shard.blocks.add(rows, self._num_rows)
         shard.num_rows += len(rows)
         self._num_rows += len(rows)
+        self._num_wanted = None
         if self._settings.on_rows is not None:
             self._settings.on_rows(len(rows), shard.blocks.num_bytes - before)
         return shard
@@ -210,6 +214,7 @@ class DatasetWriter:
         with os_errors(self._target.folder):
             extra = shard.blocks.finish()
         del self._making[number]
+        self._num_wanted = None
         files = [_describe_file(self._target.folder / name) for name in shard.blocks.names]
         if not self._shards and self._target.needs_notice:
             self._write_ledger()

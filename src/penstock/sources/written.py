@@ -35,7 +35,7 @@ from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.sources.iterators import SampleIterator
