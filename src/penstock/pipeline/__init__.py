@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from penstock.pipeline.pipeline import create_pipeline as create_pipeline
     from penstock.pipeline.save import save_dataset as save_dataset
     from penstock.pipeline.save import save_iterator as save_iterator
-    from penstock.publish.dataset_writer import WriteStats as WriteStats
-    from penstock.publish.dataset_writer import create_writer as create_writer
     from penstock.pipeline.stage import BaseStage as BaseStage
     from penstock.pipeline.stage import PipelineContext as PipelineContext
     from penstock.pipeline.tokenizing import pretokenize as pretokenize
     from penstock.pipeline.tokenizing import tokenize_and_save as tokenize_and_save
+    from penstock.publish.dataset_writer import WriteStats as WriteStats
+    from penstock.publish.dataset_writer import create_writer as create_writer
 else:
     from penstock.lazy_names import lazy_names
 
