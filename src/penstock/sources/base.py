@@ -8,12 +8,13 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from penstock.blocks.stage import State, check_row
 from penstock.errors import ConfigError, SampleIndexError, TransformError
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.files.found import FilesVersion, join_versions
 from penstock.sources.fluent_verbs import FluentVerbs
 from penstock.sources.indexed import IndexedSource
-from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, State, check_row, in_chunks
+from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, in_chunks
 from penstock.sources.shard_info import ShardCount, ShardInfo
 from penstock.sources.transforming import TransformedIterator, describe_row, find_row
 from penstock.sources.transforms import BatchTransform, ChainedTransform, apply_all

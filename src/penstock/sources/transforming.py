@@ -13,14 +13,16 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from penstock.blocks.block import Block
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.errors import TransformError
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.transforms import BatchTransform, apply_all
-from penstock.sources.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.blocks.stage import State
     from penstock.order.state_fields import Fields
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
@@ -89,11 +91,12 @@ class TransformedIterator(SampleIterator):
             self._pool.close()
         self._samples.close()
 
-    def _read_chunk(self) -> list[Sample]:
+    def next(self) -> Block:
+        """Transform the next samples, or wait for those that are under way."""
         while True:
             start, outcome = self._next_outcome()
             if outcome is None:
-                return []
+                return Block()
             if outcome.error is not None:
                 failure = self._failure_at(start, outcome)
                 if not outcome.made:
@@ -101,7 +104,7 @@ class TransformedIterator(SampleIterator):
                 self._failure = failure  # raised after the results that came before it
                 failure.__cause__ = outcome.error
             if outcome.made:
-                return outcome.made
+                return Block(outcome.made)
 
     def _next_outcome(self) -> tuple[State, _Outcome | None]:
         if self._pool is None:
@@ -124,14 +127,16 @@ class TransformedIterator(SampleIterator):
         error = outcome.error
         return TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say where the input of the next samples begins."""
         return {"input": self._under_way[0][0] if self._under_way else self._samples.state_dict()}
 
-    def _seek(self, position: State) -> None:
+    def set_state(self, state: State) -> None:
+        """Go to a position of the input, and forget the work under way."""
         for _, future in self._under_way:
             future.cancel()
         self._under_way.clear()
-        self._samples.load_state_dict(position["input"])
+        self._samples.load_state_dict(state["input"])
 
 
 class _Pool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.sources.iterators import State
+    from penstock.blocks.stage import State
     from penstock.sources.shard_info import ShardInfo
 
     # Finds where a shard, by its number, can be cut into pieces of about so many bytes.

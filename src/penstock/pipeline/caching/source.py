@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.stage import check_row
 from penstock.data.local import LocalDataset
 from penstock.errors import CacheError
 from penstock.pipeline.caching.parts import part_name
 from penstock.publish.settings import MANIFEST_NAME
 from penstock.sources.base import ShardedSource
-from penstock.sources.iterators import RowIterator, check_row
+from penstock.sources.iterators import RowIterator
 from penstock.sources.shard_info import ShardInfo
 from penstock.sources.shuffling import size_of
 from penstock.storage.url_names import join_url

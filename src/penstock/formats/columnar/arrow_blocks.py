@@ -1,13 +1,16 @@
-"""The record batches of an Arrow file or stream from a row on, without the bodies of those before it."""
+"""Blocks of an Arrow file or stream from a row on, without reading the bodies of the record batches before it."""
 
 from __future__ import annotations
 
-import io
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.stage import check_row
 from penstock.formats.columnar.arrow import SmallReads
 from penstock.formats.columnar.arrow_types import pyarrow
+from penstock.formats.columnar.blocks import block_of, rows_at_once
+from penstock.formats.columnar.checks import check_columns, checked
+from penstock.formats.columnar.inputs import SpansInput, open_for_arrow
 from penstock.formats.columnar.ipc import (
     FILE_MAGIC,
     RECORD_BATCH,
@@ -15,18 +18,27 @@ from penstock.formats.columnar.ipc import (
     messages_of_stream,
     read_tail,
 )
-from penstock.sources.files.arrow_rows import ArrowInput, check_columns, checked, open_for_arrow
-from penstock.sources.iterators import check_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.blocks.block import Block
+    from penstock.formats.columnar.inputs import LocalObject
     from penstock.formats.columnar.ipc import IPCMessage
-    from penstock.scan.objects import ScannedObject
 
 
-def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
-    """Give the rows of a file from one on, in record batches; the row after the last is fine."""
+def arrow_blocks(
+    opened: LocalObject, row: int, columns: Sequence[str] | None, where: str
+) -> Iterator[tuple[Block, int]]:
+    """Read blocks of a file from a row on, each with how many rows it has; the row after the last is fine."""
+    for batch in _batches(opened, row, columns, where):
+        size = rows_at_once(batch.nbytes, batch.num_rows)
+        for begin in range(0, batch.num_rows, size):
+            block = block_of(batch.slice(begin, size), columns=columns)
+            yield block, len(block)
+
+
+def _batches(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
     before, batches = (_of_file if _is_file(opened) else _of_stream)(opened, row, columns, where)
     skip = row - before
     for stored in batches:
@@ -40,30 +52,30 @@ def batches_from(opened: ScannedObject, row: int, columns: Sequence[str] | None,
     check_row(where, row, row if not skip else before)
 
 
-def count_rows(opened: ScannedObject) -> int:
+def count_rows(opened: LocalObject) -> int:
     """Return the number of rows of a file, as the heads of its record batches say it."""
     return sum(message.num_rows for message in _messages_of(opened) if message.kind == RECORD_BATCH)
 
 
-def _messages_of(opened: ScannedObject) -> list[IPCMessage]:
+def _messages_of(opened: LocalObject) -> list[IPCMessage]:
     read, end = SmallReads(opened).read, opened.num_bytes
     return messages_of_file(read, end, read_tail(read, end)) if _is_file(opened) else messages_of_stream(read, end)
 
 
-def schema_of(opened: ScannedObject) -> Any:
+def schema_of(opened: LocalObject) -> Any:
     """Give the schema of a file."""
     ipc = pyarrow().ipc
-    return (ipc.open_file if _is_file(opened) else ipc.open_stream)(ArrowInput(opened)).schema
+    return (ipc.open_file if _is_file(opened) else ipc.open_stream)(SpansInput(opened)).schema
 
 
-def _is_file(opened: ScannedObject) -> bool:
+def _is_file(opened: LocalObject) -> bool:
     return opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
 
 
-def _of_file(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
+def _of_file(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
     """Give how many rows come before the first batch that is needed, and the batches from there on."""
     ipc = pyarrow().ipc
-    names = ipc.open_file(ArrowInput(opened)).schema.names
+    names = ipc.open_file(SpansInput(opened)).schema.names
     check_columns(columns, names, where)
     first, before = 0, 0
     if row:
@@ -72,9 +84,9 @@ def _of_file(opened: ScannedObject, row: int, columns: Sequence[str] | None, whe
     return before, map(reader.get_batch, range(first, reader.num_record_batches))
 
 
-def _of_stream(opened: ScannedObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
+def _of_stream(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
     ipc = pyarrow().ipc
-    names = ipc.open_stream(ArrowInput(opened)).schema.names
+    names = ipc.open_stream(SpansInput(opened)).schema.names
     check_columns(columns, names, where)
     kept, begin, before = b"", 0, 0
     if row:
@@ -85,7 +97,7 @@ def _of_stream(opened: ScannedObject, row: int, columns: Sequence[str] | None, w
         # The schema, and all dictionaries: a later one of a column takes the place of an earlier one.
         others = [each for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
         kept = b"".join(opened.read(each.begin, each.end) for each in others)
-    return before, ipc.open_stream(_Continued(kept, opened, begin), options=_options(names, columns))
+    return before, ipc.open_stream(SpansInput(_Continued(kept, opened, begin)), options=_options(names, columns))
 
 
 def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
@@ -105,20 +117,15 @@ def _options(names: Sequence[str], columns: Sequence[str] | None) -> Any:
     return pyarrow().ipc.IpcReadOptions(included_fields=wanted)
 
 
-class _Continued(io.RawIOBase):
+class _Continued:
     """Some bytes, and after them a file from a place on."""
 
-    def __init__(self, first: bytes, opened: ScannedObject, begin: int) -> None:
-        super().__init__()
-        self._first, self._rest = io.BytesIO(first), ArrowInput(opened)
-        self._rest.seek(begin)
+    def __init__(self, first: bytes, opened: LocalObject, begin: int) -> None:
+        self._first, self._opened, self._shift = first, opened, begin - len(first)
+        self.num_bytes = opened.num_bytes - self._shift
 
-    def readable(self) -> bool:
-        """It can be read."""
-        return True
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read from here on."""
-        data = self._first.read(size)
-        wanted = -1 if size is None or size < 0 else size - len(data)
-        return data + self._rest.read(wanted) if wanted else data
+    def read(self, begin: int, end: int) -> bytes:
+        """Read a range."""
+        at = max(begin, len(self._first))
+        rest = self._opened.read(at + self._shift, end + self._shift) if end > at else b""
+        return self._first[begin:end] + rest

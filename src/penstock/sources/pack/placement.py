@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Pieces in the order of rows, and within a row in their order from its beginning, without gaps."""
+class Placement:
+    """Placement in the order of rows, and within a row in their order from its beginning, without gaps."""
 
     rows: Int64Array
     starts: Int64Array  # of its tokens, where documents lie end to end
@@ -36,22 +36,22 @@ class Pieces:
         offsets: Int64Array = ends - self.lengths - row_starts[self.rows]
         return offsets
 
-    def reordered(self, rows: Int64Array) -> Pieces:
+    def reordered(self, rows: Int64Array) -> Placement:
         """Put the rows in another order: `rows[i]` comes to place i."""
         places = np.empty(self.num_rows, np.int64)
         places[rows] = np.arange(self.num_rows)
         return _sorted(places[self.rows], self.starts, self.lengths, self.num_rows)
 
 
-def cut_into_rows(bounds: Int64Array, seq_length: int) -> Pieces:
+def cut_into_rows(bounds: Int64Array, seq_length: int) -> Placement:
     """Cut the documents, as they lie end to end, every `seq_length` tokens: the last row may not be full."""
     total = int(bounds[-1])
     cuts = np.unique(np.concatenate([bounds, np.arange(0, total, seq_length)]))
     starts = cuts[:-1]
-    return Pieces(starts // seq_length, starts, np.diff(cuts), -(-total // seq_length))
+    return Placement(starts // seq_length, starts, np.diff(cuts), -(-total // seq_length))
 
 
-def best_fit(bounds: Int64Array, seq_length: int, max_segments: int | None = None) -> Pieces:
+def best_fit(bounds: Int64Array, seq_length: int, max_segments: int | None = None) -> Placement:
     """Put whole documents, the longest first, each into the row with the least space that suffices.
 
     Documents that are longer than a row are cut into rows of their own and a rest. Rows are in the order of their
@@ -90,7 +90,7 @@ def best_fit(bounds: Int64Array, seq_length: int, max_segments: int | None = Non
     return _sorted(places[rows], starts, lengths, num_rows)
 
 
-def pool(bounds: Int64Array, seq_length: int, num_open: int) -> Pieces:
+def pool(bounds: Int64Array, seq_length: int, num_open: int) -> Placement:
     """Put documents, in order, whole into the tightest of a few open rows; one that fits nowhere fills the fullest.
 
     What is in open rows at the end is put together, so that at most the last row is not full.
@@ -140,6 +140,6 @@ def _cut_long(bounds: Int64Array, seq_length: int) -> tuple[Int64Array, Int64Arr
     return starts, np.minimum(seq_length, np.repeat(lengths, counts) - within)
 
 
-def _sorted(rows: Int64Array, starts: Int64Array, lengths: Int64Array, num_rows: int) -> Pieces:
+def _sorted(rows: Int64Array, starts: Int64Array, lengths: Int64Array, num_rows: int) -> Placement:
     order = np.argsort(rows, kind="stable")
-    return Pieces(rows[order], starts[order], lengths[order], num_rows)
+    return Placement(rows[order], starts[order], lengths[order], num_rows)

@@ -6,17 +6,18 @@ import codecs
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from penstock.blocks.block import Block
+from penstock.blocks.stage import check_row
 from penstock.errors import CorruptShardError, ResumeError
+from penstock.formats.content import BEGINNING, dump_frame, frame_before, load_frame
 from penstock.order.state_fields import COUNT
-from penstock.sources.files.content import BEGINNING, dump_frame, frame_before, load_frame
-from penstock.sources.iterators import SampleIterator, check_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.blocks.stage import State
+    from penstock.formats.content import Content
     from penstock.order.state_fields import Fields
-    from penstock.sources.files.content import Content
-    from penstock.sources.iterators import State
     from penstock.types import Sample
 
 _WHITE = " \t\r\n"
@@ -173,7 +174,7 @@ class JsonValues:
         )
 
 
-class ValueIterator(SampleIterator):
+class ValueBlocks:
     """Samples of a JSON document. The position is a value and the byte where it begins: going back is a seek.
 
     Args:
@@ -195,20 +196,23 @@ class ValueIterator(SampleIterator):
         skips_others: bool = False,
         row: int = 0,
     ) -> None:
-        super().__init__()
         self._content, self._name = content, name
         self._columns, self._skips_others = columns, skips_others
         self._values: JsonValues | None = None
         self._place, self._skip = Place(), row
         self._frame = BEGINNING  # from which to unpack the place
+        self._failure: CorruptShardError | None = None  # of the value after those that were given
 
     def close(self) -> None:
         """Close the document."""
         self._values = None
 
-    def _read_chunk(self) -> list[Sample]:
+    def next(self) -> Block:
+        """Read the next values."""
+        if self._failure is not None:
+            raise self._failure
         try:
-            return self._read_values()
+            return Block(self._read_values())
         except CorruptShardError as error:
             if self._place == Place():  # it was read from its beginning
                 raise
@@ -248,7 +252,8 @@ class ValueIterator(SampleIterator):
             return samples
         return [{name: sample[name] for name in self._columns if name in sample} for sample in samples]
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say where the next value begins."""
         if self._skip:
             return {"row": self._place.row + self._skip}
         if self._values is None:
@@ -256,9 +261,10 @@ class ValueIterator(SampleIterator):
         place = self._values.place
         return {**place._asdict(), **dump_frame(frame_before(self._content.frames_from(place.byte), place.byte))}
 
-    def _seek(self, position: State) -> None:
-        self._values = None
-        self._frame = load_frame(position.get("frame"), self._name)
-        is_place = position.get("byte") is not None
-        known = {name: position[name] for name in Place._fields if position.get(name) is not None}
-        self._place, self._skip = (Place(**known), 0) if is_place else (Place(), position["row"])
+    def set_state(self, state: State) -> None:
+        """Go to a value, and to the byte where it begins if the state tells."""
+        self._values = self._failure = None
+        self._frame = load_frame(state.get("frame"), self._name)
+        is_place = state.get("byte") is not None
+        known = {name: state[name] for name in Place._fields if state.get(name) is not None}
+        self._place, self._skip = (Place(**known), 0) if is_place else (Place(), state["row"])

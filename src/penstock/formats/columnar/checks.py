@@ -1,108 +1,15 @@
-"""Rows of Arrow's record batches in order, and files of stores as Arrow reads them."""
+"""What is checked of files of columns that are read in order: values, columns, and that files are alike."""
 
 from __future__ import annotations
 
-import io
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, CorruptShardError, PenstockError
 from penstock.formats.columnar.arrow_types import pyarrow, validated
-from penstock.order.state_fields import COUNT
-from penstock.sources.iterators import SampleIterator, State, row_after, saved_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from penstock.order.state_fields import Fields
-    from penstock.scan.objects import ScannedObject
-    from penstock.sources.columns import Rows
-    from penstock.sources.iterators import PositionAfter
-
-    # Opens a file at a row, and gives samples, and how many rows they were made of.
-    OpenBatches = Callable[[int], Iterator[tuple[Rows, int]]]
-
-
-def open_for_arrow(opened: ScannedObject) -> Any:
-    """Open a file for Arrow, which reads one of this machine itself, without a copy of the bytes in between."""
-    path = opened.local_path()
-    return ArrowInput(opened) if path is None else pyarrow().OSFile(str(path))
-
-
-class ArrowInput(io.RawIOBase):
-    """A file of a store, read by ranges."""
-
-    def __init__(self, opened: ScannedObject) -> None:
-        super().__init__()
-        self._opened, self._at = opened, 0
-
-    def readable(self) -> bool:
-        """It can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """It can be read anywhere."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.num_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        """Say where it is."""
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read from here on."""
-        end = self._opened.num_bytes if size is None or size < 0 else min(self._at + size, self._opened.num_bytes)
-        data = self._opened.read(min(self._at, end), end)
-        self._at += len(data)
-        return data
-
-
-class BatchIterator(SampleIterator):
-    """Samples of batches of rows; where rows are left out, the position is a row and how many samples came after it."""
-
-    state_fields: ClassVar[Fields] = {"row": COUNT}
-
-    def __init__(self, open_batches: OpenBatches, row: int, num_rows: int | None = None) -> None:
-        super().__init__()
-        self._open_batches, self._row, self._num_rows = open_batches, row, num_rows
-        self._batches: Iterator[tuple[Rows, int]] | None = None
-        self._is_whole = True  # the chunk has a sample for each of its rows
-
-    def close(self) -> None:
-        """Close the file."""
-        batches, self._batches = self._batches, iter(())
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
-
-    def _read_chunk(self) -> Rows:
-        if self._batches is None:
-            self._batches = self._open_batches(self._row)
-        for samples, num_rows in self._batches:
-            self._row += num_rows
-            self._is_whole = len(samples) == num_rows
-            if len(samples):
-                return samples
-        return []
-
-    def _position(self) -> State:
-        return {"row": self._row}
-
-    def _positions_in_chunk(self, start: State) -> PositionAfter:
-        if not self._is_whole:
-            return super()._positions_in_chunk(start)
-        # Batches without a sample were passed over: the chunk begins with the last batch that was read.
-        return partial(row_after, self._row - len(self._chunk))
-
-    def _seek(self, position: State) -> None:
-        self.close()
-        self._row, self._batches = saved_row(position, self._num_rows), None
 
 
 def checked(batch: Any, first: int, where: str) -> Any:
