@@ -20,7 +20,7 @@ ROWS = 9
 
 def columnar(first: int, count: int, after: Any = None) -> Block:
     numbers = np.arange(first, first + count)
-    columns = {
+    columns: dict[str, Any] = {
         "number": numbers,
         "vector": np.stack([numbers, -numbers], axis=1).astype(np.int32),
         "ragged": [np.arange(number % 3, dtype=np.int16) for number in numbers.tolist()],
@@ -60,7 +60,7 @@ def test_columns_stay_columns_until_samples_are_made() -> None:
 
 def test_what_a_user_changes_is_not_shared() -> None:
     block = columnar(0, ROWS)
-    block.columns()["number"][0] = 7  # type: ignore[index]
+    block.columns()["number"][0] = 7
     cut = block.cut(0, 3)
     cut.samples()[0]["vector"][:] = 7
     assert block.columns()["number"].tolist() == list(range(ROWS))  # type: ignore[union-attr]

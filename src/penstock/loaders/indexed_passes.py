@@ -10,8 +10,7 @@ from penstock.data.dataset import StreamingDataset
 from penstock.data.stream import Stream
 from penstock.loaders.batch_threads import make_batches
 from penstock.loaders.counting import DeliveredBatches
-from penstock.sources.base import as_source
-from penstock.sources.indexed import IndexedSource
+from penstock.sources.base import IndexedSource, as_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping

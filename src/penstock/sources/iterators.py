@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from functools import partial
 from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from penstock.blocks.block import Block, join_blocks
 from penstock.blocks.stage import State, count_after, row_after, saved_row
@@ -37,18 +36,22 @@ _CHUNK = 32  # samples may be large
 _QUICK_S, _SLOW_S = 0.02, 0.1
 
 
-class SampleIterator(ABC):
+class SampleIterator:
     """Gives samples, and has the position after the one that it gave last as a small state of plain values.
 
     Use it like any iterator, or take many samples at once with `take`, which costs less per sample. `read_block` is for
-    what passes rows on. A derived class is a `Stage`: it makes the next block, says where that begins, and goes there.
+    what passes rows on.
+
+    Args:
+        stage: What makes the blocks; None: a derived class, which is a `Stage` itself.
+        file: The file that positions are in, if it is one.
     """
 
-    state_fields: ClassVar[Fields] = {}  # of a position, checked before `set_state` is given it
+    state_fields: ClassVar[Fields] = {}  # of a position of a derived class, checked before `set_state` is given it
     most_chunks_given: ClassVar[int] = 64  # after a position: following a damaged state could take for ever
 
-    def __init__(self) -> None:
-        self.file: FileVersion | None = None  # that positions are in
+    def __init__(self, stage: Stage | None = None, file: FileVersion | None = None) -> None:
+        self._inner, self._file = stage, file
         self._is_resumed = False  # and nothing was read since
         self._block = Block()
         self._given = 0  # of the block, beside those that were given one by one since
@@ -61,33 +64,53 @@ class SampleIterator(ABC):
     def __next__(self) -> Sample:
         for sample in self._one_by_one:
             return sample
-        self._count_given()
-        if self._given == len(self._block) and not self._refill():
-            raise StopIteration
-        self._one_by_one = iter(self._block.samples()[self._given :])
+        self._one_by_one = iter(self.read_block(as_samples=True).samples())
         return next(self._one_by_one)
 
     def take(self, count: int) -> list[Sample]:
         """Give so many samples; fewer only where the samples end, or before an error, which the next call raises."""
-        self._count_given()
-        samples: list[Sample] = []
-        while len(samples) < count and (self._given < len(self._block) or self._refill(waits=bool(samples))):
-            part = self._block.samples()[self._given : self._given + count - len(samples)]
-            samples += part
-            self._given += len(part)
-        return samples
+        return self.read_block(count, count, as_samples=True).samples()
 
-    def read_block(self, at_least: int = 1, at_most: int = sys.maxsize) -> Block:
-        """Give so many rows, and those that are at hand after them; fewer only as `take` does."""
+    def read_block(self, at_least: int = 1, at_most: int = sys.maxsize, *, as_samples: bool = False) -> Block:
+        """Give so many rows, and those that are at hand after them; fewer only as `take` does.
+
+        With `as_samples`, they are in a list that may be changed, and without positions. All rows of a block become
+        samples then, since the others are likely to be taken so, too.
+        """
         self._count_given()
         parts: list[Block] = []
         taken = 0
-        while taken < at_least and (self._given < len(self._block) or self._refill(waits=taken > 0)):
-            part = self._block.cut(self._given, self._given + at_most - taken)
+        while taken < at_least:
+            if self._given == len(self._block):
+                stage = self._stage
+                try:
+                    if self._failure is not None:  # a generator that has failed would say that it is at its end
+                        raise self._failure
+                    start = stage.get_state()
+                    block = stage.next()
+                except Exception as error:  # noqa: BLE001  raised below, or the next time
+                    self._failure = self._explained(error)
+                    if parts:
+                        break
+                    raise self._failure from self._failure.__cause__
+                after = block.after or partial(count_after, start)
+                self._block = block.at(after if self._file is None else partial(self._after_in_file, after))
+                self._given, self._is_resumed = 0, False
+                if not len(block):
+                    break
+            end = self._given + at_most - taken
+            part = Block(self._block.samples()[self._given : end]) if as_samples else self._block.cut(self._given, end)
             parts.append(part)
             taken += len(part)
             self._given += len(part)
         return join_blocks(parts)
+
+    def _explained(self, error: Exception) -> Exception:
+        if self._is_resumed and isinstance(error, SampleIndexError):  # the row is that of the state
+            explained = ResumeError(f"the state does not fit: {error}", **error.facts)
+            explained.__cause__ = error.__cause__
+            return explained
+        return error
 
     def _count_given(self) -> None:
         """Know how many samples of the block were given, also one by one."""
@@ -103,17 +126,10 @@ class SampleIterator(ABC):
 
     def skip(self, count: int, most_chunks: int = sys.maxsize) -> int:
         """Pass over so many samples; gives how many there were, fewer only where the samples end, or so many blocks."""
-        self._count_given()
         skipped = num_chunks = 0
-        while skipped < count and num_chunks < most_chunks:
-            if self._given == len(self._block) and not self._refill(waits=skipped > 0):
-                break
+        while skipped < count and num_chunks < most_chunks and (block := self.read_block(1, count - skipped)):
             num_chunks += 1
-            step = min(count - skipped, len(self._block) - self._given)
-            skipped += step
-            self._given += step
-        if skipped < count and self._failure is not None:
-            raise self._failure
+            skipped += len(block)
         return skipped
 
     def read(self) -> list[Sample]:
@@ -125,89 +141,37 @@ class SampleIterator(ABC):
         self._count_given()
         if self._given < len(self._block) and self._block.after is not None:
             return self._block.after(self._given)
-        return self._in_file(self.get_state())
+        return self._in_file(self._stage.get_state())
+
+    @property
+    def _stage(self) -> Stage:
+        return cast("Stage", self) if self._inner is None else self._inner  # itself would be a cycle that lives longer
 
     def _in_file(self, position: State) -> State:
-        file = self.file
+        file = self._file
         return position if file is None else {**position, "file": {"bytes": file.num_bytes, "version": file.tag}}
+
+    def _after_in_file(self, after: PositionAfter, given: int) -> State:
+        return self._in_file(after(given))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position that `state_dict` of such an iterator described; what was read ahead is forgotten."""
-        what = type(self).__name__ if self.file is None else f"the state in {self.file.name}"
-        check_fields(state, {"given?": COUNT, **self.state_fields}, what)
+        what = type(self).__name__ if self._file is None else f"the state in {self._file.name}"
+        check_fields(state, {"given?": COUNT, **self._stage.state_fields}, what)
         position = dict(state)
         given = position.pop("given", None) or 0
-        if self.file is not None:
-            self.file.check(position.pop("file", None))
+        if self._file is not None:
+            self._file.check(position.pop("file", None))
         self._block, self._given, self._failure = Block(), 0, None
         self._one_by_one, self._is_resumed = _NOTHING, True
-        self.set_state(position)
+        self._stage.set_state(position)
         if given and self.skip(given, self.most_chunks_given) < given:
             raise refuse("given", given, f"a number of samples that there are after {shown(position)}")
 
-    def close(self) -> None:  # noqa: B027
-        """Close what is open; the iterator is of no use afterwards."""
-
-    def _refill(self, *, waits: bool = False) -> bool:
-        """Have another block, if there is one; an error `waits` for who has some rows already."""
-        if self._failure is None:  # a generator that has failed would say that it is at its end
-            start = self.get_state()
-            try:
-                block = self.next()
-            except Exception as error:  # noqa: BLE001  raised below
-                self._failure = error
-                if self._is_resumed and isinstance(error, SampleIndexError):  # the row is that of the state
-                    self._failure = ResumeError(f"the state does not fit: {error}", **error.facts)
-                self._failure.__cause__ = error.__cause__
-            else:
-                after = block.after or partial(count_after, start)
-                self._block = block.at(after if self.file is None else lambda given: self._in_file(after(given)))
-                self._given, self._is_resumed = 0, False
-                return len(block) > 0
-        if waits:
-            return False
-        raise self._failure
-
-    @abstractmethod
-    def next(self) -> Block:
-        """Make the next block, as `Stage` says."""
-
-    @abstractmethod
-    def get_state(self) -> State:
-        """Say where the next block begins."""
-
-    @abstractmethod
-    def set_state(self, state: State) -> None:
-        """Go to where a block may begin."""
-
-
-class StageIterator(SampleIterator):
-    """The samples of a stage that is no iterator itself, as formats have them."""
-
-    def __init__(self, stage: Stage, file: FileVersion | None = None) -> None:
-        super().__init__()
-        self.file, self._stage = file, stage
-
-    @property
-    def state_fields(self) -> Fields:  # type: ignore[override]
-        """The fields of a position of the stage."""
-        return self._stage.state_fields
-
     def close(self) -> None:
-        """Close the stage."""
-        self._stage.close()
-
-    def next(self) -> Block:
-        """Make the next block."""
-        return self._stage.next()
-
-    def get_state(self) -> State:
-        """Say where the next block begins."""
-        return self._stage.get_state()
-
-    def set_state(self, state: State) -> None:
-        """Go to where a block may begin."""
-        self._stage.set_state(state)
+        """Close what is open; the iterator is of no use afterwards."""
+        if self._inner is not None:
+            self._inner.close()
 
 
 class RowIterator(SampleIterator):

@@ -107,15 +107,14 @@ class TransformedIterator(SampleIterator):
                 return Block(outcome.made)
 
     def _next_outcome(self) -> tuple[State, _Outcome | None]:
-        if self._pool is None:
+        count, most = self._rows_at_once, 1 if self._pool is None else self._pool.most_under_way
+        while len(self._under_way) < most:
             start = self._samples.state_dict()
-            samples = self._samples.take(self._rows_at_once)
-            return start, self._work(samples) if samples else None
-        while len(self._under_way) < self._pool.most_under_way:
-            start = self._samples.state_dict()
-            samples = self._samples.take(self._rows_at_once)
+            samples = self._samples.read_block(count, count, as_samples=True).samples()
             if not samples:
                 break
+            if self._pool is None:
+                return start, self._work(samples)
             self._under_way.append((start, self._pool.submit(self._work, samples)))
         if not self._under_way:
             return {}, None

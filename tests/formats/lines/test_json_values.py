@@ -15,7 +15,7 @@ from penstock import JsonShardedSource
 from penstock.errors import CorruptShardError, SampleIndexError
 from penstock.formats.content import BEGINNING
 from penstock.formats.lines.json_values import ValueBlocks
-from penstock.sources.iterators import StageIterator
+from penstock.sources.iterators import SampleIterator
 from tests.sources.cutting import check_cut_anywhere
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Opened:
         return (BEGINNING,)
 
 
-def read(data: bytes, size: int = 1000, **settings: Any) -> StageIterator:
-    return StageIterator(ValueBlocks(Opened(partial(pieces, data, size)), "a.json", **settings))
+def read(data: bytes, size: int = 1000, **settings: Any) -> SampleIterator:
+    return SampleIterator(ValueBlocks(Opened(partial(pieces, data, size)), "a.json", **settings))
 
 
 @given(
@@ -106,7 +106,7 @@ def test_a_fault_does_not_have_the_rest_of_the_file_read() -> None:
             given += 1
             yield b', {"a": 1}' * 10
 
-    samples = StageIterator(ValueBlocks(Opened(content), "a.json"))
+    samples = SampleIterator(ValueBlocks(Opened(content), "a.json"))
     assert next(samples) == {"a": 1}
     with pytest.raises(CorruptShardError, match="item 1"):
         next(samples)
@@ -124,6 +124,6 @@ def test_a_state_is_a_seek_and_small_values_take_no_longer_in_large_pieces(tmp_p
     # What lies before the place need not even be JSON any more.
     data = path.read_bytes()
     opened = Opened(lambda begin: iter([data[begin:]]) if begin else iter([b"x"]))
-    resumed = StageIterator(ValueBlocks(opened, "a.json"))
+    resumed = SampleIterator(ValueBlocks(opened, "a.json"))
     resumed.load_state_dict(state)
     assert list(resumed) == rows[39_000:]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.blocks.block import Block
-    from penstock.formats.columnar.inputs import LocalObject
+    from penstock.formats.columnar.inputs import LocalObject, Ranges
     from penstock.formats.columnar.ipc import IPCMessage
 
 
@@ -39,16 +39,25 @@ def arrow_blocks(
 
 
 def _batches(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> Iterator[Any]:
-    before, batches = (_of_file if _is_file(opened) else _of_stream)(opened, row, columns, where)
+    names = schema_of(opened).names
+    check_columns(columns, names, where)
+    messages = _messages_of(opened) if row else []
+    first, before = _find(messages, row) if row else (0, 0)
+    wanted = None if columns is None else [number for number, name in enumerate(names) if name in columns]
+    ipc = pyarrow().ipc
+    options = ipc.IpcReadOptions(included_fields=wanted)
+    if _is_file(opened):
+        reader = ipc.open_file(open_for_arrow(opened), options=options)
+        batches = map(reader.get_batch, range(first, reader.num_record_batches))
+    else:
+        batches = ipc.open_stream(SpansInput(_from_batch(opened, messages, first)), options=options)
     skip = row - before
     for stored in batches:
         batch = checked(stored, before, where)
-        if skip >= batch.num_rows:
-            skip -= batch.num_rows
-            before += batch.num_rows
-            continue
-        yield batch.slice(skip)
-        before, skip = before + batch.num_rows, 0
+        before += batch.num_rows
+        if skip < batch.num_rows:
+            yield batch.slice(skip)
+        skip = max(0, skip - batch.num_rows)
     check_row(where, row, row if not skip else before)
 
 
@@ -63,7 +72,7 @@ def _messages_of(opened: LocalObject) -> list[IPCMessage]:
 
 
 def schema_of(opened: LocalObject) -> Any:
-    """Give the schema of a file."""
+    """Return the schema of a file."""
     ipc = pyarrow().ipc
     return (ipc.open_file if _is_file(opened) else ipc.open_stream)(SpansInput(opened)).schema
 
@@ -72,32 +81,15 @@ def _is_file(opened: LocalObject) -> bool:
     return opened.read(0, min(len(FILE_MAGIC), opened.num_bytes)) == FILE_MAGIC
 
 
-def _of_file(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
-    """Give how many rows come before the first batch that is needed, and the batches from there on."""
-    ipc = pyarrow().ipc
-    names = ipc.open_file(SpansInput(opened)).schema.names
-    check_columns(columns, names, where)
-    first, before = 0, 0
-    if row:
-        first, before = _find(_messages_of(opened), row)
-    reader = ipc.open_file(open_for_arrow(opened), options=_options(names, columns))
-    return before, map(reader.get_batch, range(first, reader.num_record_batches))
-
-
-def _of_stream(opened: LocalObject, row: int, columns: Sequence[str] | None, where: str) -> tuple[int, Iterator[Any]]:
-    ipc = pyarrow().ipc
-    names = ipc.open_stream(SpansInput(opened)).schema.names
-    check_columns(columns, names, where)
-    kept, begin, before = b"", 0, 0
-    if row:
-        messages = _messages_of(opened)
-        first, before = _find(messages, row)
-        batches = [message for message in messages if message.kind == RECORD_BATCH]
-        begin = batches[first].begin if first < len(batches) else opened.num_bytes
-        # The schema, and all dictionaries: a later one of a column takes the place of an earlier one.
-        others = [each for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
-        kept = b"".join(opened.read(each.begin, each.end) for each in others)
-    return before, ipc.open_stream(SpansInput(_Continued(kept, opened, begin)), options=_options(names, columns))
+def _from_batch(opened: LocalObject, messages: Sequence[IPCMessage], first: int) -> Ranges:
+    """Return a stream from a record batch on, with the schema and dictionaries that come before it."""
+    batches = [message for message in messages if message.kind == RECORD_BATCH]
+    if not messages:
+        return opened
+    begin = batches[first].begin if first < len(batches) else opened.num_bytes
+    # All dictionaries: a later one of a column takes the place of an earlier one.
+    others = [each for each in messages if each.kind != RECORD_BATCH and each.begin < begin]
+    return _Continued(b"".join(bytes(opened.read(each.begin, each.end)) for each in others), opened, begin)
 
 
 def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
@@ -111,12 +103,6 @@ def _find(messages: Sequence[IPCMessage], row: int) -> tuple[int, int]:
     return len(counts), before
 
 
-def _options(names: Sequence[str], columns: Sequence[str] | None) -> Any:
-    """Have only some columns read."""
-    wanted = None if columns is None else [number for number, name in enumerate(names) if name in columns]
-    return pyarrow().ipc.IpcReadOptions(included_fields=wanted)
-
-
 class _Continued:
     """Some bytes, and after them a file from a place on."""
 
@@ -128,4 +114,4 @@ class _Continued:
         """Read a range."""
         at = max(begin, len(self._first))
         rest = self._opened.read(at + self._shift, end + self._shift) if end > at else b""
-        return self._first[begin:end] + rest
+        return self._first[begin:end] + bytes(rest)

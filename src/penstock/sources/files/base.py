@@ -22,7 +22,7 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
-from penstock.sources.iterators import StageIterator
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from penstock.blocks.stage import Stage, State
     from penstock.scan.patterns import Given
-    from penstock.sources.iterators import SampleIterator
 
 
 def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -108,7 +107,7 @@ class FileShardedSource(ShardedSource):
         """Open a file at a row."""
         number = self._number(shard_name)
         file = self._files[number]
-        return StageIterator(self._open(number, check_row(file.url, row, None)), file.version)
+        return SampleIterator(self._open(number, check_row(file.url, row, None)), file.version)
 
     def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:  # noqa: ARG002
         """Find where a file can be cut into pieces of about so many stored bytes, for several processes to read.

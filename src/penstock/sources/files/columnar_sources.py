@@ -14,7 +14,7 @@ from penstock.formats.columnar.parquet_blocks import ParquetReading, as_conditio
 from penstock.sources.files.base import FileShardedSource, as_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.blocks.block import Block
     from penstock.blocks.stage import State
@@ -24,7 +24,46 @@ if TYPE_CHECKING:
 _FOOTERS_AT_ONCE = 16
 
 
-class ParquetShardedSource(FileShardedSource):
+class _ColumnarFiles(FileShardedSource):
+    """Files of columns, which must be alike."""
+
+    def __init__(
+        self,
+        data_files: Given | FoundFiles,
+        storage_options: Mapping[str, Any] | None,
+        columns: Sequence[str] | None,
+    ) -> None:
+        self._columns = as_names(columns)
+        self._known: dict[int, Any] = {}  # footers, or lengths
+        super().__init__(data_files, storage_options)
+
+    def shard_lengths(self) -> list[int] | None:
+        """Return the rows of all files; what tells them is read of many files at a time."""
+        missing = [number for number in range(len(self._files)) if number not in self._known]
+        if len(missing) > 1:
+            threads = WorkerThreads(min(_FOOTERS_AT_ONCE, len(missing)), "penstock-footer")
+            try:
+                for future in [threads.submit(self._num_rows, number) for number in missing]:
+                    future.result()
+            finally:
+                threads.shutdown()
+        return [self._num_rows(number) or 0 for number in range(len(self._files))]
+
+    def _settings(self) -> tuple[object, ...]:
+        return (None if self._columns is None else list(self._columns),)
+
+    def _in_place(self) -> dict[str, Any] | None:
+        return {"format": self.format, "columns": self._columns}
+
+    def _check(self, schema: Any, number: int, first: Any) -> None:
+        """Refuse a file that lacks columns, or is not like the first one."""
+        name = self._files[number].url
+        check_columns(self._columns, schema.names, name)
+        if number:
+            check_alike(first, schema, self._columns, (self._files[0].url, name))
+
+
+class ParquetShardedSource(_ColumnarFiles):
     """Parquet files, each of them a shard. Lists of numbers come as arrays.
 
     Opening a shard at a row does not read the row groups before it. The length is known from the footers.
@@ -47,17 +86,12 @@ class ParquetShardedSource(FileShardedSource):
         *,
         filter: Any = None,  # noqa: A002
     ) -> None:
-        self._columns = as_names(columns)
         self._filter = as_condition(filter)
-        self._footers: dict[int, Any] = {}
-        super().__init__(data_files, storage_options)
+        super().__init__(data_files, storage_options, columns)
 
     def shard_lengths(self) -> list[int] | None:
-        """Return the rows of all files, from their footers, which are read many at a time."""
-        if self._filter is not None:
-            return None
-        _read_together(self._footer, [number for number in range(len(self._files)) if number not in self._footers])
-        return [self._footer(number).num_rows for number in range(len(self._files))]
+        """Return the rows of all files, from their footers; they are not known where a filter leaves some out."""
+        return None if self._filter is not None else super().shard_lengths()
 
     def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
         """Find row groups where a file can be cut into pieces of about so many stored bytes; large groups are cut."""
@@ -71,14 +105,13 @@ class ParquetShardedSource(FileShardedSource):
         return [{"row": row} for row in rows]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_footers": {}}
+        return {**self.__dict__, "_known": {}}
 
     def _settings(self) -> tuple[object, ...]:
-        columns = None if self._columns is None else list(self._columns)
-        return columns, None if self._filter is None else str(self._filter)
+        return *super()._settings(), None if self._filter is None else str(self._filter)
 
     def _in_place(self) -> dict[str, Any] | None:
-        return None if self._filter is not None else {"format": "parquet", "columns": self._columns}
+        return None if self._filter is not None else super()._in_place()
 
     def _num_rows(self, number: int) -> int | None:
         return None if self._filter is not None else int(self._footer(number).num_rows)
@@ -87,31 +120,17 @@ class ParquetShardedSource(FileShardedSource):
         footer, file = self._footer(number), self._files[number]
         check_row(file.url, row, footer.num_rows)
         schema = footer.schema.to_arrow_schema()
-        check_columns(self._columns, schema.names, file.url)
-        if number:
-            first = self._footer(0).schema.to_arrow_schema()
-            check_alike(first, schema, self._columns, (self._files[0].url, file.url))
+        self._check(schema, number, self._footer(0).schema.to_arrow_schema() if number else schema)
         reading = ParquetReading(file.open, file.url, footer, self._columns, self._filter)
         return BatchBlocks(partial(reading.blocks, reading.fitting_groups()), row, footer.num_rows)
 
     def _footer(self, number: int) -> Any:
-        if number not in self._footers:
-            self._footers[number] = read_footer(self._files[number].open(), self._files[number].url)
-        return self._footers[number]
+        if number not in self._known:
+            self._known[number] = read_footer(self._files[number].open(), self._files[number].url)
+        return self._known[number]
 
 
-def _read_together(read: Callable[[int], object], numbers: Sequence[int]) -> None:
-    """Read something of several files, many at a time."""
-    if len(numbers) > 1:
-        threads = WorkerThreads(min(_FOOTERS_AT_ONCE, len(numbers)), "penstock-footer")
-        try:
-            for future in [threads.submit(read, number) for number in numbers]:
-                future.result()
-        finally:
-            threads.shutdown()
-
-
-class ArrowShardedSource(FileShardedSource):
+class ArrowShardedSource(_ColumnarFiles):
     """Arrow files, of the file format or the stream format, as `datasets` writes them. Lists of numbers come as arrays.
 
     The length is known from the head of each record batch; those of a stream are found one after another.
@@ -131,28 +150,15 @@ class ArrowShardedSource(FileShardedSource):
         *,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._columns = as_names(columns)
         self._first_schema: Any = None
-        self._lengths: dict[int, int] = {}
-        super().__init__(data_files, storage_options)
-
-    def shard_lengths(self) -> list[int]:
-        """Return the rows of all files, which are read many at a time."""
-        _read_together(self._num_rows, [number for number in range(len(self._files)) if number not in self._lengths])
-        return [self._num_rows(number) for number in range(len(self._files))]
-
-    def _settings(self) -> tuple[object, ...]:
-        return (None if self._columns is None else list(self._columns),)
-
-    def _in_place(self) -> dict[str, Any] | None:
-        return {"format": "arrow", "columns": self._columns}
+        super().__init__(data_files, storage_options, columns)
 
     def _num_rows(self, number: int) -> int:
-        if number not in self._lengths:
+        if number not in self._known:
             file = self._files[number]
             with naming(file.url):
-                self._lengths[number] = count_rows(file.open())
-        return self._lengths[number]
+                self._known[number] = count_rows(file.open())
+        return int(self._known[number])
 
     def _open(self, number: int, row: int) -> BatchBlocks:
         return BatchBlocks(partial(self._blocks, number), row)
@@ -160,17 +166,13 @@ class ArrowShardedSource(FileShardedSource):
     def _blocks(self, number: int, row: int) -> Iterator[tuple[Block, int]]:
         file = self._files[number]
         if number:
-            self._check_schema(number)
+            if self._first_schema is None:
+                self._first_schema = self._schema(0)
+            self._check(self._schema(number), number, self._first_schema)
         with naming(file.url):
             yield from arrow_blocks(file.open(), row, self._columns, file.url)
 
-    def _check_schema(self, number: int) -> None:
-        """Refuse a file that is not like the first one."""
-        first, file = self._files[0], self._files[number]
-        if self._first_schema is None:
-            with naming(first.url):
-                self._first_schema = schema_of(first.open())
+    def _schema(self, number: int) -> Any:
+        file = self._files[number]
         with naming(file.url):
-            schema = schema_of(file.open())
-        check_columns(self._columns, schema.names, file.url)
-        check_alike(self._first_schema, schema, self._columns, (first.url, file.url))
+            return schema_of(file.open())

@@ -242,11 +242,7 @@ class MixedIterator(SampleIterator):
         """Take the next samples of all sources, by turns."""
         if self._since in (0, _BLOCK):
             self._block_start, self._since = self._here(), 0
-        before, made = self._since, self._read_up_to(_BLOCK - self._since)
-        self._since += len(made)
-        return Block(made, after=partial(_count_more, self._block_start, before))
-
-    def _read_up_to(self, most: int) -> list[Sample]:
+        before, most = self._since, _BLOCK - self._since
         made: list[Sample] = []
         while self._phase is not None and len(made) < most:
             if self._by_tokens is not None:
@@ -265,7 +261,8 @@ class MixedIterator(SampleIterator):
                     raise
                 self._failure = error  # raised after what came before it
                 break
-        return made
+        self._since += len(made)
+        return Block(made, after=partial(_count_more, self._block_start, before))
 
     def _take(self, labels: Int64Array, made: list[Sample]) -> None:
         """Add the samples that labels name, up to where a source has ended; those that are at hand many at a time."""

@@ -161,7 +161,7 @@ class PackedIterator(SampleIterator):
     def _read_documents(self) -> bool:
         """Read some more documents; tell whether there were any."""
         start = self._documents.state_dict()
-        samples = self._documents.take(_DOCUMENTS_AT_ONCE)
+        samples = self._documents.read_block(_DOCUMENTS_AT_ONCE, _DOCUMENTS_AT_ONCE, as_samples=True).samples()
         self._waiting += [self._prepare(sample, start, number) for number, sample in enumerate(samples)]
         return bool(samples)
 
