@@ -82,7 +82,7 @@ class TransformedIterator(SampleIterator):
         )
         self._pool = None if num_workers == 0 else _Pool(num_workers, worker_kind)
         # Work under way, in order: where its input began, and what will come of it.
-        self._under_way: deque[tuple[State, Future[_Outcome]]] = deque()
+        self._under_way: deque[tuple[State, Future[_Outcome] | _Outcome]] = deque()
 
     def close(self) -> None:
         """End the workers and close the input."""
@@ -93,10 +93,19 @@ class TransformedIterator(SampleIterator):
 
     def next(self) -> Block:
         """Transform the next samples, or wait for those that are under way."""
+        count, most = self._rows_at_once, 1 if self._pool is None else self._pool.most_under_way
         while True:
-            start, outcome = self._next_outcome()
-            if outcome is None:
+            while len(self._under_way) < most:
+                start = self._samples.state_dict()
+                samples = self._samples.read_block(count, count, as_samples=True).samples()
+                if not samples:
+                    break
+                made = self._work(samples) if self._pool is None else self._pool.submit(self._work, samples)
+                self._under_way.append((start, made))
+            if not self._under_way:
                 return Block()
+            start, made = self._under_way.popleft()
+            outcome = made.result() if isinstance(made, Future) else made
             if outcome.error is not None:
                 failure = self._failure_at(start, outcome)
                 if not outcome.made:
@@ -105,21 +114,6 @@ class TransformedIterator(SampleIterator):
                 failure.__cause__ = outcome.error
             if outcome.made:
                 return Block(outcome.made)
-
-    def _next_outcome(self) -> tuple[State, _Outcome | None]:
-        count, most = self._rows_at_once, 1 if self._pool is None else self._pool.most_under_way
-        while len(self._under_way) < most:
-            start = self._samples.state_dict()
-            samples = self._samples.read_block(count, count, as_samples=True).samples()
-            if not samples:
-                break
-            if self._pool is None:
-                return start, self._work(samples)
-            self._under_way.append((start, self._pool.submit(self._work, samples)))
-        if not self._under_way:
-            return {}, None
-        start, future = self._under_way.popleft()
-        return start, future.result()
 
     def _failure_at(self, start: State, outcome: _Outcome) -> TransformError:
         where = self._describe(start, outcome.failed_at, outcome.count)
@@ -132,8 +126,9 @@ class TransformedIterator(SampleIterator):
 
     def set_state(self, state: State) -> None:
         """Go to a position of the input, and forget the work under way."""
-        for _, future in self._under_way:
-            future.cancel()
+        for _, made in self._under_way:
+            if isinstance(made, Future):
+                made.cancel()
         self._under_way.clear()
         self._samples.load_state_dict(state["input"])
 

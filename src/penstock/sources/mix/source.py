@@ -265,7 +265,7 @@ class MixedIterator(SampleIterator):
         return Block(made, after=partial(_count_more, self._block_start, before))
 
     def _take(self, labels: Int64Array, made: list[Sample]) -> None:
-        """Add the samples that labels name, up to where a source has ended; those that are at hand many at a time."""
+        """Add the samples that labels name, many at a time if they are at hand, up to where a source ends."""
         phase = self._phase
         while len(labels) and self._phase is phase:
             count = 0 if self._by_tokens is not None else self._num_at_hand(labels)
@@ -273,7 +273,15 @@ class MixedIterator(SampleIterator):
                 made += self._take_at_hand(labels[:count])
             else:
                 count = len(labels) if self._by_tokens is not None else 1
-                self._take_one_by_one(labels[:count].tolist(), made)
+                for source in labels[:count].tolist():
+                    sample = self._feeds[source].next()
+                    if sample is None:
+                        self._leave(source)
+                        break
+                    if self._by_tokens is not None:
+                        self._tokens += _count_tokens(sample, self._by_tokens[1])
+                    made.append(sample)
+                    self._at += 1
             labels = labels[count:]
 
     def _num_at_hand(self, labels: Int64Array) -> int:
@@ -294,19 +302,6 @@ class MixedIterator(SampleIterator):
         places = np.empty(len(labels), np.int64)  # of each sample among those taken, which are in order of their labels
         places[np.argsort(labels, kind="stable")] = np.arange(len(labels))
         return list(map(taken.__getitem__, places.tolist()))
-
-    def _take_one_by_one(self, sources: Sequence[int], made: list[Sample]) -> None:
-        """Add the next samples of these sources, up to one that has ended, which leaves the mix."""
-        for source in sources:
-            feed = self._feeds[source]
-            sample = feed.next()
-            if sample is None:
-                self._leave(source)
-                return
-            if self._by_tokens is not None:
-                self._tokens += _count_tokens(sample, self._by_tokens[1])
-            made.append(sample)
-            self._at += 1
 
     def _num_at_once(self) -> int:
         if self._by_tokens is None:
