@@ -21,7 +21,6 @@ EVERYWHERE = {
     "user_warnings",
     "extras",
     "files",
-    "large_pages",
     "outside_text",
     "status_line",
     "interrupts",

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import reading_codec
+from penstock.codecs.large_pages import new_memory
 from penstock.errors import CorruptShardError, StoreError
 from penstock.files import atomic_write, open_file, os_errors
-from penstock.large_pages import new_memory
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

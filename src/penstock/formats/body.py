@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.codecs.large_pages import new_memory
 from penstock.errors import ShardTooLargeError
 from penstock.index.model import MAX_SHARD_BYTES
-from penstock.large_pages import new_memory
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:

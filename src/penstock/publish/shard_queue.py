@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from penstock.codecs.compress import most_compressed_bytes, parse_compression
 from penstock.codecs.digest import digest
+from penstock.codecs.large_pages import new_memory
 from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.files import write_file
 from penstock.index.model import FileInfo, Part, ShardInfo
-from penstock.large_pages import new_memory
 
 if TYPE_CHECKING:
     import mmap
