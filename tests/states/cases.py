@@ -411,6 +411,10 @@ def whole(first: Any, state: Any) -> Any:
 
 def here(state: Any, now: Any) -> Any:
     """Put in what a recorded state cannot know: how files are named here, as a state of now says."""
-    if isinstance(state, dict) and isinstance(now, dict):
-        return {name: here(value, now.get(name)) for name, value in state.items()}
+    if isinstance(state, dict):
+        now = now if isinstance(now, dict) else {}
+        kept = {name: value for name, value in state.items() if name != "file" or value.get("version") != UNKNOWN}
+        return {name: here(value, now.get(name)) for name, value in kept.items()}
+    if isinstance(state, list):
+        return [here(each, None) for each in state]
     return now if state == UNKNOWN else state

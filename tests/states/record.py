@@ -1,6 +1,6 @@
 """Records states and what follows them: `python -m tests.states.record FOLDER`, with `src` of any tree on the path.
 
-Recorded once; states of earlier releases have to load, so what is there stays, and new cases come after it.
+Recorded once for each kind of state; states of earlier releases have to load, so what is there stays.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def lasting(one: Any, other: Any) -> Any:
     if isinstance(one, dict) and isinstance(other, dict):
         assert one.keys() == other.keys(), (one, other)
         return {name: lasting(value, other[name]) for name, value in one.items()}
-    if isinstance(one, list) and isinstance(other, list):
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         assert len(one) == len(other), (one, other)
         return [lasting(*each) for each in zip(one, other, strict=True)]
     assert one == other or (isinstance(one, str) and isinstance(other, str)), (one, other)
