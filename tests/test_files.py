@@ -12,7 +12,7 @@ import pytest
 
 from penstock import LocalDataset, MDSWriter, StreamingDataset
 from penstock.errors import ObjectNotFoundError, PenstockError, StoreError
-from penstock.files import appearing, open_file, read_file
+from penstock.files import atomic_write, open_file, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def test_paths_that_are_too_long(path: str, tmp_path: Path) -> None:
 
 
 def test_a_block_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no"), appearing(tmp_path / "x", flush=True) as part:
+    with pytest.raises(ValueError, match="no"), atomic_write(tmp_path / "x", flush=True) as part:
         part.write_bytes(b"half")
         raise ValueError("no")
     assert list(tmp_path.iterdir()) == []

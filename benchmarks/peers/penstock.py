@@ -38,9 +38,9 @@ def write(
     from penstock import MDSWriter
 
     if not flush:
-        from penstock.write.destination import Destination
+        from penstock.publish.target import FilesTarget
 
-        Destination.flushes = property(lambda _: False)  # type: ignore[method-assign,assignment]
+        FilesTarget.flushes = property(lambda _: False, lambda _, __: None)  # type: ignore[assignment]
     return timed_writing(MDSWriter, directory, kind, count, compression, size_limit)
 
 

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from penstock.pipeline import create_source as create_source
     from penstock.pipeline import save_dataset as save_dataset
     from penstock.pipeline import tokenize_and_save as tokenize_and_save
+    from penstock.publish.merge_index import merge_index as merge_index
+    from penstock.publish.writers import CSVWriter as CSVWriter
+    from penstock.publish.writers import JSONWriter as JSONWriter
+    from penstock.publish.writers import MDSWriter as MDSWriter
+    from penstock.publish.writers import TSVWriter as TSVWriter
+    from penstock.publish.writers import XSVWriter as XSVWriter
     from penstock.robots import *
     from penstock.robots import LeRobotWriter as LeRobotWriter
     from penstock.robots import StreamingLeRobotDataset as StreamingLeRobotDataset
@@ -53,12 +59,6 @@ if TYPE_CHECKING:
     from penstock.sources import TokenizerConfig as TokenizerConfig
     from penstock.sources import wrap_hf_dataset as wrap_hf_dataset
     from penstock.transforms import *
-    from penstock.write.merge_index import merge_index as merge_index
-    from penstock.write.writers import CSVWriter as CSVWriter
-    from penstock.write.writers import JSONWriter as JSONWriter
-    from penstock.write.writers import MDSWriter as MDSWriter
-    from penstock.write.writers import TSVWriter as TSVWriter
-    from penstock.write.writers import XSVWriter as XSVWriter
 else:
     from penstock.lazy_names import lazy_names
 

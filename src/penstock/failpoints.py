@@ -26,10 +26,10 @@ POINTS = (
     "evict.after",
 )
 
-SAVE_POINTS = ("save.ready", "save.between", "save.published")
+TARGET_POINTS = ("target.kept", "target.ready", "target.between", "target.published")
 
 
-def reach(point: str) -> None:
+def failpoint(point: str) -> None:
     """Kill this process as `kill -9` would if the environment names this point.
 
     `point:once=/path` does so only if it can create that file, so that the successor of the killed process goes on.

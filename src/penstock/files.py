@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, BinaryIO
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from typing_extensions import Buffer
 
 PART_SUFFIX = ".part"
 _COPY_BYTES = 1 << 20
+_MOST_PIECES = 1024  # of one call, on every system we know
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of Linux, and the flag that Linux and macOS both have
 
 
 @contextmanager
-def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, flush: bool = False) -> Iterator[Path]:
     """Give a hidden name beside `path` to write to; it becomes `path` if the block ends well, and vanishes if not.
 
     Any number of processes may do so at once: the last one wins, and nobody ever sees half a file. With `flush` that
@@ -40,6 +43,18 @@ def appearing(path: Path, *, flush: bool = False) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def write_file(path: Path, pieces: Sequence[Buffer], *, flush: bool) -> None:
+    """Write a file that appears whole or not at all, also on a machine that loses power if it is flushed."""
+    with os_errors(path), atomic_write(path, flush=flush) as part, part.open("xb", buffering=0) as file:
+        left = [memoryview(piece).cast("B") for piece in pieces]
+        while left:  # with as few calls as can be: after each the thread queues for the interpreter lock
+            written = os.writev(file.fileno(), left[:_MOST_PIECES])
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = left[0][written:]
+
+
 def flush_file(path: Path) -> None:
     """Have the bytes of a file on the disk."""
     _flush(path, os.O_RDONLY, _flush_data)
@@ -47,7 +62,7 @@ def flush_file(path: Path) -> None:
 
 def flush_folder(folder: Path) -> None:
     """Have the names in a folder on the disk, as they are now."""
-    with translated(folder):
+    with os_errors(folder):
         _flush(folder, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
 
 
@@ -109,8 +124,8 @@ _ADVICE = {
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into ours, naming the file."""
+def os_errors(path: Path) -> Iterator[None]:
+    """Translate errors of the operating system into ours, naming the file."""
     try:
         yield
     except PenstockError:
@@ -131,7 +146,7 @@ def open_file(path: Path) -> BinaryIO:
 
     What it is is asked of what was opened, so nobody can put a pipe in its place between the question and the opening.
     """
-    with translated(path):
+    with os_errors(path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         except OSError as error:
@@ -149,13 +164,13 @@ def open_file(path: Path) -> BinaryIO:
 
 def check_path(path: Path) -> None:
     """Raise if nothing can ever be there, because the path is too long."""
-    with translated(path), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+    with os_errors(path), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         path.lstat()
 
 
 def read_file(path: Path) -> bytes:
     """Read a regular file."""
-    with translated(path), open_file(path) as file:
+    with os_errors(path), open_file(path) as file:
         return file.read()
 
 

@@ -35,8 +35,8 @@ from penstock.reading.block import group_by_shard, join_batches
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.publish.writer import Writer
     from penstock.types import Columns, Sample
-    from penstock.write.writer import Writer
 
 SAMPLES: list[Sample] = [{"id": i, "text": f"row {i} " * 5} for i in range(100)]
 

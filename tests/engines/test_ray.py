@@ -10,9 +10,9 @@ import pytest
 from penstock import ParquetShardedSource, Pipeline, RayConfig, save_iterator
 from penstock.errors import ConfigError, TransformError
 from penstock.pipeline.caching.build import CacheFormat, PartDone, prepare_build
-from penstock.pipeline.caching.engines import build_all
+from penstock.pipeline.caching.engines import RayEngine, start_ray, task_options
 from penstock.pipeline.caching.place import CachePlace
-from penstock.pipeline.caching.ray_engine import RayEngine, start_ray, task_options
+from penstock.publish.materialise import materialise
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings, write_texts
 
@@ -68,7 +68,7 @@ def test_batches_while_ray_computes(tmp_path: Path) -> None:
 def test_a_task_whose_worker_dies_is_run_again(tmp_path: Path) -> None:
     job = prepare_build(Deadly(tmp_path / "dead"), CachePlace(str(tmp_path / "cache")), CacheFormat(part_size=1), {})
     done: list[PartDone] = []
-    build_all(job, RayEngine(RayConfig(enabled=True, num_workers=2)), done.append, lambda: False)
+    materialise(job, RayEngine(RayConfig(enabled=True, num_workers=2)), done.append)
     assert (tmp_path / "dead").exists()
     assert sorted(part.number for part in done) == [0, 1, 2, 3]
     assert sum(part.num_rows for part in done) == 40

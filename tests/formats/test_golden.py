@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.index.model import Index, ShardInfo
+    from penstock.publish.writer import Writer
     from penstock.types import Sample
-    from penstock.write.writer import Writer
 
 WRITERS: dict[str, type[Writer]] = {
     "mds": MDSWriter,

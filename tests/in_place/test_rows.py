@@ -63,12 +63,13 @@ def test_bad_lines_are_skipped_or_named(tmp_path: Path, columnar: bool) -> None:
     failing = StreamingDataset(local=place, batch_size=8, columnar=columnar)
     with pytest.raises(CorruptShardError, match=r"b\.jsonl, line 4: the line is not JSON"), failing:
         list(failing)
-    dataset = StreamingDataset(local=place, batch_size=8, on_error="skip", columnar=columnar)
-    batches = list(dataset)
+    with StreamingDataset(local=place, batch_size=8, on_error="skip", columnar=columnar) as dataset:
+        batches = list(dataset)
+        skipped = dataset.stats().skipped
     numbers = [number for batch in batches for number in batch["id"]] if columnar else [row["id"] for row in batches]
     assert len(numbers) == 40
     assert set(numbers) == set(range(40)) - {13}
-    assert dataset.stats().skipped == 1
+    assert skipped == 1
 
 
 @pytest.mark.parametrize("codec", COMPRESS)

@@ -12,7 +12,7 @@ from penstock.errors import BadIndexError, CorruptShardError, IndexFieldError
 from penstock.index.catalog import parse_index
 from penstock.index.model import FileInfo, ObjectSpan, Part
 from penstock.index.mosaic_json import dump_index
-from penstock.write.merge_index import merge_indexes
+from penstock.publish.merge_index import merge_indexes
 from tests.streaming import private_places
 
 if TYPE_CHECKING:

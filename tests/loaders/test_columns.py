@@ -16,14 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import ArrowShardedSource, AsyncDataLoader, PadCollator, ParquetShardedSource, ShardedSource
+from penstock.blocks.block import Block, join_blocks
+from penstock.formats.columnar.blocks import block_of
 from penstock.loaders.collate import collate_batch, collate_rows
-from penstock.sources.columns import ColumnarRows, join_rows, pick_rows, to_samples
-from penstock.sources.files.arrow_columns import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sources.iterators import PositionAfter
     from penstock.sources.shard_info import ShardInfo
 
 
@@ -53,16 +52,10 @@ class _Samples:
     def __init__(self, rows: Any) -> None:
         self._rows = rows
 
-    def take_rows(self, count: int) -> list[Any]:
-        return list(self._rows.take(count))
-
-    def read_rows(self, at_least: int = 1, at_most: int = 1 << 62) -> list[Any]:
-        rows = self._rows.read_rows(at_least, at_most)
-        return rows if isinstance(rows, list) else rows.samples()
-
-    def positions_of(self, count: int) -> PositionAfter:
-        after: PositionAfter = self._rows.positions_of(count)
-        return after
+    def read_block(self, at_least: int = 1, at_most: int = 1 << 62) -> Block:
+        block: Block = self._rows.read_block(at_least, at_most)
+        block.samples()
+        return block
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._rows.state_dict()
@@ -188,14 +181,14 @@ def test_any_part_of_any_column(column: pa.Array) -> None:
     beside = pa.record_batch({"x": column, "struct": pa.array([{"a": 1}] * 7)})
     for begin in range(7):
         for end in range(begin + 1, 8):
-            rows = rows_of(plain.slice(begin, end - begin))
-            samples = [{"x": each["x"]} for each in to_samples(rows_of(beside.slice(begin, end - begin)))]
-            assert exact(to_samples(rows)) == exact(samples)
+            rows = block_of(plain.slice(begin, end - begin))
+            samples = [{"x": each["x"]} for each in block_of(beside.slice(begin, end - begin)).samples()]
+            assert exact(block_of(plain.slice(begin, end - begin)).samples()) == exact(samples)
             values = [each["x"].tolist() if isinstance(each["x"], np.ndarray) else each["x"] for each in samples]
             assert repr(values) == repr(column[begin:end].to_pylist())
             assert exact(collate_rows(rows)) == exact(collate_batch(samples))
             order = np.random.default_rng(begin).permutation(end - begin)
-            picked = pick_rows(join_rows([rows, rows]), order + 1)
+            picked = join_blocks([rows, rows]).pick(order + 1)
             doubled = [*samples, *samples]
             assert exact(collate_rows(picked)) == exact(collate_batch([doubled[place + 1] for place in order]))
 
@@ -207,10 +200,10 @@ def lists(count: int) -> pa.Table:
 def test_rows_without_transforms_stay_columns(tmp_path: Path) -> None:
     pq.write_table(lists(3000), tmp_path / "0.parquet")
     rows = ParquetShardedSource(tmp_path).open_shard(str(tmp_path / "0.parquet"))
-    assert isinstance(rows.take_rows(2000), ColumnarRows)
+    assert rows.read_block(2000, 2000).is_columnar
     assert next(rows)["id"] == 2000
     assert rows.take(2)[1]["id"] == 2002
-    assert isinstance(rows.take_rows(1), list)  # of this chunk, samples were made
+    assert not rows.read_block(1, 1).is_columnar  # of this block, samples were made
     assert rows.state_dict()["row"] == 2004
 
 

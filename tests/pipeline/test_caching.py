@@ -32,10 +32,11 @@ from penstock import (
 from penstock.errors import CacheError, ColumnTypeError, ConfigError, EmptyDatasetError, ExtraColumnError
 from penstock.pipeline.caching.background import BackgroundBuild
 from penstock.pipeline.caching.build import CacheFormat, PartDone, prepare_build
-from penstock.pipeline.caching.engines import ProcessPool, ThisProcess, build_all
+from penstock.pipeline.caching.engines import ProcessPool
 from penstock.pipeline.caching.parts import plan_parts
 from penstock.pipeline.caching.place import CachePlace
 from penstock.pipeline.caching.source import CachedShardedSource
+from penstock.publish.materialise import ThisProcess, materialise
 from penstock.sources.tokens.source import TokenizeTransform
 from tests.pipeline.deadly import Deadly
 from tests.pipeline.texts import same, settings
@@ -206,7 +207,7 @@ def test_a_cache_is_a_dataset(data: Path) -> None:
 
 def write(place: Path, source: Any, **form: Any) -> CachedShardedSource:
     job = prepare_build(source, CachePlace(str(place)), CacheFormat(**form), {})
-    build_all(job, ThisProcess(), lambda _: None, lambda: False)
+    materialise(job, ThisProcess())
     return CachedShardedSource(job.place, len(job.plan.parts), "word")
 
 
@@ -315,19 +316,19 @@ def test_a_cache_that_was_killed_or_is_built_by_others_goes_on(data: Path) -> No
 def test_a_process_of_the_pool_that_dies_is_replaced(tmp_path: Path) -> None:
     job = prepare_build(Deadly(tmp_path / "dead"), CachePlace(str(tmp_path / "cache")), CacheFormat(part_size=1), {})
     done: list[PartDone] = []
-    build_all(job, ProcessPool(2), done.append, lambda: False)
+    materialise(job, ProcessPool(2), done.append)
     assert (tmp_path / "dead").exists()
     assert sorted(part.number for part in done) == [0, 1, 2, 3]
     again = prepare_build(Deadly(None), CachePlace(str(tmp_path / "other")), CacheFormat(part_size=1), {})
     with pytest.raises(CacheError, match="died 3 times in a row"):
-        build_all(again, ProcessPool(2), done.append, lambda: False)
+        materialise(again, ProcessPool(2), done.append)
 
 
 BUILD_AND_DIE = """
 import signal, sys
 from penstock import MemoryShardedSource
 from penstock.pipeline.caching.build import CacheFormat, prepare_build
-from penstock.pipeline.caching.engines import ThisProcess, build_all
+from penstock.publish.materialise import ThisProcess, materialise
 from penstock.pipeline.caching.place import CachePlace
 def die(event, arguments):
     if event == "os.rename" and str(arguments[1]) == f"{sys.argv[1]}/{sys.argv[2]}":
@@ -335,7 +336,7 @@ def die(event, arguments):
 sys.addaudithook(die)
 source = MemoryShardedSource([{"n": n} for n in range(40)], num_shards=4, fingerprint="numbers")
 job = prepare_build(source, CachePlace(sys.argv[1]), CacheFormat(part_size=1), {})
-build_all(job, ThisProcess(), lambda part: None, lambda: False)
+materialise(job, ThisProcess())
 job.finish()
 """
 
@@ -381,9 +382,9 @@ def reading_while_building(source: Any, place: Path) -> CachedShardedSource:
     job = prepare_build(source, CachePlace(str(place)), CacheFormat(part_size=1), {})
 
     def run(on_part: Any, is_stopped: Any) -> None:
-        build_all(job, ThisProcess(), on_part, is_stopped)
+        materialise(job, ThisProcess(), on_part, is_stopped)
 
-    return CachedShardedSource(job.place, len(job.plan.parts), "gated", builder=BackgroundBuild(run, "here"))
+    return CachedShardedSource(job.place, len(job.plan.parts), "gated", builder=BackgroundBuild(run, "here", 4))
 
 
 def test_samples_are_read_while_others_are_made(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from penstock import (
     TextShardedSource,
 )
 from penstock.errors import TransformError
+from penstock.formats.columnar.parquet_blocks import cut_groups
 from penstock.pipeline.caching.parts import Part, plan_parts
 from penstock.pipeline.caching.selected import find_cuts, select_part
-from penstock.sources.files.columnar_sources import cut_groups
 from tests.pipeline.texts import same, settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ ROWS: list[dict[str, Any]] = [{"id": n, "text": f"w{n % 60} w2\n" if n % 9 else 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sources.files.lines._PIECE", 256)
+    monkeypatch.setattr("penstock.formats.lines.cut._PIECE", 256)
 
 
 def write_jsonl(folder: Path) -> ShardedSource:

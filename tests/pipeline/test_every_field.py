@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, StoreError
 from penstock.pipeline.caching import engines
 from penstock.pipeline.caching import stage as cache_stage
 from penstock.pipeline.stages import retry_policy
+from penstock.publish.materialise import materialise
 from penstock.sources.tokens import tokenizers
 from penstock.sources.tokens.source import TokenizeTransform
 from tests.pipeline.texts import ids, same, settings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HERE, PIPELINE, CONFIG = "test_every_field", "test_pipeline", "test_config"
-CACHING, HUB, OBSERVING = "test_caching", "test_hub_push", "test_observing"
+CACHING, HUB, OBSERVING = "test_caching", "test_hub", "test_observing"
 RAY = "tests.engines.test_ray"
 SETTINGS = f"{CACHING}:test_caching_as_settings_say"
 OWN = f"{PIPELINE}:test_each_dataset_has_its_tokenizer_fields_and_functions"
@@ -305,13 +306,12 @@ def test_so_many_processes_build_a_cache(data: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_cache_is_waited_for_or_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    real = engines.build_all
 
     def later(*given: Any) -> None:
         assert gate.wait(30)
-        real(*given)
+        materialise(*given)
 
-    monkeypatch.setattr(cache_stage, "build_all", later)
+    monkeypatch.setattr(cache_stage, "materialise", later)
     config = settings(data, cache={"cache_dir": f"{data}/cache", "wait": False})
     source = Pipeline.from_config(config).source().cache().build()  # it does not wait for the gate
     gate.set()

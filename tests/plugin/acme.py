@@ -17,9 +17,9 @@ from penstock.formats.column_errors import encode_error
 from penstock.formats.rows import check_projection, check_rows, read_offsets, table_bytes, write_offsets
 from penstock.index.model import Column, FileInfo, Index, Part, ShardInfo, ShardLayout
 from penstock.order.windows import Conveyor
+from penstock.publish.writer import Writer
 from penstock.storage.base import StoreFamily
 from penstock.storage.local import LocalStore
-from penstock.write.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -42,7 +42,7 @@ from penstock.errors import (
     SampleIndexError,
     StoreError,
 )
-from penstock.sources.files.columnar_sources import read_ahead
+from penstock.formats.columnar.parquet_blocks import read_ahead
 from penstock.storage.base import open_store, resolve_store
 from tests.servers.faults import FaultProxy, Faults
 from tests.servers.script import Answer, Request, ScriptedServer, run_script
@@ -143,8 +143,8 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, Callable[[], bytes], Any,
 def test_a_file_opens_at_every_row_and_goes_back_to_every_place(
     kind: tuple[str, Callable[[], bytes], Any, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sources.files.lines._PIECE", 50)  # rows lie over several pieces
-    monkeypatch.setattr("penstock.sources.files.columnar_sources._MOST_ROWS", 3)
+    monkeypatch.setattr("penstock.formats.lines.cut._PIECE", 50)  # rows lie over several pieces
+    monkeypatch.setattr("penstock.formats.columnar.blocks._MOST_ROWS", 3)
     name, content, make, rows = kind
     path = tmp_path / name
     path.write_bytes(content())
@@ -320,7 +320,7 @@ def test_conditions_are_applied_where_rows_are_read(tmp_path: Path) -> None:
 
 
 def test_large_arrays_of_json_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.sources.files.content import FileContent
+    from penstock.formats.content import FileContent
 
     rows = [{"n": n, "s": "ü" * 50} for n in range(2000)]
     content = json.dumps(rows, ensure_ascii=False).encode()

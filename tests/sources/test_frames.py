@@ -22,9 +22,11 @@ from hypothesis import strategies as st
 from penstock import AsyncDataLoader, CsvShardedSource, JsonShardedSource, ShardedSource, TextShardedSource
 from penstock.codecs.compress import reading_codec
 from penstock.errors import CorruptShardError, ObjectChangedError, ResumeError, SampleIndexError
+from penstock.formats import content
+from penstock.formats.lines import cut, row_places
+from penstock.formats.lines.row_places import RowPlace, RowPlaces
 from penstock.scan.objects import ScannedObject
-from penstock.sources.files import content, lines, row_places
-from penstock.sources.files.row_places import RowPlace, RowPlaces
+from penstock.sources.files import stored_indexes
 from tests.codecs.test_xz_blocks import join_blocks
 from tests.servers.faults import FaultProxy, Faults
 from tests.sources.cutting import check_cut_anywhere, plain
@@ -91,8 +93,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every frame and every row count, as those of large files do."""
     monkeypatch.setattr(content, "_APART_BYTES", 1)
     monkeypatch.setattr(row_places, "_APART_BYTES", 1)
-    monkeypatch.setattr(lines, "_PIECE", 50)
-    monkeypatch.setattr(lines, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(cut, "_PIECE", 50)
+    monkeypatch.setattr(cut, "_ROWS_AT_ONCE", 3)
 
 
 @pytest.fixture
@@ -268,7 +270,7 @@ def test_an_index_beside_the_files_tells_where_rows_are(
     monkeypatch.setattr(scan, "SPAN_BYTES", 200)
     monkeypatch.setattr(scan, "_SMALLEST_SPAN_BYTES", 1)
     monkeypatch.setattr(objects, "_FRAME_BYTES", 1)
-    monkeypatch.setattr(row_places, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(stored_indexes, "_LARGE_BYTES", 1)
     make, data, rows = KINDS[name]
     path = tmp_path / f"{name}.{codec}".rstrip(".")
     frames = in_frames(data, codec, 15) if codec else [data]
@@ -302,7 +304,7 @@ def leave_index(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("index", [b"", b"{}", b"[1]", b"{", b'{"catalog": "files", "version": 1, "files": [7]}'])
 def test_a_broken_index_is_not_used(index: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_places, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(stored_indexes, "_LARGE_BYTES", 1)
     make, data, rows = KINDS["a.jsonl"]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(data))
@@ -321,7 +323,7 @@ def test_wrong_details_of_an_index_are_not_used(
     monkeypatch.setattr(scan, "SPAN_BYTES", 200)
     monkeypatch.setattr(scan, "_SMALLEST_SPAN_BYTES", 1)
     monkeypatch.setattr(objects, "_FRAME_BYTES", 1)
-    monkeypatch.setattr(row_places, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(stored_indexes, "_LARGE_BYTES", 1)
     make, data, rows = KINDS["a.jsonl"]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(b"".join(in_frames(data, "gz", 15)))

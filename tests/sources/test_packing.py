@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import MemoryShardedSource, PackedShardedSource, join_cu_seqlens
 from penstock.errors import ConfigError, DataError, MissingColumnError, SampleIndexError
-from penstock.sources.pack.pieces import Pieces, best_fit, cut_into_rows, pool
+from penstock.sources.pack.placement import Placement, best_fit, cut_into_rows, pool
 from tests.sources.cutting import check_cut_anywhere
 
 EOS, PAD = 1, 0
@@ -275,7 +275,7 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], text: 
 def test_pieces_cover_all_tokens_once(lengths: list[int], seq_length: int, kind: str) -> None:
     bounds = np.cumsum([0, *lengths])
     make: dict[str, Any] = {"cut": cut_into_rows, "fit": best_fit, "pool": lambda b, s: pool(b, s, 3)}
-    pieces: Pieces = make[kind](bounds, seq_length)
+    pieces: Placement = make[kind](bounds, seq_length)
     covered = np.concatenate([np.arange(s, s + n) for s, n in zip(pieces.starts, pieces.lengths, strict=True)])
     assert sorted(covered) == list(range(bounds[-1]))
     assert (pieces.filled() <= seq_length).all()

@@ -9,7 +9,7 @@ _ORDERS = "penstock.as_streaming.orders"
 _READER = "penstock.as_streaming.readers"
 _REGISTRIES = "penstock.as_streaming.registries"
 _WORLD = "penstock.as_streaming.world"
-_WRITER = "penstock.write.writers"
+_WRITER = "penstock.publish.writers"
 
 
 def _of(home: str, *names: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ NAMES: dict[str, dict[str, str]] = {
     "streaming.base.format": {**_WRITERS, **_INDEX_NAME, **_READERS, **_of(_READER, "reader_from_json")},
     "streaming.base.format.base": _READERS,
     "streaming.base.format.base.reader": _READERS,
-    "streaming.base.format.base.writer": _of("penstock.write.writer", "Writer"),
+    "streaming.base.format.base.writer": _of("penstock.publish.writer", "Writer"),
     "streaming.base.format.index": _INDEX_NAME,
     "streaming.base.format.json": _of(_WRITER, "JSONWriter"),
     "streaming.base.format.json.encodings": {
@@ -100,7 +100,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_of(_REGISTRIES, "streams_registry"),
     },
     "streaming.base.util": {
-        **_of("penstock.write.merge_index", "merge_index"),
+        **_of("penstock.publish.merge_index", "merge_index"),
         **_of(_HELPERS, "bytes_to_int", "clean_stale_shared_memory", "get_list_arg", "number_abbrev_to_int", "retry"),
     },
     "streaming.base.world": _of(_WORLD, "World"),

@@ -24,7 +24,7 @@ from penstock.cachedir.kept_index import keep_index
 from penstock.cachedir.layout import pin_path
 from penstock.cachedir.presence import tries
 from penstock.errors import CacheError, CacheTooSmallError, ConfigError, CorruptShardError, FetcherError, StoreError
-from penstock.files import appearing, translated
+from penstock.files import atomic_write, os_errors
 from penstock.index.catalog import parse_index_file
 from penstock.index.paths import is_shard_name
 from penstock.interrupts import WaitingFor
@@ -209,13 +209,13 @@ class Cache:
     def pin(self, stream: int, shards: Sequence[int]) -> None:
         """Keep shards from being evicted, in this job and in later ones, until they are unpinned."""
         for name, path in self._pins(stream, shards):
-            with translated(path), appearing(path) as part:
+            with os_errors(path), atomic_write(path) as part:
                 part.write_text(json.dumps(name))
 
     def unpin(self, stream: int, shards: Sequence[int]) -> None:
         """Let shards be evicted again."""
         for _, path in self._pins(stream, shards):
-            with translated(path):
+            with os_errors(path):
                 path.unlink(missing_ok=True)
         self._released()
 

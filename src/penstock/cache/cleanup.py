@@ -35,7 +35,7 @@ from penstock.cachedir.lock import Stripes
 from penstock.cachedir.presence import are_unchanged
 from penstock.cachedir.written import WrittenFolder, remove_written
 from penstock.errors import BadIndexError, CacheError, LockTimeoutError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.index.paths import resolve_inside
 from penstock.storage.base import shown_url
 from penstock.units import parse_bytes
@@ -303,7 +303,7 @@ class Remover:
         if isinstance(copy, WrittenFolder):
             return Outcome.REMOVED if remove_written(copy) else Outcome.IN_USE
         name = copy.record.name
-        with translated(copy.directory):
+        with os_errors(copy.directory):
             if not control_folder(copy.directory).is_dir():
                 return Outcome.GONE
             held = self.hold(copy.directory, plain_name(name), wait_s)

@@ -17,7 +17,7 @@ from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.cachedir.written import find_written
 from penstock.errors import ObjectNotFoundError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.storage.base import url_scheme
 from penstock.storage.local import LocalStore
 
@@ -97,7 +97,7 @@ def find_directories(folders: Sequence[str | os.PathLike[str]] | None = None) ->
     found: set[Path] = set()
     for folder in folders:
         root = Path(os.path.realpath(Path(folder).expanduser()))
-        with translated(root):
+        with os_errors(root):
             if not root.is_dir():
                 raise ObjectNotFoundError(
                     f"{root} is not a folder: name a folder that you passed as `local`", path=str(root)
@@ -215,7 +215,7 @@ class Standing(enum.Enum):
 
 def read_contents(directory: Path) -> Contents:
     """Look at a cache directory. What is not as we left it is somebody else's, and is left out."""
-    with translated(directory):
+    with os_errors(directory):
         copies = [copy for record in Ledger(directory).all() if (copy := _find(directory, record)) is not None]
         editions = [_look_at(edition) for edition in editions_in(directory)]
     return Contents(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.cachedir.lock import open_locked
 from penstock.cachedir.presence import is_still_at
 from penstock.errors import BadIndexError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.index.paths import is_plain_name, resolve_inside
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def try_lease(
     try:
         descriptor = open_locked(first, is_shared=True)
     except PermissionError:
-        with translated(Path(first)):
+        with os_errors(Path(first)):
             raise
     except OSError:
         return None

@@ -28,7 +28,7 @@ from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import open_locked, wait_for_lock
 from penstock.cachedir.presence import APART, ShardStamp
 from penstock.errors import CacheError
-from penstock.files import appearing, make_folders, translated
+from penstock.files import atomic_write, make_folders, os_errors
 from penstock.index.catalog import INDEX_NAME
 from penstock.outside_text import Bounded
 
@@ -103,7 +103,7 @@ class Edition:
         make_folders(self.folder, 0o700)
         index.replace(self.index_path)
         self.table_path.touch(mode=0o600)
-        with appearing(self.folder / _ABOUT) as part:
+        with atomic_write(self.folder / _ABOUT) as part:
             part.touch(mode=0o600)
             part.write_text(json.dumps(asdict(about)))
 
@@ -175,7 +175,7 @@ class Edition:
     def _write(self, path: Path, number: int, data: bytes) -> None:
         # The cache may have been deleted under a running job, which then needs its table again.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with translated(path):
+        with os_errors(path):
             try:
                 file = os.open(path, flags, 0o600)
             except FileNotFoundError:

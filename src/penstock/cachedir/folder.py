@@ -13,8 +13,8 @@ from penstock.cachedir.ledger import Ledger
 from penstock.cachedir.lock import open_locked
 from penstock.cachedir.presence import status_if_unchanged
 from penstock.errors import AccessDeniedError, CacheError, StoreError
-from penstock.failpoints import reach
-from penstock.files import make_folders, translated
+from penstock.failpoints import failpoint
+from penstock.files import make_folders, os_errors
 from penstock.index.catalog import INDEX_NAME
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _not_writable(directory: Path, error: StoreError) -> AccessDeniedError:
 
 def beside_clearing(directory: Path, attempt: Callable[[], T]) -> T:
     """Do something in a directory, anew if somebody cleared the cache at that moment and removed what was empty."""
-    with translated(directory):
+    with os_errors(directory):
         for _ in range(_TRIES - 1):
             with suppress(FileNotFoundError):
                 return attempt()
@@ -229,12 +229,12 @@ def delete_as_left(directory: Path, record: Record) -> bool:
             if lock is None:
                 return False
             held.enter_context(lock)
-        reach("evict.before")
+        failpoint("evict.before")
         for number, file in enumerate(record.files):
             if number == 1:
-                reach("evict.between_parts")
+                failpoint("evict.between_parts")
             if status_if_unchanged(directory, file) is not None:
                 with suppress(FileNotFoundError):
                     (directory / file.name).unlink()
-        reach("evict.after")
+        failpoint("evict.after")
     return True

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from penstock.cachedir.layout import boots_path, ledger_path
 from penstock.cachedir.lock import Descriptor, try_hold_file, wait_for_lock
 from penstock.cachedir.presence import FileStamp
-from penstock.files import appearing, make_folders
+from penstock.files import atomic_write, make_folders
 from penstock.index.catalog import INDEX_NAME
 from penstock.index.paths import is_plain_name
 
@@ -218,7 +218,7 @@ class Ledger:
         """Keep one line for each record; others that write at this moment wait, and then find the new file."""
         with self._open(is_shared=False):
             self._refresh()
-            with appearing(self._path) as part:
+            with atomic_write(self._path) as part:
                 part.touch(mode=0o600)
                 with part.open("wb") as file:
                     file.writelines(_dump(asdict(record)) for record in self._records.values())

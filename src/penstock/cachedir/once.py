@@ -11,7 +11,7 @@ from penstock.cachedir.layout import stripe_name, stripe_of, user_cache_dir
 from penstock.cachedir.ledger import boot_id
 from penstock.cachedir.lock import lock_within
 from penstock.errors import LockTimeoutError
-from penstock.files import appearing, make_folders
+from penstock.files import atomic_write, make_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def keep_in_files(
 
 def _keep(path: Path, values: npt.NDArray[Any], all_like_it: str, max_files: int) -> npt.NDArray[Any]:
     try:
-        with appearing(path) as part, part.open("wb") as file:
+        with atomic_write(path) as part, part.open("wb") as file:
             np.save(file, values, allow_pickle=False)
     except OSError as error:
         log.warning("cannot save %s in %s: %s", path.stem, path.parent, error)

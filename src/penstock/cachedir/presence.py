@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadIndexError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.index.paths import resolve_inside
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _status(directory: Path, name: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        with translated(path):  # a name may be too long for this disk
+        with os_errors(path):  # a name may be too long for this disk
             raise
     return status if stat.S_ISREG(status.st_mode) else None
 

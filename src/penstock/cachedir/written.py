@@ -1,13 +1,14 @@
 """Samples of sources that are written on this node: which there are, who reads them, and how they go.
 
     user cache/sources/KEY/
-        build.lock      held by whoever writes
-        use.lock        shared by all who read or write; its time says when somebody last began to
+        build.lock      held by the process that writes
+        use.lock        shared by all who read or write; its time says when one last began to
         00000.columns   the samples, some at a time
         progress.json   what is written so far, and where the source goes on
         written.json    all of it: when this is there, nothing changes any more
 
-A folder goes as a whole, with its locks: whoever waited for one of them finds that it is gone, and makes a new one.
+A folder goes as a whole, with its locks: a process that waited for one of them finds that it is gone, and makes a new
+one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 BUILD_LOCK, USE_LOCK, PROGRESS, WRITTEN = "build.lock", "use.lock", "progress.json", "written.json"
 COLUMNS_SUFFIX = ".columns"
-# Whoever removes a folder holds its lock only for a moment.
+# A process that removes a folder holds its lock only for a moment.
 _PATIENCE_S = 60.0
 # As for copies of shards: what is written may take half of what is free, and of what it takes now.
 _SHARE = 2
@@ -74,7 +75,7 @@ class WrittenFolder:
 
 
 def written_root() -> Path:
-    """Give the folder that they all lie in."""
+    """Return the folder that they all lie in."""
     return user_cache_dir() / "sources"
 
 
@@ -134,7 +135,7 @@ def use(directory: Path) -> Descriptor:
 
 
 def remove_written(folder: WrittenFolder) -> bool:
-    """Remove a folder, unless somebody uses it; tell whether it is gone."""
+    """Remove a folder, unless it is in use; return whether it is gone."""
     try:
         used = try_hold_file(folder.directory / USE_LOCK, os.O_RDWR)
         if used is None:
@@ -155,7 +156,7 @@ def remove_written(folder: WrittenFolder) -> bool:
 
 
 def make_room(directory: Path, num_bytes: int, limit_bytes: int | None, label: str) -> None:
-    """Have room for more in a folder: others go that nobody uses, those first that were not used for longest."""
+    """Make room for more in a folder: others go that are not in use, those first that were not used for longest."""
     found = find_written(directory.parent)
     used = sum(folder.num_bytes for folder in found)
     bound = (shutil.disk_usage(directory).free + used) // _SHARE if limit_bytes is None else limit_bytes

@@ -21,8 +21,8 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Merge, and say where the result is."""
     from penstock.index.catalog import INDEX_NAME
+    from penstock.publish.merge_index import merge_index
     from penstock.storage.base import shown_url
-    from penstock.write.merge_index import merge_index
 
     merge_index(index_file_urls=options.indexes or None, out=options.out)
     print(f"wrote {shown_url(options.out).rstrip('/')}/{INDEX_NAME}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.compress import reading_codec
 from penstock.codecs.large_pages import new_memory
 from penstock.errors import CorruptShardError, StoreError
-from penstock.files import appearing, open_file, translated
+from penstock.files import atomic_write, open_file, os_errors
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """Map a file for reading. The mapping holds a descriptor of its own; an empty file has nothing to map."""
-    with translated(path), open_file(path) as file:
+    with os_errors(path), open_file(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
         return MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -36,7 +36,7 @@ class MappedFile(mmap.mmap):
 
 def map_span(path: Path, begin: int, num_bytes: int) -> memoryview | bytes:
     """Map a part of a file for reading, which may begin anywhere; it must lie within the file."""
-    with translated(path), open_file(path) as file:
+    with os_errors(path), open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if begin + num_bytes > size:
             raise CorruptShardError(
@@ -109,14 +109,14 @@ def unpack_to_memory(data: Buffer, compression: str, num_bytes: int, where: str)
 
 def unpack_to_file(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a file that appears complete or not at all, also when others do the same at once."""
-    with translated(path), appearing(path) as part:
+    with os_errors(path), atomic_write(path) as part:
         unpack_into(data, compression, num_bytes, part, where)
 
 
 def unpack_into(data: Buffer, compression: str, num_bytes: int, path: Path, where: str) -> None:
     """Decompress into a new file."""
     codec = reading_codec(compression)
-    with translated(path), path.open("x+b") as file:
+    with os_errors(path), path.open("x+b") as file:
         if num_bytes == 0:
             codec.decompress_into(data, bytearray(), where)
             return

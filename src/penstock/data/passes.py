@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.data.seat import is_worker
 from penstock.errors import ResumeError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.order.cursor import Cursor
 from penstock.processes import PerProcess
 from penstock.runtime import runtime_folder
@@ -146,7 +146,7 @@ class SharedPasses:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         here = self._in_process.get()
-        with here.lock, translated(runtime_folder()):
+        with here.lock, os_errors(runtime_folder()):
             descriptor = self._file.descriptor
             here.depth += 1
             # Of the process, not of the open file, which forked workers share with their parent.

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from penstock.cachedir.lock import try_hold_file
-from penstock.failpoints import reach
+from penstock.failpoints import failpoint
 from penstock.fetcher.scheduler import Scheduler
 from penstock.fetcher.server import Server
 from penstock.wire.address import READY, fetcher_address
@@ -40,14 +40,14 @@ def main(ahead: IndexesAhead | None = None) -> None:
     ready = int(sys.argv[1])
     gc.freeze()
     gc.enable()
-    reach("start.begun")
+    failpoint("start.begun")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what lies in memory may be secret
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[BoundedLog(sys.stderr)]
     )
     address = fetcher_address()
     listener = _listen(address.socket)
-    reach("start.listening")
+    failpoint("start.listening")
     leaving = ExitStack()  # closes the lock that no other may take until the socket is gone
 
     def may_leave() -> bool:
@@ -84,7 +84,7 @@ def _listen(path: Path) -> socket.socket:
 def _say_ready(ready: int) -> None:
     os.write(ready, READY)
     os.close(ready)
-    reach("start.ready")
+    failpoint("start.ready")
     keep_memory_private()
 
 

@@ -28,7 +28,7 @@ from penstock.fetcher.reads import ObjectReader
 from penstock.fetcher.rooms import QuotaNotifier, Rooms
 from penstock.fetcher.store_handles import StoreHandles
 from penstock.fetcher.transfer import Tools, Transfer, transfer
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.storage.retry import RetryHooks
 from penstock.wire.messages import NodeCounts, Progress
 
@@ -327,7 +327,7 @@ class Scheduler:
         running, was_urgent = self._transfers[queued.key], queued.demand.is_urgent
         result: Fetched | Exception | None
         try:
-            with translated(queued.directory / queued.item.name):  # of what lies beside it: tables, locks
+            with os_errors(queued.directory / queued.item.name):  # of what lies beside it: tables, locks
                 if queued.item.is_index:
                     self._end_admission(queued, running)
                     result = self._opener.open(running)

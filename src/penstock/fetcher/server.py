@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import FetcherError, PenstockError
-from penstock.failpoints import reach
+from penstock.failpoints import failpoint
 from penstock.fetcher.pieces import ElasticThreads
 from penstock.fetcher.session import Pending, Session, answer_of, call_store
 from penstock.wire import frames, messages
@@ -249,7 +249,7 @@ class Connection:
         if isinstance(message, messages.CallStore):
             return await self._call_store(message, number)
         if isinstance(message, messages.Register):
-            reach("register.before")
+            failpoint("register.before")
         if (act := _OF_CONNECTION.get(type(message))) is not None:
             answer = act(self, message)
         elif isinstance(message, _AT_ONCE):

@@ -27,12 +27,12 @@ from penstock.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from penstock.failpoints import reach
+from penstock.failpoints import failpoint
 from penstock.fetcher.budget import Reservation
 from penstock.fetcher.copies import Copy, CopyResolver, EditionWatch, confirm, digest_of
 from penstock.fetcher.pieces import PartFile, PieceOwner
 from penstock.fetcher.unpacking import FormatUnpacker, place_spans
-from penstock.files import make_folders, translated
+from penstock.files import make_folders, os_errors
 from penstock.index.paths import resolve_inside
 from penstock.outside_text import Bounded
 from penstock.storage.base import check_version
@@ -227,7 +227,7 @@ def again_if_deleted(job: Transfer, bring: Callable[[], T]) -> T:
             if isinstance(error, PenstockError) and not str(error.facts.get("path", "")).startswith(below):
                 raise  # it is an object of the store that is missing, not one of our own files
             _log.info("%s was deleted while %s was being fetched, trying again", job.directory, job.name)
-    with translated(job.directory):
+    with os_errors(job.directory):
         return bring()
 
 
@@ -350,7 +350,7 @@ class Download:
         return apart_name(self.item.edition, file.name) if copy.is_apart else file.name
 
     def _unpack(self, packed: Path, raw: Path, part: ItemPart) -> None:
-        reach("unpack.started")
+        failpoint("unpack.started")
         where = self.handle.where(part.stored.key)
         if self._unpacks is not None:
             self._unpacks.run(packed, raw, where)
@@ -362,7 +362,7 @@ class Download:
                 finally:
                     release(data)
         raw.chmod(self._file_mode & raw.stat().st_mode)
-        reach("unpack.done")
+        failpoint("unpack.done")
 
     def _fetch_checked(self, file: StoredFile, new_file: Callable[[], Path]) -> tuple[Path, ObjectInfo]:
         """Fetch a file until its digest fits: a damaged transfer is not the store's last word."""
@@ -413,7 +413,7 @@ class Download:
     # --- One object -----------------------------------------------------------------------------------------
 
     def _fetch(self, file: StoredFile, new_file: Callable[[], Path], *, is_first: bool) -> tuple[Path, ObjectInfo]:
-        reach("download.started")
+        failpoint("download.started")
         num_bytes = self._size(file)
         out = PartFile(new_file(), self._file_mode)
         try:
@@ -427,7 +427,7 @@ class Download:
             out.discard()
             raise
         out.close()
-        reach("download.done")
+        failpoint("download.done")
         return out.path, info
 
     def _copy_all(self, file: StoredFile, num_bytes: int, out: PartFile, beginning: Beginning | None) -> ObjectInfo:
@@ -487,7 +487,7 @@ class Download:
                 )
             out.write(data, place)
         self.job.check_wanted()
-        reach("download.half")  # with more than one piece, others are still under way
+        failpoint("download.half")  # with more than one piece, others are still under way
         return info
 
     def _write(self, data: Buffer, begin: int, out: PartFile) -> None:
@@ -559,9 +559,9 @@ class Download:
             path = resolve_inside(self.folder.directory, name)
             if path.parent != self.folder.directory:
                 make_folders(path.parent, folder_mode)
-            reach("publish.between_parts" if number else "publish.before")
+            failpoint("publish.between_parts" if number else "publish.before")
             temporary.replace(path)
-        reach("publish.after")
+        failpoint("publish.after")
 
     @contextmanager
     def _temporary_files(self, held: str) -> Iterator[Callable[[], Path]]:

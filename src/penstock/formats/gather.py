@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from penstock.blocks.block import join_columns
 from penstock.formats.column_errors import decode_error
 from penstock.formats.encodings.base import FixedEncoding
-from penstock.formats.rows import join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from penstock.blocks.block import join_columns
 from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
@@ -22,7 +23,7 @@ from penstock.formats.gather import (
     place_of,
     view_items,
 )
-from penstock.formats.rows import check_ascending, check_rows, join_columns, table_bytes, view_offsets
+from penstock.formats.rows import check_ascending, check_rows, table_bytes, view_offsets
 from penstock.thread_times import decoding
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.codecs.digest import check_digest
 from penstock.codecs.unpack import MappedFile, map_file, release, unpack_into, unpack_to_memory
 from penstock.errors import ConfigError, CorruptShardError, ObjectNotFoundError, StoreError
-from penstock.files import appearing, open_file, read_file, translated
+from penstock.files import atomic_write, open_file, os_errors, read_file
 from penstock.formats.base import ReadOptions, get_format
 from penstock.index.paths import resolve_inside
 from penstock.units import format_bytes
@@ -106,7 +106,7 @@ def _load_span(
     """Read a part from within a larger file, into memory: it need not begin where a page does."""
     path = resolve_inside(folder, span.basename)
     _check_room(path, part.raw.num_bytes, room)
-    with translated(path), open_file(path) as file:
+    with os_errors(path), open_file(path) as file:
         file.seek(span.offset)
         data = file.read(span.num_bytes)
     if len(data) != span.num_bytes:
@@ -132,7 +132,7 @@ def _check_room(path: Path, num_bytes: int, room: int | None) -> None:
 
 
 def _has_size(path: Path, info: FileInfo) -> bool:
-    with translated(path):
+    with os_errors(path):
         return path.is_file() and path.stat().st_size == info.num_bytes
 
 
@@ -168,7 +168,7 @@ def note_path(copy: Path) -> Path:
 
 def _describe_file(path: Path) -> list[int]:
     """Say which file lies here, so that another one, also of the same name and size, is told apart."""
-    with translated(path):
+    with os_errors(path):
         status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
@@ -194,10 +194,10 @@ def _make_copy(
     copy: Path, data: ShardBytes, compression: str, num_bytes: int, *, packed: Path, made_from: list[int]
 ) -> ShardBytes:
     """Unpack a packed file, which `made_from` describes as it was before it was read, and map the copy."""
-    with translated(copy), appearing(copy, flush=True) as part:
+    with os_errors(copy), atomic_write(copy, flush=True) as part:
         unpack_into(data, compression, num_bytes, part, str(packed))
         note = {"packed": made_from, "copy": _describe_file(part)}
-        with appearing(note_path(copy)) as note_part:
+        with atomic_write(note_path(copy)) as note_part:
             note_part.write_text(json.dumps(note))
         return map_file(part)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.data.seat import find_seat
 from penstock.errors import ConfigError
 from penstock.loaders.collate import collate_batch, takes_rows
@@ -12,16 +13,15 @@ from penstock.loaders.loop_clock import LoopClock
 from penstock.loaders.placement import find_placement
 from penstock.loaders.streamed_passes import StreamedPasses, StreamSettings
 from penstock.sources.base import ShardedSource
-from penstock.sources.worker_threads import WorkerThreads
 from penstock.units import check_whole, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
+    from penstock.blocks.block import Block
     from penstock.data.dataset import StreamingDataset
     from penstock.data.stats import LoopStats
     from penstock.loaders.indexed_passes import IndexedPasses
-    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 Uneven = Literal["drop", "pad"]
@@ -87,7 +87,7 @@ class AsyncDataLoader:
         _check(batch_size, prefetch_workers, prefetch_buffer_size, shuffle_buffer_size, interleave, uneven, output)
         place = find_placement("jax" if sharding_map is not None else output, sharding_map, pin_memory=pin_memory)
         make = takes_rows(collate_fn or collate_batch)
-        self._make: Callable[[Rows], Any] = make if place is None else lambda rows: place.put(make(rows))
+        self._make: Callable[[Block], Any] = make if place is None else lambda rows: place.put(make(rows))
         found = None if place is None else place.rank
         if rank is None and world_size is None and found is not None and found[1] > 1:
             rank, world_size = found

@@ -8,23 +8,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.loaders.threads import in_thread
-from penstock.sources.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from penstock.sources.columns import Rows
+    from penstock.blocks.block import Block
 
     # The rows of batches, each with something that belongs to it.
-    RowsOfBatches = Iterator[tuple[Rows, Any]]
+    RowsOfBatches = Iterator[tuple[Block, Any]]
 
 _QUICK_S = 0.002  # handing work to another thread would take longer, or not much less
 
 
 def make_batches(
     open_rows: Callable[[WorkerThreads | None], RowsOfBatches],
-    make: Callable[[Rows], Any],
+    make: Callable[[Block], Any],
     *,
     num_threads: int,
     num_ahead: int,
@@ -64,10 +64,10 @@ def make_batches(
 class _Timed:
     """A function that makes batches, and how long it took the last time."""
 
-    def __init__(self, make: Callable[[Rows], Any]) -> None:
+    def __init__(self, make: Callable[[Block], Any]) -> None:
         self._make, self.seconds = make, 0.0
 
-    def __call__(self, rows: Rows) -> Any:
+    def __call__(self, rows: Block) -> Any:
         begin = time.perf_counter()
         batch = self._make(rows)
         self.seconds = time.perf_counter() - begin

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.errors import ConfigError, MissingColumnError
-from penstock.sources.columns import ColumnarRows, to_samples
+from penstock.blocks.block import columns_of
+from penstock.errors import ConfigError
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.sources.columns import FieldValues, Rows
+    from penstock.blocks.block import Block, FieldValues
     from penstock.types import Sample
 
 _NUMBERS = (int, float, np.number, np.bool_)
@@ -26,36 +26,21 @@ def collate_batch(examples: Sequence[Sample]) -> dict[str, Any]:
     Numbers, and arrays or lists of numbers that all have one shape, are stacked. Text, bytes, and lists of several
     lengths stay lists. Dicts become dicts of batches. A sample that lacks a field that others have is an error.
     """
-    return _collate_columns(_columns_of(examples))
+    return _collate_columns(columns_of(examples))
 
 
-def takes_rows(collate: Callable[[list[Sample]], Any]) -> Callable[[Rows], Any]:
+def takes_rows(collate: Callable[[list[Sample]], Any]) -> Callable[[Block], Any]:
     """Give a function that collates rows in any form; one of a user gets samples."""
     if collate is collate_batch:
         return collate_rows
     if type(collate) is PadCollator:
         return collate.collate_rows
-    return lambda rows: collate(to_samples(rows))
+    return lambda rows: collate(rows.samples())
 
 
-def collate_rows(rows: Rows) -> dict[str, Any]:
+def collate_rows(rows: Block) -> dict[str, Any]:
     """Make the batch that `collate_batch` makes of the samples of these rows."""
-    return _collate_columns(rows.columns() if isinstance(rows, ColumnarRows) else _columns_of(rows))
-
-
-def _columns_of(samples: Sequence[Sample]) -> Mapping[str, FieldValues]:
-    """Give the values of each field."""
-    if not samples:
-        return {}
-    names = samples[0].keys()
-    for sample in samples:
-        if len(sample) != len(names) or sample.keys() != names:
-            different = ", ".join(sorted(map(str, sample.keys() ^ names)))
-            raise MissingColumnError(
-                f"some samples of a batch have {different} and some do not: select the fields that all have, or pass"
-                " collate_fn="
-            )
-    return {name: [sample[name] for sample in samples] for name in names}
+    return _collate_columns(rows.columns())
 
 
 def _collate_columns(columns: Mapping[str, FieldValues]) -> dict[str, Any]:
@@ -89,11 +74,11 @@ class PadCollator:
 
     def __call__(self, examples: Sequence[Sample]) -> dict[str, Any]:
         """Make a batch."""
-        return self._collate(_columns_of(examples))
+        return self._collate(columns_of(examples))
 
-    def collate_rows(self, rows: Rows) -> dict[str, Any]:
+    def collate_rows(self, rows: Block) -> dict[str, Any]:
         """Make a batch of rows in any form."""
-        return self._collate(rows.columns() if isinstance(rows, ColumnarRows) else _columns_of(rows))
+        return self._collate(rows.columns())
 
     def _collate(self, columns: Mapping[str, FieldValues]) -> dict[str, Any]:
         batch: dict[str, Any] = {}

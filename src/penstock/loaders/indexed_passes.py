@@ -5,17 +5,16 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.block import Block
 from penstock.data.dataset import StreamingDataset
 from penstock.data.stream import Stream
 from penstock.loaders.batch_threads import make_batches
 from penstock.loaders.counting import DeliveredBatches
-from penstock.sources.base import as_source
-from penstock.sources.indexed import IndexedSource
+from penstock.sources.base import IndexedSource, as_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
-    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -27,7 +26,7 @@ class IndexedPasses:
         self._dataset, self._drop_last = dataset, drop_last
         self._delivered = DeliveredBatches(dataset, drops_last=drop_last)
 
-    def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+    def batches(self, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
         """Give the batches of the next pass."""
         with self._dataset.readers.announced(0) as begun:
             samples = iter(self._dataset)
@@ -54,11 +53,11 @@ class IndexedPasses:
         self._dataset.load_state_dict(state)
         self._delivered.forget()
 
-    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[Rows, None]]:
+    def _rows(self, samples: Iterator[Sample]) -> Iterator[tuple[Block, None]]:
         batch_size = self._dataset.batch_size or 1
         while rows := list(islice(samples, batch_size)):
             if len(rows) == batch_size or not self._drop_last:
-                yield rows, None
+                yield Block(rows), None
 
 
 def as_dataset(

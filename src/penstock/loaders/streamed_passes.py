@@ -12,16 +12,17 @@ from penstock.loaders.batch_threads import make_batches
 from penstock.order.keys import fold, permutation
 from penstock.order.state_fields import COUNT, check_fields, shown
 from penstock.sources.interleaving import InterleavedIterator, SplitIterator
-from penstock.sources.pieces import Piece, PieceReading, divide
+from penstock.sources.row_ranges import RangeReading, RowRange, divide
 from penstock.sources.shuffling import ShuffledIterator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from concurrent.futures import Executor
 
+    from penstock.blocks.block import Block
+    from penstock.blocks.stage import State
     from penstock.sources.base import ShardedSource
-    from penstock.sources.columns import Rows
-    from penstock.sources.iterators import SampleIterator, State
+    from penstock.sources.iterators import SampleIterator
 
 _KIND = "penstock-stream"
 _VERSION = 2
@@ -75,7 +76,7 @@ class StreamedPasses:
         self._begins_next = False  # whether the next pass is another epoch
         self._current: object = None  # the pass that moves the position: the last that has begun
 
-    def batches(self, make: Callable[[Rows], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
+    def batches(self, make: Callable[[Block], Any], *, num_threads: int, num_ahead: int) -> Generator[Any]:
         """Give the batches of the next pass. One that was left for another, or for a state, moves nothing any more."""
         if self._begins_next:
             self._epoch, self._position = self._epoch + 1, None
@@ -155,13 +156,13 @@ class StreamedPasses:
 
     # --- Samples --------------------------------------------------------------------------------------------
 
-    def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Rows, State]]:
+    def _rows(self, epoch: int, position: State | None, executor: Executor | None) -> Iterator[tuple[Block, State]]:
         samples = self._open(epoch, executor, takes_turns=self._took_turns(position))
         if position is not None:
             samples.load_state_dict(position)
         settings = self._settings
         try:
-            while len(rows := samples.take_rows(settings.batch_size)):
+            while len(rows := samples.read_block(settings.batch_size, settings.batch_size)):
                 if len(rows) == settings.batch_size or not settings.drop_last:
                     yield rows, samples.state_dict()
         finally:
@@ -180,19 +181,19 @@ class StreamedPasses:
             order = permutation(fold("shards", settings.seed, epoch), len(names)).tolist()
             names = [names[number] for number in order]
             lengths = None if lengths is None else [lengths[number] for number in order]
-        pieces = [Piece(name) for name in names]
+        ranges = [RowRange(name) for name in names]
         if lengths is not None:
-            pieces = divide(names, lengths, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads)
+            ranges = divide(names, lengths, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads)
         rows_in_turn = self._rows_in_turn()
         # Rows whose bytes are counted one by one had better be samples.
-        reading = PieceReading(
+        reading = RangeReading(
             self._source.open_shard_at_row,
             rows_in_turn or _ROWS_IN_TURN,
             executor,
             makes_samples=settings.buffer_bytes is not None,
         )
         num_open = settings.interleave if settings.is_shuffled else 1
-        samples: SampleIterator = InterleavedIterator(pieces, reading, num_open=num_open, rows_in_turn=rows_in_turn)
+        samples: SampleIterator = InterleavedIterator(ranges, reading, num_open=num_open, rows_in_turn=rows_in_turn)
         if settings.num_ranks > 1 and lengths is None:
             samples = SplitIterator(
                 samples, rank=settings.rank, num_ranks=settings.num_ranks, pads=settings.pads, seed=settings.seed

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from penstock.pipeline.config_sources import create_source as create_source
     from penstock.pipeline.pipeline import Pipeline as Pipeline
     from penstock.pipeline.pipeline import create_pipeline as create_pipeline
-    from penstock.pipeline.saving.save import save_dataset as save_dataset
-    from penstock.pipeline.saving.save import save_iterator as save_iterator
-    from penstock.pipeline.saving.writer import WriteStats as WriteStats
-    from penstock.pipeline.saving.writer import create_writer as create_writer
+    from penstock.pipeline.save import save_dataset as save_dataset
+    from penstock.pipeline.save import save_iterator as save_iterator
     from penstock.pipeline.stage import BaseStage as BaseStage
     from penstock.pipeline.stage import PipelineContext as PipelineContext
     from penstock.pipeline.tokenizing import pretokenize as pretokenize
     from penstock.pipeline.tokenizing import tokenize_and_save as tokenize_and_save
+    from penstock.publish.dataset_writer import WriteStats as WriteStats
+    from penstock.publish.dataset_writer import create_writer as create_writer
 else:
     from penstock.lazy_names import lazy_names
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from penstock.errors import ConfigError
 from penstock.order.quota import exact_shares
 from penstock.pipeline.fields import check_types, dump_text, is_yaml_path, load_text, read_fields, write_fields
-from penstock.pipeline.saving.settings import SaveFormat
+from penstock.publish.settings import SaveFormat
 from penstock.sources.mix.weights import ScheduleUnit, WeightSchedulePoint, WeightScheduler
 from penstock.sources.pack.documents import LongDocuments
 from penstock.sources.tokens.tokenizers import TokenizerConfig  # noqa: TC001

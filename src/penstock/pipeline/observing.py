@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import MissingExtraError
 from penstock.extras import require
+from penstock.publish.progress_bar import ProgressBar
 from penstock.status_line import StatusLine
-from penstock.write.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -39,8 +39,8 @@ from penstock.user_warnings import warn_user
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from penstock.pipeline.saving.writer import WriteStats
     from penstock.pipeline.stage import Data
+    from penstock.publish.dataset_writer import WriteStats
     from penstock.sources.base import ShardedSource
 
 STAGES = ("source", "tokenize", "cache", "mix", "pack", "save", "load")

@@ -10,11 +10,11 @@ from penstock.errors import ConfigError
 from penstock.pipeline.caching.stage import cache_source, hold_in_memory
 from penstock.pipeline.config import SourceStageConfig
 from penstock.pipeline.config_sources import create_source
+from penstock.pipeline.hub import SavedFolder, check_hub_target, push_to_hub
 from penstock.pipeline.observed_loader import ObservedLoader
-from penstock.pipeline.saving.hub import SavedFolder, check_hub_target, push_to_hub
-from penstock.pipeline.saving.save import save_by_column, save_source
-from penstock.pipeline.saving.settings import SaveSettings
+from penstock.pipeline.save import save_by_column, save_source
 from penstock.pipeline.stage import BaseStage
+from penstock.publish.settings import SaveSettings
 from penstock.sources.composite import CompositeShardedSource
 from penstock.sources.mix.source import MixedShardedSource
 from penstock.sources.pack.source import PackedShardedSource
@@ -25,8 +25,8 @@ from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
     from penstock.pipeline.config import DatasetConfig, PipelineConfig, SaveStageConfig
-    from penstock.pipeline.saving.writer import WriteStats
     from penstock.pipeline.stage import Data, PipelineContext
+    from penstock.publish.dataset_writer import WriteStats
     from penstock.sources.base import ShardedSource
 
     Sources = dict[str, ShardedSource]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.pipeline.config import DatasetConfig, ObservabilityConfig
 from penstock.pipeline.config_sources import create_source
 from penstock.pipeline.observing import Observer
-from penstock.pipeline.saving.save import save_dataset
+from penstock.pipeline.save import save_dataset
 from penstock.sources.tokens.source import TokenizedShardedSource
 from penstock.sources.tokens.tokenizers import TokenizerConfig
 from penstock.units import check_whole
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from penstock.pipeline.saving.settings import SaveFormat, SaveOptions
-    from penstock.pipeline.saving.writer import WriteStats
+    from penstock.publish.dataset_writer import WriteStats
+    from penstock.publish.settings import SaveFormat, SaveOptions
     from penstock.sources.base import ShardedSource
     from penstock.sources.transforms import AnySourceTransform
 

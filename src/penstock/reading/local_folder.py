@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cachedir.kept_index import keep_index
 from penstock.errors import CorruptShardError, ObjectChangedError, ObjectNotFoundError
-from penstock.files import read_file, translated
+from penstock.files import os_errors, read_file
 from penstock.formats.parts import open_shard
 from penstock.index.catalog import INDEX_NAME, parse_index
 from penstock.index.paths import resolve_inside
@@ -153,7 +153,7 @@ def _read_index(folder: Path, stamp: tuple[int, int, int] | None) -> Index:
 def read_local_index(folder: Path) -> Index:
     """Read the index of a local dataset."""
     path = folder / INDEX_NAME
-    with translated(path):
+    with os_errors(path):
         if folder.is_dir() and not path.exists():
             raise ObjectNotFoundError(f"there is no dataset in {folder}: {INDEX_NAME} is missing", path=str(path))
     return parse_index(read_file(path), str(path))
@@ -163,7 +163,7 @@ def _stamp_of(folder: Path) -> tuple[int, int, int] | None:
     """Describe the index file of a folder as it is now; None: there is none."""
     path = folder / INDEX_NAME
     try:
-        with translated(path):
+        with os_errors(path):
             status = path.stat()
     except ObjectNotFoundError:
         return None

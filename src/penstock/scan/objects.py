@@ -100,17 +100,13 @@ class ScannedObject:
             raise MissingBytes(Span(begin, end))
         return b"".join(self._pieces(Span(begin, end)))
 
-    def chunks(self, begin: int = 0, on_frame: Callable[[FrameStart], None] | None = None) -> Iterator[bytes]:
-        """Give all of it, in order, or what is stored from a byte on; of a compressed object, its content.
-
-        Of that, the byte must be one where a frame begins. `on_frame` hears of all frames, counted from there; without
-        it, the object keeps the beginnings of some.
-        """
+    def chunks(self, begin: int = 0) -> Iterator[bytes]:
+        """Give all of it, in order, or what is stored from a byte on; of a compressed object, its content."""
         stored = self._pieces(Span(min(begin, self.num_bytes), self.num_bytes))
         if self._compression is None:
             return stored
         self.frame_starts = []
-        return decompress_stream(stored, self._compression, self.name, on_frame or self._note_frame)
+        return decompress_stream(stored, self._compression, self.name, self._note_frame)
 
     def _note_frame(self, start: FrameStart) -> None:
         """Keep the beginnings of frames, but not those of many small ones."""

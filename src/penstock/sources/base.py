@@ -8,12 +8,13 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from penstock.errors import ConfigError, SampleIndexError, TransformError
+from penstock.blocks.stage import State, check_row
+from penstock.errors import ConfigError, MissingColumnError, SampleIndexError, TransformError
+from penstock.reading.source import FunctionReader, OpenShard, Source
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.files.found import FilesVersion, join_versions
 from penstock.sources.fluent_verbs import FluentVerbs
-from penstock.sources.indexed import IndexedSource
-from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, State, check_row, in_chunks
+from penstock.sources.iterators import ChainIterator, RowIterator, SampleIterator, in_chunks
 from penstock.sources.shard_info import ShardCount, ShardInfo
 from penstock.sources.transforming import TransformedIterator, describe_row, find_row
 from penstock.sources.transforms import BatchTransform, ChainedTransform, apply_all
@@ -23,7 +24,8 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.reading.source import CodeDigest, Source, SourceFiles
+    from penstock.formats.base import Rows
+    from penstock.reading.source import CodeDigest, SourceFiles
     from penstock.sources.transforming import WorkerKind
     from penstock.sources.transforms import AnySourceTransform, AnyTransform
     from penstock.types import Sample
@@ -327,6 +329,56 @@ class TransformedShardedSource(ShardedSource):
     def close(self) -> None:
         """Close the source."""
         self._source.close()
+
+
+class IndexedSource(Source):
+    """The shards of a source that knows its lengths and reads any rows; give it to a `Stream` as `source=`."""
+
+    def __init__(
+        self, source: ShardedSource, columns: tuple[str, ...] | None = None, *, is_nameless: bool = False
+    ) -> None:
+        lengths = source.shard_lengths()
+        if lengths is None or not source.has_random_rows:
+            raise ConfigError(
+                f"{type(source).__name__} cannot read its rows in any order: shuffle it through a buffer of"
+                " AsyncDataLoader, shuffle_buffer_size=, or stream its files with remote=, or what"
+                " save_dataset(..., format='mds') writes"
+            )
+        super().__init__(lengths)
+        self._source, self._names, self._columns = source, list(source.shard_names), columns
+        self._is_nameless, self.code_digests = is_nameless, source.code_digests
+
+    def open(self, shard: int) -> OpenShard:
+        """Open a shard."""
+        length = int(self.spans.starts[shard + 1] - self.spans.starts[shard])
+        return OpenShard(_RowReader(self._source, self._names[shard], length, self._columns))
+
+    @property
+    def content(self) -> str:
+        """The fingerprint of what decides the order, if there is one."""
+        return "" if self._is_nameless else self._source.order_fingerprint or ""
+
+    def describe_shard(self, shard: int) -> str:
+        """Give the name of the shard."""
+        return self._names[shard]
+
+
+class _RowReader(FunctionReader):
+    """Rows of one shard, many at a time."""
+
+    def __init__(self, source: ShardedSource, name: str, num_rows: int, columns: tuple[str, ...] | None) -> None:
+        super().__init__(num_rows, lambda row: self.read([row])[0])
+        self._source, self._name, self._columns = source, name, columns
+
+    def read(self, rows: Rows) -> list[Sample]:
+        """Give the samples at these rows, in this order."""
+        samples = self._source.read_rows(self._name, [int(row) for row in rows])
+        if self._columns is None:
+            return samples
+        try:
+            return [{name: sample[name] for name in self._columns} for sample in samples]
+        except KeyError as missing:
+            raise MissingColumnError(f"a sample of {self._name} has no field {missing}", shard=self._name) from None
 
 
 def _groups(transforms: ChainedTransform) -> list[list[AnyTransform]]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from penstock.blocks.stage import State, check_row
 from penstock.errors import ConfigError
 from penstock.order.state_fields import COUNT, refuse
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import SampleIterator, State, check_row
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.shard_info import ShardInfo
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.blocks.block import Block
     from penstock.order.state_fields import Fields
     from penstock.sources.base import GivesSource
-    from penstock.sources.columns import Rows
     from penstock.types import Sample
 
 
@@ -166,8 +167,8 @@ class LimitedShardedSource(ShardedSource):
                 break
             samples = self._source.open_shard(name)
             self._counted.append(0)
-            while self._counted[-1] < self._max_rows and (chunk := samples.read()):
-                self._counted[-1] += len(chunk)
+            while self._counted[-1] < self._max_rows and (block := samples.read_block()):
+                self._counted[-1] += len(block)
             samples.close()
         return max(0, self._max_rows - sum(self._counted[:number]))
 
@@ -184,16 +185,17 @@ class _LimitedIterator(SampleIterator):
     def close(self) -> None:
         self._samples.close()
 
-    def _read_chunk(self) -> Rows:
-        chunk = self._samples.take_rows(min(self._left, 256))
-        self._left -= len(chunk)
-        return chunk
+    def next(self) -> Block:
+        count = min(self._left, 256)
+        block = self._samples.read_block(count, count)
+        self._left -= len(block)
+        return block.at(None)
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
         return {"left": self._left, "input": self._samples.state_dict()}
 
-    def _seek(self, position: State) -> None:
-        self._left = position["left"]
+    def set_state(self, state: State) -> None:
+        self._left = state["left"]
         if self._left > self._limit:
             raise refuse("left", self._left, f"at most {self._limit}")
-        self._samples.load_state_dict(position["input"])
+        self._samples.load_state_dict(state["input"])

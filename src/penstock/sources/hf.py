@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import RowIterator, check_row, in_chunks
+from penstock.sources.iterators import RowIterator, in_chunks
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from penstock.blocks.block import Block
 from penstock.errors import ResumeError
 from penstock.order.keys import draw, fold
 from penstock.order.state_fields import COUNT, refuse
-from penstock.sources.columns import pick_rows
-from penstock.sources.iterators import SampleIterator, State
-from penstock.sources.pieces import PieceIterator
+from penstock.sources.iterators import SampleIterator
+from penstock.sources.row_ranges import RangeIterator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.blocks.block import PositionAfter
+    from penstock.blocks.stage import State
     from penstock.order.state_fields import Fields
-    from penstock.sources.columns import Rows
-    from penstock.sources.iterators import PositionAfter
-    from penstock.sources.pieces import Piece, PieceReading
+    from penstock.sources.row_ranges import RangeReading, RowRange
 
 _GROUPS_AT_ONCE = 64
 
 
 class InterleavedIterator(SampleIterator):
-    """Reads some pieces side by side: so many rows of each in turn; where one ends, the next takes its place.
+    """Reads some ranges side by side: so many rows of each in turn; where one ends, the next takes its place.
 
     Args:
-        pieces: What to read.
+        ranges: What to read.
         reading: How they are read; the order does not depend on it.
         num_open: How many are read side by side.
         rows_in_turn: Rows of each before it is the next one's turn; None where only one is open: any number.
@@ -37,71 +38,75 @@ class InterleavedIterator(SampleIterator):
     state_fields: ClassVar[Fields] = {"next": COUNT, "turn": COUNT, "open": [{"piece": COUNT}]}
 
     def __init__(
-        self, pieces: Sequence[Piece], reading: PieceReading, *, num_open: int, rows_in_turn: int | None
+        self, ranges: Sequence[RowRange], reading: RangeReading, *, num_open: int, rows_in_turn: int | None
     ) -> None:
         super().__init__()
-        self._pieces, self._reading = pieces, reading
+        self._ranges, self._reading = ranges, reading
         self._num_open, self._rows_in_turn = num_open, rows_in_turn
-        self._next = 0  # piece to open
+        self._next = 0  # range to open
         self._turn = 0
-        self._open: list[tuple[int, PieceIterator]] = []  # with the number of the piece
+        self._open: list[tuple[int, RangeIterator]] = []  # with the number of the range
 
     def close(self) -> None:
         """Close all shards."""
         for _, rows in self._open:
             rows.close()
 
-    def _read_chunk(self) -> Rows:
+    def next(self) -> Block:
+        """Read the next rows of the range whose turn it is."""
         while True:
-            while len(self._open) < self._num_open and self._next < len(self._pieces):
+            while len(self._open) < self._num_open and self._next < len(self._ranges):
                 self._open.append(self._open_next())
             if not self._open:
-                return []
+                return Block()
             self._turn %= len(self._open)
-            _, current = self._open[self._turn]
-            taken = current.read_rows() if self._rows_in_turn is None else current.take_rows(self._rows_in_turn)
+            number, current = self._open[self._turn]
+            count = self._rows_in_turn
+            taken = current.read_block() if count is None else current.read_block(count, count)
+            if len(taken) and count is None:
+                assert taken.after is not None  # noqa: S101
+                return taken.at(partial(_in_only_one, self._next, self._turn, number, taken.after))
             if len(taken):
-                self._turn += self._rows_in_turn is not None
-                return taken
+                self._turn += 1
+                return taken.at(None)
             current.close()
-            if self._next < len(self._pieces):
+            if self._next < len(self._ranges):
                 self._open[self._turn] = self._open_next()
             else:
                 del self._open[self._turn]
 
-    def _open_next(self) -> tuple[int, PieceIterator]:
+    def _open_next(self) -> tuple[int, RangeIterator]:
         number, self._next = self._next, self._next + 1
-        return number, PieceIterator(self._pieces[number], self._reading)
+        return number, RangeIterator(self._ranges[number], self._reading)
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say which ranges are open, and where they are."""
         return {
             "next": self._next,
             "turn": self._turn,
             "open": [{"piece": number, **rows.state_dict()} for number, rows in self._open],
         }
 
-    def _positions_in_chunk(self, start: State) -> PositionAfter:
-        if self._rows_in_turn is not None:
-            return super()._positions_in_chunk(start)
-        [(number, rows)] = self._open
-        place, after = {"next": self._next, "turn": self._turn}, rows.positions_of(len(self._chunk))
-        return lambda given: {**place, "open": [{"piece": number, **after(given)}]}
-
-    def _seek(self, position: State) -> None:
+    def set_state(self, state: State) -> None:
+        """Open the ranges of a state."""
         self.close()
-        numbers = {state["piece"] for state in position["open"]}
-        if max([position["next"], *(number + 1 for number in numbers)]) > len(self._pieces):
+        numbers = {each["piece"] for each in state["open"]}
+        if max([state["next"], *(number + 1 for number in numbers)]) > len(self._ranges):
             raise ResumeError("the state belongs to a source with more shards than this one")
-        if not len(numbers) == len(position["open"]) <= self._num_open:
+        if not len(numbers) == len(state["open"]) <= self._num_open:
             raise refuse("open", sorted(numbers), f"at most {self._num_open} different shards")
-        self._next, self._turn = position["next"], position["turn"]
-        self._open = [self._reopen(dict(state)) for state in position["open"]]
+        self._next, self._turn = state["next"], state["turn"]
+        self._open = [self._reopen(dict(each)) for each in state["open"]]
 
-    def _reopen(self, state: State) -> tuple[int, PieceIterator]:
+    def _reopen(self, state: State) -> tuple[int, RangeIterator]:
         number = state.pop("piece")
-        rows = PieceIterator(self._pieces[number], self._reading, is_at_beginning=False)
+        rows = RangeIterator(self._ranges[number], self._reading, is_at_beginning=False)
         rows.load_state_dict(state)
         return number, rows
+
+
+def _in_only_one(following: int, turn: int, number: int, after: PositionAfter, given: int) -> State:
+    return {"next": following, "turn": turn, "open": [{"piece": number, **after(given)}]}
 
 
 class SplitIterator(SampleIterator):
@@ -121,8 +126,10 @@ class SplitIterator(SampleIterator):
         """Close the input."""
         self._samples.close()
 
-    def _read_chunk(self) -> Rows:
-        rows = self._samples.take_rows(_GROUPS_AT_ONCE * self._num_ranks)
+    def next(self) -> Block:
+        """Read some groups, and keep one sample of each."""
+        count = _GROUPS_AT_ONCE * self._num_ranks
+        rows = self._samples.read_block(count, count)
         num_groups, num_left = divmod(len(rows), self._num_ranks)
         groups = np.arange(self._group, self._group + num_groups + 1, dtype=np.uint64)
         within = ((draw(self._key, groups) + np.uint64(self._rank)) % np.uint64(self._num_ranks)).astype(np.int64)
@@ -130,11 +137,13 @@ class SplitIterator(SampleIterator):
         if num_left and self._pads:
             mine = np.append(mine, len(rows) - num_left + within[-1] % num_left)
         self._group += num_groups
-        return pick_rows(rows, mine)
+        return rows.pick(mine)
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say which group is next, and where the input is."""
         return {"group": self._group, "samples": self._samples.state_dict()}
 
-    def _seek(self, position: State) -> None:
-        self._group = position["group"]
-        self._samples.load_state_dict(position["samples"])
+    def set_state(self, state: State) -> None:
+        """Go to a group."""
+        self._group = state["group"]
+        self._samples.load_state_dict(state["samples"])

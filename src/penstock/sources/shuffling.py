@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from penstock.blocks.block import Block, join_blocks
 from penstock.order.keys import draw
 from penstock.order.state_fields import COUNT, refuse
-from penstock.sources.columns import cut_rows, join_rows, pick_rows
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from penstock.blocks.stage import State
     from penstock.order.state_fields import Fields
-    from penstock.sources.columns import Rows
     from penstock.types import Int64Array
 
 # Stays are drawn in steps: in each of the first a sample leaves with a chance of 1 in 8. Those that are still there are
@@ -50,23 +50,23 @@ _IS_OVER = _chances()
 
 
 @dataclass(slots=True)
-class _Block:
+class _Buffered:
     """Samples that were read together, by the times at which they leave."""
 
     start: State  # of the buffer before them
-    rows: Rows
+    rows: Block
     times: npt.NDArray[np.float64]
     num_given: int = 0
 
-    def take(self, time: int) -> tuple[Rows, npt.NDArray[np.float64]]:
+    def take(self, time: int) -> tuple[Block, npt.NDArray[np.float64]]:
         """Take the samples that leave before a time; memory of those that were taken is given back soon."""
         begin, end = self.num_given, int(np.searchsorted(self.times, time))
-        taken = cut_rows(self.rows, begin, end), self.times[begin:end]
+        taken = self.rows.cut(begin, end), self.times[begin:end]
         self.num_given = end
         if end == len(self.times):
-            self.rows = []
+            self.rows = Block()
         elif 3 * end > len(self.times):
-            self.rows = pick_rows(cut_rows(self.rows, end, len(self.rows)), np.arange(len(self.times) - end))
+            self.rows = self.rows.pick(np.arange(end, len(self.times)))
             self.times, self.num_given = self.times[end:], 0
         return taken
 
@@ -92,7 +92,7 @@ class ShuffledIterator(SampleIterator):
         self._at_once = max(self._size // _PARTS, min(self._size, _FEWEST_AT_ONCE * self._least))
         self._step = math.sqrt(self._size * (self._size - min(self._least, self._size))) / _MEAN_STEPS
         self._time = self._row = self._come = 0  # until when samples were given; what has come, in samples and in size
-        self._blocks: list[_Block] = []  # oldest first
+        self._blocks: list[_Buffered] = []  # oldest first
         self._is_over = False
 
     def close(self) -> None:
@@ -100,18 +100,19 @@ class ShuffledIterator(SampleIterator):
         self._blocks, self._is_over = [], True
         self._samples.close()
 
-    def _read_chunk(self) -> Rows:
+    def next(self) -> Block:
+        """Give the samples that leave next."""
         while True:
             self._time += self._at_once
             self._read_until(self._time)
             self._blocks = [block for block in self._blocks if block.num_given < len(block.times)]
             if not self._blocks:
-                return []
+                return Block()
             taken = [block.take(self._time) for block in self._blocks]
             parts = [rows for rows, _ in taken if len(rows)]
             if parts:
                 order = np.argsort(np.concatenate([times for _, times in taken]), kind="stable")
-                return pick_rows(join_rows(parts), order)
+                return join_blocks(parts).pick(order)
             # Large samples are far apart in time.
             soonest = min(float(block.times[block.num_given]) for block in self._blocks)
             self._time = max(self._time, int(soonest) // self._at_once * self._at_once)
@@ -126,19 +127,19 @@ class ShuffledIterator(SampleIterator):
                 return
             times = self._leave(ends)
             order = np.argsort(times, kind="stable")
-            self._blocks.append(_Block(start, pick_rows(rows, order), times[order]))
+            self._blocks.append(_Buffered(start, rows.pick(order), times[order]))
             self._row, self._come = self._row + len(rows), int(ends[-1])
 
-    def _take(self, amount: int) -> tuple[Rows, Int64Array]:
+    def _take(self, amount: int) -> tuple[Block, Int64Array]:
         """Take so much from the input: samples, and what has come with each of them."""
         if not self._counts_bytes:
-            rows = self._samples.take_rows(amount)
+            rows = self._samples.read_block(amount, amount)
             return rows, np.arange(self._come + 1, self._come + 1 + len(rows), dtype=np.int64)
         samples, ends = [], [self._come]
         while ends[-1] - self._come < amount and (sample := next(self._samples, None)) is not None:
             samples.append(sample)
             ends.append(ends[-1] + max(self._least, size_of(sample)))
-        return samples, np.array(ends[1:], dtype=np.int64)
+        return Block(samples), np.array(ends[1:], dtype=np.int64)
 
     def _leave(self, ends: Int64Array) -> npt.NDArray[np.float64]:
         """Draw when samples leave. All of this is exact to the bit on every machine, as orders have to be."""
@@ -148,18 +149,20 @@ class ShuffledIterator(SampleIterator):
         times: npt.NDArray[np.float64] = np.maximum(ends - self._size, 0) + stays
         return times
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say where the oldest samples of the buffer begin, and until when they were given."""
         now = {"row": self._row, "come": self._come, "samples": self._samples.state_dict()}
         left = (block.start for block in self._blocks if block.num_given < len(block.times))
         return {"time": self._time, **next(left, now)}
 
-    def _seek(self, position: State) -> None:
-        time, come = position["time"], position["come"]
+    def set_state(self, state: State) -> None:
+        """Fill the buffer as it was."""
+        time, come = state["time"], state["come"]
         if time - come > _LONGEST_STAY * (self._size + self._at_once):
             raise refuse("time", time, f"one soon after {come}")
         self._blocks, self._is_over = [], False
-        self._samples.load_state_dict(position["samples"])
-        self._time, self._row, self._come = time, position["row"], come
+        self._samples.load_state_dict(state["samples"])
+        self._time, self._row, self._come = time, state["row"], come
         if self._time:
             self._read_until(self._time)
         for block in self._blocks:

@@ -13,14 +13,16 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from penstock.blocks.block import Block
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.errors import TransformError
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.transforms import BatchTransform, apply_all
-from penstock.sources.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.blocks.stage import State
     from penstock.order.state_fields import Fields
     from penstock.sources.transforms import AnyTransform
     from penstock.types import Sample
@@ -80,7 +82,7 @@ class TransformedIterator(SampleIterator):
         )
         self._pool = None if num_workers == 0 else _Pool(num_workers, worker_kind)
         # Work under way, in order: where its input began, and what will come of it.
-        self._under_way: deque[tuple[State, Future[_Outcome]]] = deque()
+        self._under_way: deque[tuple[State, Future[_Outcome] | _Outcome]] = deque()
 
     def close(self) -> None:
         """End the workers and close the input."""
@@ -89,11 +91,21 @@ class TransformedIterator(SampleIterator):
             self._pool.close()
         self._samples.close()
 
-    def _read_chunk(self) -> list[Sample]:
+    def next(self) -> Block:
+        """Transform the next samples, or wait for those that are under way."""
+        count, most = self._rows_at_once, 1 if self._pool is None else self._pool.most_under_way
         while True:
-            start, outcome = self._next_outcome()
-            if outcome is None:
-                return []
+            while len(self._under_way) < most:
+                start = self._samples.state_dict()
+                samples = self._samples.read_block(count, count, as_samples=True).samples()
+                if not samples:
+                    break
+                made = self._work(samples) if self._pool is None else self._pool.submit(self._work, samples)
+                self._under_way.append((start, made))
+            if not self._under_way:
+                return Block()
+            start, made = self._under_way.popleft()
+            outcome = made.result() if isinstance(made, Future) else made
             if outcome.error is not None:
                 failure = self._failure_at(start, outcome)
                 if not outcome.made:
@@ -101,37 +113,24 @@ class TransformedIterator(SampleIterator):
                 self._failure = failure  # raised after the results that came before it
                 failure.__cause__ = outcome.error
             if outcome.made:
-                return outcome.made
-
-    def _next_outcome(self) -> tuple[State, _Outcome | None]:
-        if self._pool is None:
-            start = self._samples.state_dict()
-            samples = self._samples.take(self._rows_at_once)
-            return start, self._work(samples) if samples else None
-        while len(self._under_way) < self._pool.most_under_way:
-            start = self._samples.state_dict()
-            samples = self._samples.take(self._rows_at_once)
-            if not samples:
-                break
-            self._under_way.append((start, self._pool.submit(self._work, samples)))
-        if not self._under_way:
-            return {}, None
-        start, future = self._under_way.popleft()
-        return start, future.result()
+                return Block(outcome.made)
 
     def _failure_at(self, start: State, outcome: _Outcome) -> TransformError:
         where = self._describe(start, outcome.failed_at, outcome.count)
         error = outcome.error
         return TransformError(f"a transform failed on {where}: {type(error).__name__}: {error}", where=where)
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say where the input of the next samples begins."""
         return {"input": self._under_way[0][0] if self._under_way else self._samples.state_dict()}
 
-    def _seek(self, position: State) -> None:
-        for _, future in self._under_way:
-            future.cancel()
+    def set_state(self, state: State) -> None:
+        """Go to a position of the input, and forget the work under way."""
+        for _, made in self._under_way:
+            if isinstance(made, Future):
+                made.cancel()
         self._under_way.clear()
-        self._samples.load_state_dict(position["input"])
+        self._samples.load_state_dict(state["input"])
 
 
 class _Pool:

@@ -1,8 +1,8 @@
 """The samples of a source that is read in order, written once on each node to files of columns that read in any order.
 
 What lies where is said in `cachedir/written.py`: KEY is a hash of the fingerprint. The kernel frees the lock of a
-process that was killed: the next one goes on where it was. Whoever waits for the lock gives up if its holder shows no
-sign of life.
+process that was killed: the next one goes on where it was. A process that waits for the lock gives up if its holder
+shows no sign of life.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.cachedir.lock import lock_within
 from penstock.cachedir.written import BUILD_LOCK, COLUMNS_SUFFIX, PROGRESS, WRITTEN, make_room, use, written_root
 from penstock.codecs.unpack import release
 from penstock.errors import CacheError, ConfigError, EmptyDatasetError, LockTimeoutError, ResumeError
-from penstock.files import appearing, flush_folder, sweep, translated
+from penstock.files import atomic_write, flush_folder, os_errors, sweep
 from penstock.formats.base import ReadOptions
 from penstock.formats.columnar.arrow_types import describe_type, pyarrow
 from penstock.formats.columnar.reader import ColumnsReader
@@ -29,16 +29,17 @@ from penstock.formats.parts import load_file
 from penstock.index.model import Column, FileInfo, Part, ShardInfo, ShardLayout
 from penstock.interrupts import WaitingFor
 from penstock.processes import PerProcess
+from penstock.publish.materialise import write_samples
 from penstock.reading.source import OpenShard, Source
 from penstock.sources.to_arrow import to_batch
 from penstock.status_line import StatusLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.sources.iterators import SampleIterator
-    from penstock.types import Int64Array
+    from penstock.types import Int64Array, Sample
 
 log = logging.getLogger("penstock.sources")
 
@@ -70,14 +71,14 @@ def write_once(
     columns: tuple[str, ...] | None = None,
     limit_bytes: int | None = None,
 ) -> WrittenSource:
-    """Give the samples of a source from its files; those that are not there are written now, or waited for.
+    """Return the samples of a source from its files; those that are not there are written now, or waited for.
 
-    All that is written on the node may take `limit_bytes`, by default half of the free space: others that nobody uses
-    go first.
+    All that is written on the node may take `limit_bytes`, by default half of the free space: others go first,
+    unless they are in use.
     """
     key = hashlib.sha256(f"{_VERSION} {fingerprint}".encode()).hexdigest()[:32]
     folder = written_root() / key
-    with translated(folder), use(folder):
+    with os_errors(folder), use(folder):
         written = _read(folder / WRITTEN)
         if written is None or not _is_whole(folder, written):
             written = _write_or_wait(folder, open_samples, label, limit_bytes)
@@ -125,7 +126,7 @@ class WrittenSource(Source):
         path = self._folder / file.basename
         if not path.exists():
             raise CacheError(
-                f"the samples of {self._label} were removed from {self._folder} while nobody used them: open the"
+                f"the samples of {self._label} were removed from {self._folder} while they were not in use: open the"
                 " dataset again",
                 path=str(path),
             )
@@ -144,7 +145,7 @@ class WrittenSource(Source):
         return np.array(self._written.num_bytes, np.int64)
 
     def describe_shard(self, shard: int) -> str:
-        """Say where a shard is."""
+        """Return where a shard is."""
         return f"{self._label}, written to {self._folder / _file_name(shard)}"
 
 
@@ -182,74 +183,81 @@ class _Builder:
         self._folder, self._label, self._limit_bytes = folder, label, limit_bytes
         self._line = StatusLine()
         self._begun = time.monotonic()
+        sweep(folder)
+        (folder / WRITTEN).unlink(missing_ok=True)
+        found = _read(folder / PROGRESS)
+        is_there = found is not None and found.state is not None and _is_whole(folder, found)
+        self._written = found if found is not None and is_there else Written(label=label)
+        self._batches: list[Any] = []  # of the next file
+        self._num_bytes = 0  # of these
+        self._num_rows = sum(self._written.rows)
 
     def build(self, open_samples: Callable[[], SampleIterator]) -> Written:
-        sweep(self._folder)
-        (self._folder / WRITTEN).unlink(missing_ok=True)
         log.info("writing the samples of %s to %s, once on this node", self._label, self._folder)
-        samples, written = self._go_on(open_samples)
+        begun_at = self.position
         try:
-            while self._write_file(samples, written):
-                self._save(PROGRESS, written)
-        finally:
-            samples.close()
-            self._line.clear()
-        written.state = None
-        self._save(WRITTEN, written)
-        (self._folder / PROGRESS).unlink(missing_ok=True)
-        return written
-
-    def _go_on(self, open_samples: Callable[[], SampleIterator]) -> tuple[SampleIterator, Written]:
-        """Give the samples that are left to write, and what was written before."""
-        written = _read(self._folder / PROGRESS)
-        if written is None or written.state is None or not _is_whole(self._folder, written):
-            return open_samples(), Written(label=self._label)
-        samples = open_samples()
-        try:
-            samples.load_state_dict(written.state)
+            write_samples(open_samples, self)
         except ResumeError as error:  # of another release
+            if begun_at is None:
+                raise
             log.warning("writing %s from its beginning again: %s", self._label, error)
-            samples.close()
-            return open_samples(), Written(label=self._label)
-        return samples, written
+            self._written = Written(label=self._label)
+            self._batches, self._num_bytes, self._num_rows = [], 0, 0
+            write_samples(open_samples, self)
+        finally:
+            self._line.clear()
+        if self._batches:
+            self._write_file()
+        self._written.state = None
+        self._save(WRITTEN)
+        (self._folder / PROGRESS).unlink(missing_ok=True)
+        return self._written
 
-    def _write_file(self, samples: SampleIterator, written: Written) -> bool:
-        """Write the next file; tell whether there was anything left to write."""
-        batches: list[Any] = []
-        before = sum(written.rows)
-        num_rows = num_bytes = 0
-        while num_bytes < _SHARD_BYTES and (taken := samples.take(_ROWS_AT_ONCE)):
-            written.columns = written.columns or list(taken[0])
-            batches.append(to_batch(taken, written.columns, before + num_rows))
-            num_rows += len(taken)
-            num_bytes += batches[-1].nbytes
-            self._show_life(before + num_rows)
-        if not num_rows:
-            return False
+    @property
+    def position(self) -> dict[str, Any] | None:
+        return self._written.state
+
+    @property
+    def num_wanted(self) -> int:
+        return _ROWS_AT_ONCE
+
+    def write_block(self, rows: Sequence[Sample], position: Callable[[], Any]) -> None:
+        self._written.columns = self._written.columns or list(rows[0])
+        self._batches.append(to_batch(list(rows), self._written.columns, self._num_rows))
+        self._num_rows += len(rows)
+        self._num_bytes += self._batches[-1].nbytes
+        self._show_life()
+        if self._num_bytes >= _SHARD_BYTES:
+            self._write_file()
+            self._written.state = position()
+            self._save(PROGRESS)
+
+    def _write_file(self) -> None:
+        written, pa = self._written, pyarrow()
         name = _file_name(len(written.rows))
-        table = pyarrow().concat_tables(
-            [pyarrow().Table.from_batches([batch]) for batch in batches], promote_options="permissive"
-        )
-        make_room(self._folder, num_bytes, self._limit_bytes, self._label)
+        tables = [pa.Table.from_batches([batch]) for batch in self._batches]
+        table = pa.concat_tables(tables, promote_options="permissive")
+        make_room(self._folder, self._num_bytes, self._limit_bytes, self._label)
         types = [(each.name, describe_type(each.type, each.name)) for each in table.schema]
-        with appearing(self._folder / name, flush=True) as part, part.open("wb") as out:
+        with atomic_write(self._folder / name, flush=True) as part, part.open("wb") as out:
             write_columns(
-                table.combine_chunks().to_batches(), types, out, name=name, num_rows=num_rows, max_bytes=_MOST_BYTES
+                table.combine_chunks().to_batches(), types, out, name=name, num_rows=len(table), max_bytes=_MOST_BYTES
             )
-        written.rows.append(num_rows)
+        written.rows.append(len(table))
         written.num_bytes.append((self._folder / name).stat().st_size)
-        written.state = samples.state_dict()
-        return True
+        self._batches, self._num_bytes = [], 0
 
-    def _show_life(self, num_rows: int) -> None:
-        """Tell those who wait, and whoever looks at the terminal, that it goes on."""
+    def _show_life(self) -> None:
+        """Show processes that wait, and the terminal, that it goes on."""
         os.utime(self._folder / BUILD_LOCK)
         if self._line.is_terminal and self._line.is_due() and time.monotonic() - self._begun > 2:
-            self._line.show(f"writing the samples of {self._label} to files, once on this node: {num_rows:,} so far")
+            self._line.show(
+                f"writing the samples of {self._label} to files, once on this node: {self._num_rows:,} so far"
+            )
 
-    def _save(self, name: str, written: Written) -> None:
-        with appearing(self._folder / name, flush=True) as part:
-            part.write_text(json.dumps(asdict(written)))
+    def _save(self, name: str) -> None:
+        with atomic_write(self._folder / name, flush=True) as part:
+            part.write_text(json.dumps(asdict(self._written)))
         flush_folder(self._folder)
 
 
@@ -270,7 +278,7 @@ def _read(path: Path) -> Written | None:
 
 
 def _is_whole(folder: Path, written: Written) -> bool:
-    """Tell whether all files are there, in their sizes."""
+    """Return whether all files are there, in their sizes."""
     try:
         sizes = [(folder / _file_name(number)).stat().st_size for number in range(len(written.rows))]
     except OSError:

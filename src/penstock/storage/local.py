@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
-from penstock.files import PART_SUFFIX, appearing, flush_folder, open_file, translated
+from penstock.files import PART_SUFFIX, atomic_write, flush_folder, open_file, os_errors
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version, shown_url, url_scheme
 from penstock.storage.url_names import unescaped
 
@@ -41,7 +41,7 @@ class LocalStore:
     def read(self, key: str, span: Span | None = None) -> bytes:
         """Give a file or a range of it."""
         path = self._path(key)
-        with translated(path), open_file(path) as file:
+        with os_errors(path), open_file(path) as file:
             if span is None:
                 return file.read()
             file.seek(span.begin)
@@ -53,7 +53,7 @@ class LocalStore:
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Copy a file, or a range of it, to another place."""
         source = self._path(key)
-        with translated(source), appearing(path) as part, open_file(source) as file, part.open("wb") as out:
+        with os_errors(source), atomic_write(path) as part, open_file(source) as file, part.open("wb") as out:
             if span is None:
                 shutil.copyfileobj(file, out, _COPY_BYTES)
             else:
@@ -62,7 +62,7 @@ class LocalStore:
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:
         """Give a range of a file, and what the file is."""
         path = self._path(key)
-        with translated(path), open_file(path) as file:
+        with os_errors(path), open_file(path) as file:
             info = _describe(key, os.fstat(file.fileno()))
             check_version(str(path), info, etag)
             data = os.pread(file.fileno(), len(span), span.begin)
@@ -73,15 +73,15 @@ class LocalStore:
     def upload(self, path: Path, key: str) -> None:
         """Copy a file into the directory; it is on the disk before this returns, and before what is uploaded next."""
         target = self._path(key)
-        with translated(target), open_file(path) as file:
-            with appearing(target, flush=True) as part, part.open("xb") as out:
+        with os_errors(target), open_file(path) as file:
+            with atomic_write(target, flush=True) as part, part.open("xb") as out:
                 shutil.copyfileobj(file, out, _COPY_BYTES)
             flush_folder(target.parent)
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe a file."""
         path = self._path(key)
-        with translated(path):
+        with os_errors(path):
             status = path.stat()
         if not path.is_file():
             raise ObjectNotFoundError(f"{path} is not a file", key=key)
@@ -99,7 +99,7 @@ class LocalStore:
     def delete(self, key: str) -> None:
         """Remove a file."""
         path = self._path(key)
-        with translated(path):
+        with os_errors(path):
             path.unlink()
 
     def _find(self, key: str) -> ObjectInfo | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, ObjectNotFoundError, StoreError
-from penstock.files import appearing, read_file
+from penstock.files import atomic_write, read_file
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, check_version
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class MemoryStore:
     def download(self, key: str, path: Path, span: Span | None = None) -> None:
         """Write an object, or a range of it, to a file."""
         data = self.read(key, span)
-        with appearing(path) as part:
+        with atomic_write(path) as part:
             part.write_bytes(data)
 
     def read_piece(self, key: str, span: Span, etag: str | None = None) -> tuple[bytes, ObjectInfo]:

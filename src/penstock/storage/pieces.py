@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.files import appearing, translated
+from penstock.files import atomic_write, os_errors
 from penstock.types import Span
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def read_pieces(store: PieceReader, key: str, span: Span | None) -> Buffer:
 def download_pieces(store: PieceReader, key: str, path: Path, span: Span | None) -> None:
     """Bring an object or a range of it to a file, which appears whole or not at all."""
     first, rest, etag = _begin(store, key, span)
-    with translated(path), appearing(path) as part, part.open("xb", buffering=0) as file:
+    with os_errors(path), atomic_write(path) as part, part.open("xb", buffering=0) as file:
         begin = rest[0].begin - memoryview(first).nbytes if rest else 0
         _write_at(file.fileno(), first, 0)
         _fetch(store, key, rest, etag, lambda piece, at: _write_at(file.fileno(), piece, at - begin))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import AccessDeniedError, ObjectNotFoundError, PenstockError, StoreError, StoreTimeoutError
 from penstock.extras import require
-from penstock.files import PART_SUFFIX, open_file, translated
+from penstock.files import PART_SUFFIX, open_file, os_errors
 from penstock.storage.base import ObjectInfo, StoreFamily, check_key, whole_seconds
 from penstock.storage.pool import ConnectionPool
 from penstock.storage.retry import RetryHooks, RetryPolicy, retrying
@@ -75,7 +75,7 @@ class SftpStore(ReadsBodies):
         target = self._path(key)
 
         def put() -> None:
-            with translated(path), open_file(path) as file, self._session(target) as sftp:
+            with os_errors(path), open_file(path) as file, self._session(target) as sftp:
                 _put(sftp, file, target)
 
         self._ask(key, put)

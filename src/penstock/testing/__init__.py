@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.testing.stores import LargeObjectContract as LargeObjectContract
     from penstock.testing.stores import StoreContract as StoreContract
     from penstock.testing.stores import StoreReadContract as StoreReadContract
+    from penstock.testing.targets import TargetContract as TargetContract
 else:
     from penstock.lazy_names import lazy_names
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock import CsvShardedSource, JsonShardedSource, TextShardedSource
 from penstock.errors import CorruptShardError
 from penstock.formats.lines.csv_rows import CSVRowFinder, IrregularRowFinder, split_columns
+from penstock.formats.lines.cut import RowBlock
 from penstock.formats.lines.reader import BadRow
 from penstock.formats.lines.text import TextParser
 
@@ -59,16 +60,21 @@ def test_rows_with_too_many_fields_beside_one_with_too_few_are_no_columns() -> N
     assert split_columns(b"a,b\rc,d\n", 1, 2, ",") is None
 
 
+def block(data: bytes, num_rows: int) -> RowBlock:
+    """Rows of text, of which only their number matters."""
+    return RowBlock(data, np.zeros(num_rows + 1, np.int64), np.zeros(num_rows, np.int64), 0)
+
+
 @given(lines=st.lists(st.text(alphabet="a\rß\x0b\u2028", max_size=4), max_size=6), ends=st.booleans())
 def test_lines_of_text(lines: list[str], ends: bool) -> None:
     data = ("\n".join(lines) + "\n" * ends).encode()
     rows = data.splitlines(keepends=True) if b"\r" not in data else None
-    parsed = TextParser().parse_block(data, data.count(b"\n") + (not data.endswith(b"\n")))
+    parsed = TextParser().parse_block(block(data, data.count(b"\n") + (not data.endswith(b"\n"))))
     assert parsed is not None
     assert [line.removesuffix("\r") for line in "\n".join(lines).split("\n")][: len(parsed)] == parsed
     if rows:
         assert TextParser().parse(rows) == parsed
-    assert TextParser().parse_block(b"\xff\n", 1) is None
+    assert TextParser().parse_block(block(b"\xff\n", 1)) is None
     with pytest.raises(BadRow):
         TextParser().parse([b"\xff\n"])
 

@@ -140,7 +140,7 @@ def test_ragged_rows_are_bad_samples() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"a,b,a\n1,2,3\n", "the same name: a"),
+        (b"a,b,a\n1,2,3\n", "several columns called 'a': rename"),
         (b"\x00\x01\x02\n", "does not begin with a line of column names"),
         (b"a\xff,b\n", "header that cannot be read: .*UTF-8"),
         ("a,b\n".encode("utf-16"), "UTF-16"),

@@ -67,13 +67,13 @@ def test_corners_are_the_same_with_every_parser(has_msgspec: bool, monkeypatch: 
     ]
     if not has_msgspec:
         monkeypatch.setitem(sys.modules, "msgspec.json", None)
-    jsonl._loads.cache_clear()
+    jsonl._decoder.cache_clear()
     try:
         for rows in [texts, *([text] for text in texts)]:
             found = scan_and_read("jsonl", "\n".join(rows).encode())
             assert is_same(found, [json.loads(text) for text in rows])
     finally:
-        jsonl._loads.cache_clear()
+        jsonl._decoder.cache_clear()
 
 
 BAD_LINES = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.errors import ConfigError, StoreError
-from penstock.files import translated
+from penstock.files import os_errors
 from penstock.formats.base import get_format
 from penstock.formats.files import get_file_format
 from penstock.index.catalog import INDEX_NAME
@@ -90,7 +90,7 @@ def _source(stream: Stream, *, is_said: bool) -> NamedFiles | None:
         is_literal = has_magic(url) and not is_said and _has_index(url, stream)
         return None if is_literal else find_source(url, _suffixes(url))
     path = LocalStore.from_url(url).root  # a name that exists is taken as it is, whatever else it might mean
-    with translated(path):
+    with os_errors(path):
         if path.is_dir():
             has_index = (path / INDEX_NAME).exists()
             return None if has_index and not is_said else NamedFiles(url, ("",))

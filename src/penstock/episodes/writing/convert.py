@@ -98,7 +98,7 @@ def cut_into_frames(episode: Mapping[str, Any], task: Any, task_key: str = "task
 
 
 def _records(given: Iterable[Any] | str | os.PathLike[str]) -> Iterator[Any]:
-    """Give records in stored order."""
+    """Return records in stored order."""
     from penstock.data.dataset import StreamingDataset  # only now: it loads torch, which writing does without
 
     if isinstance(given, str | os.PathLike):
@@ -116,7 +116,7 @@ def _stored(dataset: StreamingDataset) -> Iterator[Any]:
 
 
 def _renamed(record: Mapping[str, Any], keys: Mapping[str, str] | None, *left_out: str) -> dict[str, Any]:
-    """Give what is written of a record, under its new names; the columns that every dataset has are made anew."""
+    """Return what is written of a record, under its new names; the columns that every dataset has are made anew."""
     if keys is None:
         return {key: value for key, value in record.items() if key not in left_out and key not in ADDED}
     for key in keys:
@@ -130,7 +130,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Give an episode's name as something that can be compared."""
+    """Return an episode's name as something that can be compared."""
     name = value if isinstance(value, str) else np.asarray(value).reshape(-1).tolist()
     return name if isinstance(name, str) else tuple(name)
 

@@ -50,7 +50,7 @@ class EpisodeInProgress:
         return list(dict.fromkeys(self._tasks))
 
     def added(self, fps: float, episode: int, first_index: int, tasks: Mapping[str, int]) -> dict[str, list[Any]]:
-        """Give the columns that every dataset has."""
+        """Return the columns that every dataset has."""
         numbers = np.arange(self.num_frames)
         columns = {
             "timestamp": numbers / fps,

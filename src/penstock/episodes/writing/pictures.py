@@ -18,7 +18,10 @@ _PURPOSE = "pictures of robot episodes"
 
 
 def looks_like_picture(value: Any) -> bool:
-    """Tell pictures from arrays: PIL images, encoded ones, and arrays of bytes with 1 or 3 channels last or first."""
+    """Return whether a value is a picture rather than an array.
+
+    Pictures are PIL images, encoded ones, and arrays of bytes with 1 or 3 channels last or first.
+    """
     if isinstance(value, bytes) or hasattr(value, "getbands"):
         return True
     shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
@@ -27,7 +30,7 @@ def looks_like_picture(value: Any) -> bool:
 
 
 def as_pixels(value: Any, shape: tuple[int, ...] | None, key: str) -> npt.NDArray[np.uint8]:
-    """Give a picture as height, width, channels; it must have this shape if one is given.
+    """Return a picture as height, width, channels; it must have this shape if one is given.
 
     Encoded pictures and PIL images are decoded, floats from 0 to 1 become bytes, and channels may come first.
     """
@@ -80,7 +83,7 @@ class Picture(NamedTuple):
     encoded: bytes | None
 
     def as_file(self) -> bytes:
-        """Give it as a file: the one that it came as, or a PNG."""
+        """Return it as a file: the one that it came as, or a PNG."""
         if self.encoded is not None:
             return self.encoded
         images = require("PIL.Image", extra="images", purpose=_PURPOSE)

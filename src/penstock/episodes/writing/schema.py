@@ -101,7 +101,7 @@ def _infer(key: str, value: Any, pictures: str) -> dict[str, Any]:
 
 
 def check_frame(frame: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Any]:
-    """Give the values of a frame as they are stored; errors name what does not fit."""
+    """Return the values of a frame as they are stored; errors name what does not fit."""
     if not isinstance(frame, Mapping):
         raise ColumnTypeError(f"a frame must be a dict of features, got {type(frame).__name__}")
     for key in features:

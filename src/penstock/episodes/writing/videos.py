@@ -58,7 +58,7 @@ class VideoCoding(NamedTuple):
         return _ENCODERS[self.codec]
 
     def describe(self, feature: Feature) -> dict[str, Any]:
-        """Say of a video what `info.json` says of it."""
+        """Return what `info.json` says of a video."""
         height, width, channels = feature.shape
         return {
             "video.height": height,
@@ -96,7 +96,7 @@ class EpisodeEncoder:
         self.num_frames += 1
 
     def finish(self) -> list[Any]:
-        """Give all that was encoded, as packets."""
+        """Return all that was encoded, as packets."""
         self._encode(None)
         return self._packets
 

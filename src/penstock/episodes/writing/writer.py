@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.episodes.info import DEFAULT_PATHS, INFO_NAME
 from penstock.episodes.stats import join_stats
 from penstock.episodes.writing.episode import EpisodeInProgress
-from penstock.episodes.writing.place import open_place
 from penstock.episodes.writing.rows import ParquetFiles, table_of
 from penstock.episodes.writing.schema import ADDED, check_frame, declare_features, infer_features
 from penstock.episodes.writing.videos import VideoCoding, VideoFiles
-from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, WriterClosedError
+from penstock.errors import BadSampleError, ColumnTypeError, ConfigError, OutputExistsError, WriterClosedError
 from penstock.extras import require
+from penstock.publish.target import LOCK_NAME, open_target
 from penstock.units import check_whole
 
 if TYPE_CHECKING:
@@ -90,10 +90,19 @@ class LeRobotWriter:
         self._limits = {"data": data_files_size_in_mb, "video": video_files_size_in_mb}
         self._chunks_size = chunks_size
         self._features = None if features is None else declare_features(features)
-        self._place = open_place(out, storage_options)
+        # Readers list the folder of episodes: nothing of a writer that was killed may be in it.
+        self._target = open_target(
+            out, storage_options, entry=INFO_NAME, owns=lambda name: name.startswith("meta/episodes/")
+        )
+        if self._target.is_taken:
+            self._target.close()
+            raise OutputExistsError(
+                f"{self._target.shown} is not empty: remove what is there, or write to another place",
+                path=self._target.shown,
+            )
         self._data_path, self._video_path = DEFAULT_PATHS[3]
-        self._data = ParquetFiles(self._place.work, self._data_path, data_files_size_in_mb * _MB, chunks_size)
-        self._episodes = ParquetFiles(self._place.work, _EPISODES_PATH, data_files_size_in_mb * _MB, chunks_size)
+        self._data = ParquetFiles(self._target.folder, self._data_path, data_files_size_in_mb * _MB, chunks_size)
+        self._episodes = ParquetFiles(self._target.folder, _EPISODES_PATH, data_files_size_in_mb * _MB, chunks_size)
         self._videos: dict[str, VideoFiles] = {}
         self._episode: EpisodeInProgress | None = None
         self._rows: list[dict[str, Any]] = []  # of meta/episodes, not written yet
@@ -187,8 +196,11 @@ class LeRobotWriter:
                 raise ConfigError("no episode was written: a dataset needs at least one")
             self._write_rows()
             self._close_files()
-            self._write_meta()
-            self._place.publish()
+            info = self._write_meta()
+            files = (path for path in self._target.folder.rglob("*") if path.is_file())
+            names = {path.relative_to(self._target.folder).as_posix() for path in files} - {LOCK_NAME}
+            self._target.keep(sorted(names))
+            self._target.publish(info, names)
         finally:
             self.abort()
 
@@ -197,7 +209,7 @@ class LeRobotWriter:
         self._is_closed = True
         self._episode = None
         self._close_files()
-        self._place.close()
+        self._target.close()
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +242,7 @@ class LeRobotWriter:
 
     def _open_videos(self, feature: Feature) -> VideoFiles:
         return VideoFiles(
-            self._place.work,
+            self._target.folder,
             self._video_path,
             feature,
             self._coding,
@@ -267,8 +279,9 @@ class LeRobotWriter:
         self._episodes.add(table)
         self._rows.clear()
 
-    def _write_meta(self) -> None:
-        meta = self._place.work / "meta"
+    def _write_meta(self) -> bytes:
+        """Write what is known of all episodes, and return what says that they are there."""
+        meta = self._target.folder / "meta"
         parquet = require("pyarrow.parquet", extra="video", purpose="writing robot episodes")
         parquet.write_table(_table_of_tasks(self._tasks), meta / "tasks.parquet")
         (meta / "stats.json").write_text(json.dumps(self._stats, indent=1))
@@ -287,7 +300,7 @@ class LeRobotWriter:
             "video_path": self._video_path if self._videos else None,
             "features": self.features,
         }
-        (self._place.work / INFO_NAME).write_text(json.dumps(info, indent=2))
+        return json.dumps(info, indent=2).encode()
 
     def _close_files(self) -> None:
         self._data.close()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import BinaryIO
 
+    from penstock.formats.columnar.inputs import Ranges
     from penstock.formats.columnar.ipc import Read
     from penstock.formats.files import SpanBytes, StoredObject
     from penstock.index.model import ShardInfo
@@ -202,7 +203,7 @@ class SmallReads:
 
     _FEW, _MANY, _NEAR = 64 << 10, 4 << 20, 256 << 10
 
-    def __init__(self, file: StoredObject) -> None:
+    def __init__(self, file: Ranges) -> None:
         self._file = file
         self._begin, self._data = 0, b""
 
@@ -212,5 +213,5 @@ class SmallReads:
             is_near = 0 <= begin - (self._begin + len(self._data)) < self._NEAR
             stop = max(end, begin + (self._MANY if is_near and self._data else self._FEW))
             stop = max(end, min(stop, self._file.num_bytes))
-            self._begin, self._data = begin, self._file.read(begin, stop)
+            self._begin, self._data = begin, bytes(self._file.read(begin, stop))
         return self._data[begin - self._begin : end - self._begin]

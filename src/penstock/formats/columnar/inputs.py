@@ -1,14 +1,45 @@
-"""Bytes in memory as pyarrow reads files, without copies of them."""
+"""Bytes in memory, and files of stores, as pyarrow reads files, without copies of them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.formats.columnar.arrow_types import pyarrow
 
 if TYPE_CHECKING:
-    from penstock.formats.files import SpanBytes
+    from pathlib import Path
+
+
+class Ranges(Protocol):
+    """Something of which any range can be read."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        ...
+
+    def read(self, begin: int, end: int) -> bytes | memoryview:
+        """Return the bytes `[begin, end)`."""
+        ...
+
+
+class LocalObject(Ranges, Protocol):
+    """An object of a store, which may be a file of this machine."""
+
+    def local_path(self) -> Path | None:
+        """Return where it lies, if it is such a file."""
+        ...
+
+    def fetch_tail(self, num_bytes: int) -> None:
+        """Read its end at once."""
+        ...
+
+
+def open_for_arrow(opened: LocalObject) -> Any:
+    """Open a file for Arrow, which reads one of this machine itself, without a copy of the bytes in between."""
+    path = opened.local_path()
+    return SpansInput(opened) if path is None else pyarrow().OSFile(str(path))
 
 
 class _Input(ABC):
@@ -17,7 +48,7 @@ class _Input(ABC):
     closed = False
 
     @abstractmethod
-    def _take(self, size: int) -> memoryview:
+    def _take(self, size: int) -> bytes | memoryview:
         """Give the next bytes, at most so many; all of them if that is negative."""
 
     def read(self, size: int = -1) -> bytes:
@@ -42,14 +73,14 @@ class _Input(ABC):
 
 
 class SpansInput(_Input):
-    """What was fetched of a file, at the places that it has there; `tail` is its end, if that is kept elsewhere."""
+    """A file, or what was fetched of it, at its places there; `tail` is its end, if that is kept elsewhere."""
 
-    def __init__(self, stored: SpanBytes, tail: bytes = b"") -> None:
+    def __init__(self, stored: Ranges, tail: bytes = b"") -> None:
         self._stored, self._tail, self._position = stored, memoryview(tail), 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place."""
-        self._position = (0, self._position, self._stored.num_bytes)[whence] + offset
+        self._position = max(0, (0, self._position, self._stored.num_bytes)[whence] + offset)
         return self._position
 
     def tell(self) -> int:
@@ -60,8 +91,10 @@ class SpansInput(_Input):
         """It is."""
         return True
 
-    def _take(self, size: int) -> memoryview:
+    def _take(self, size: int) -> bytes | memoryview:
         rest = max(self._stored.num_bytes - self._position, 0)
+        if not rest:
+            return b""
         begin, end = self._position, self._position + (rest if size < 0 else min(size, rest))
         self._position = end
         tail_begin = self._stored.num_bytes - len(self._tail)

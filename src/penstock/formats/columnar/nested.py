@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.block import join_columns
 from penstock.formats.columnar.nodes import ANY_LENGTH, ArrayNode, Node, ValueBuffers, check_offsets, with_none
 from penstock.formats.columnar.types import array_dtype, element_shape, has_array_elements, missing_value
 from penstock.formats.gather import as_list
-from penstock.formats.rows import join_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt

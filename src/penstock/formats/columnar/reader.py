@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.block import join_columns
 from penstock.codecs.unpack import check_whole, drop_pages, release
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
@@ -26,7 +27,7 @@ from penstock.formats.columnar.nodes import (
 from penstock.formats.columnar.types import array_dtype, parse_type
 from penstock.formats.encodings.base import Encoding
 from penstock.formats.gather import as_list, in_order
-from penstock.formats.rows import check_rows, join_columns
+from penstock.formats.rows import check_rows
 from penstock.thread_times import decoding
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.blocks.block import join_columns
 from penstock.errors import ConfigError, CorruptShardError, IndexFieldError
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_column
@@ -13,7 +14,7 @@ from penstock.formats.lines.find import QuotedRowFinder
 from penstock.formats.lines.reader import BadRow, LineReader
 from penstock.formats.lines.scan import scan_lines, to_shards
 from penstock.formats.lines.values import TYPES, parse_values
-from penstock.formats.rows import check_projection, join_columns
+from penstock.formats.rows import check_projection
 from penstock.index.model import Column
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions
     from penstock.formats.files import FileBytes, StoredObject
+    from penstock.formats.lines.cut import RowBlock
     from penstock.formats.lines.find import RowFinder
-    from penstock.formats.lines.scan import LineScan
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Sample
 
@@ -44,7 +45,8 @@ class CSVFileFormat(FileFormat):
         scan, spans = scan_lines(file, finder, has_header=True)
         if not finder.is_regular:
             scan, spans = scan_lines(file, IrregularRowFinder(self.separator), has_header=True)
-        header = _read_header(scan, self.separator)
+        rows = scan.head().rows
+        header = read_header(rows[0], self.separator, scan.name) if rows else []
         shards = to_shards(spans, file, scan.num_bytes)
         for name in types:
             if header and name not in header:
@@ -90,24 +92,21 @@ def _check_types(types: Any) -> Mapping[str, str]:
     return types
 
 
-def _read_header(scan: LineScan, separator: str) -> list[str]:
-    """Give the names of the columns; a file without any line has none."""
-    head = scan.head()
-    if not head.rows:
-        return []
-    no_names = CorruptShardError(f"{scan.name} does not begin with a line of column names", path=scan.name)
-    if b"\0" in head.rows[0]:  # asked first: before Python 3.11, its parser refuses these
+def read_header(row: bytes, separator: str, where: str) -> list[str]:
+    """Read the names of the columns from the first row of a file."""
+    no_names = CorruptShardError(f"{where} does not begin with a line of column names", path=where)
+    if b"\0" in row:  # asked first: before Python 3.11, its parser refuses these
         raise no_names
     try:
-        [names] = split_rows(head.rows[:1], separator)
+        [names] = split_rows([row], separator)
     except BadRow as error:
-        raise CorruptShardError(f"{scan.name} has a header that cannot be read: {error}", path=scan.name) from error
+        raise CorruptShardError(f"{where} has a header that cannot be read: {error}", path=where) from error
     if len(names) > _MOST_COLUMNS:
         raise no_names
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise CorruptShardError(
-            f"{scan.name} has several columns with the same name: {', '.join(twice)}", path=scan.name
+            f"{where} has several columns called {', '.join(map(repr, twice))}: rename them in its header", path=where
         )
     return names
 
@@ -136,10 +135,10 @@ class CSVParser:
             raise BadRow(f"the row has {min(lengths)} fields, but the header has {num_columns}")
         return self._values(len(rows), list(zip(*fields, strict=True)))
 
-    def parse_block(self, data: bytes, num_rows: int) -> ParsedRows | None:
+    def parse_block(self, block: RowBlock) -> ParsedRows | None:
         """Parse rows that stand one after the other, which is quicker; None if they have to be looked at one by one."""
-        columns = split_columns(data, num_rows, len(self.types), self.separator)
-        return None if columns is None else self._values(num_rows, columns)
+        columns = split_columns(block.data, block.num_rows, len(self.types), self.separator)
+        return None if columns is None else self._values(block.num_rows, columns)
 
     def _values(self, num_rows: int, columns: Sequence[Sequence[str]]) -> ParsedRows:
         texts = dict(zip((name for name, _ in self.types), columns, strict=True)) if columns else {}

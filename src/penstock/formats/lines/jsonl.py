@@ -7,26 +7,30 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from penstock.errors import CorruptShardError
 from penstock.formats.files import FileFormat, ScannedFile
 from penstock.formats.lines.columns import to_columns
-from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.find import RETURN, LineFinder
 from penstock.formats.lines.reader import BadRow, LineReader
 from penstock.formats.lines.scan import LinesHead, scan_lines, to_shards
 from penstock.formats.rows import check_projection
 from penstock.index.model import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.formats.base import ReadOptions
     from penstock.formats.files import FileBytes, StoredObject
+    from penstock.formats.lines.cut import RowBlock
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Sample
 
 # So many first rows say what the columns are. Keys that come later are in the samples all the same.
 _ROWS_LOOKED_AT = 100
 _ENCODING = "json"
+_OPENING, _CLOSING = b"{}"
 
 
 class JSONLinesFormat(FileFormat):
@@ -89,6 +93,17 @@ class JSONParser:
         """Parse all rows."""
         return _parse_together(rows)
 
+    def parse_block(self, block: RowBlock) -> list[Sample] | None:
+        """Parse lines together; None if the quick parser is not there, or does not find one object in each."""
+        decoder = _decoder()
+        if decoder is None or not _are_objects(block):
+            return None
+        try:
+            samples: list[Any] = decoder.decode_lines(block.data)
+        except (ValueError, RecursionError):
+            return None
+        return samples if len(samples) == block.num_rows else None
+
     def samples(self, parsed: list[Sample]) -> list[Sample]:
         """Give those keys that are wanted."""
         if self.wanted is None:
@@ -114,7 +129,7 @@ def _parse_together(rows: Sequence[bytes]) -> list[Any]:
     again, each by itself.
     """
     try:
-        samples: list[Any] = _loads()(b"[" + b",".join(rows) + b"]")
+        samples: list[Any] = (json.loads if _decoder() is None else _decoder().decode)(b"[" + b",".join(rows) + b"]")
     except (ValueError, RecursionError):
         samples = []
     if len(samples) == len(rows) and set(map(type, samples)) <= {dict}:
@@ -122,14 +137,28 @@ def _parse_together(rows: Sequence[bytes]) -> list[Any]:
     return list(map(parse_row, rows))
 
 
+def _are_objects(block: RowBlock) -> bool:
+    """Return whether all rows begin and end as an object does.
+
+    Between `}` and `{` without a comma an object ends and another begins, so no object lies over two rows: the parser,
+    which takes a newline for any white space, finds as many as there are rows only if there is one in each.
+    """
+    codes = np.frombuffer(block.data, np.uint8)
+    begins = block.bounds - block.bounds[0]
+    last = codes[begins[1:-1] - 2]  # before the newline
+    if (last == RETURN).any():
+        last = np.where(last == RETURN, codes[begins[1:-1] - 3], last)
+    return bool((codes[begins[:-1]] == _OPENING).all() and (last == _CLOSING).all())
+
+
 @cache
-def _loads() -> Callable[[bytes], Any]:
-    """Choose a parser: msgspec's is quicker, and what it takes, it takes as the standard library does."""
+def _decoder() -> Any:
+    """Return the quick parser, if it is there: what it takes, it takes as the standard library does."""
     try:
         from msgspec.json import Decoder
     except ImportError:
-        return json.loads
-    return Decoder().decode
+        return None
+    return Decoder()
 
 
 def parse_row(row: bytes) -> Sample:

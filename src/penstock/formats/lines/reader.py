@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import Rows
     from penstock.formats.files import FileBytes
+    from penstock.formats.lines.cut import RowBlock
     from penstock.formats.lines.find import RowFinder
     from penstock.index.model import ShardInfo
     from penstock.types import Columns, Int64Array, Sample
@@ -38,6 +39,10 @@ class RowParser(Protocol[T]):
 
     def parse(self, rows: Sequence[bytes]) -> T:
         """Parse rows, all at once; raise `BadRow` if any of them cannot be."""
+        ...
+
+    def parse_block(self, block: RowBlock) -> T | None:
+        """Parse rows that stand one after the other, which is quicker; None if they have to be looked at one by one."""
         ...
 
     def samples(self, parsed: T) -> list[Sample]:

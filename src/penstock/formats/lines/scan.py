@@ -36,7 +36,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
-class RowPlace(NamedTuple):
+class RowStart(NamedTuple):
     """Where a row begins."""
 
     byte: int
@@ -47,7 +47,7 @@ class RowPlace(NamedTuple):
 class LineSpan:
     """Some rows of a file that follow one another."""
 
-    begin: RowPlace
+    begin: RowStart
     end: int
     num_rows: int
 
@@ -56,7 +56,7 @@ class LinesHead(NamedTuple):
     """The first rows of a file, as far as they are whole."""
 
     rows: list[bytes]
-    places: list[RowPlace]
+    places: list[RowStart]
 
 
 class LineScan:
@@ -68,10 +68,10 @@ class LineScan:
         self._awaits_header = has_header
         self._head = bytearray()
         self._head_begin = 0
-        self._head_rows: list[RowPlace] = []
+        self._head_rows: list[RowStart] = []
         self._line = 1
         self._mark_bytes = self.num_bytes = mark_bytes  # the second: so far
-        self._begin: RowPlace | None = None  # of the span in the making
+        self._begin: RowStart | None = None  # of the span in the making
         self._num_rows = 0
         self._last_row = 0
         self._spans: list[LineSpan] = []
@@ -121,12 +121,12 @@ class LineScan:
         self._num_rows += len(begins) - at
         self._line += len(newlines)
 
-    def _cut(self, begin: RowPlace, end: int) -> None:
+    def _cut(self, begin: RowStart, end: int) -> None:
         self._spans.append(LineSpan(begin, end, self._num_rows))
         self._num_rows = 0
 
-    def _place(self, byte: int, newlines: Int64Array) -> RowPlace:
-        return RowPlace(byte, self._line + int(np.searchsorted(newlines, byte)))
+    def _place(self, byte: int, newlines: Int64Array) -> RowStart:
+        return RowStart(byte, self._line + int(np.searchsorted(newlines, byte)))
 
     def _keep_head(self, chunk: bytes, begins: Int64Array, newlines: Int64Array) -> None:
         if not self._head_rows:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.formats.base import ReadOptions
     from penstock.formats.files import FileBytes, StoredObject
+    from penstock.formats.lines.cut import RowBlock
     from penstock.index.model import ShardInfo, ShardLayout
     from penstock.types import Columns, Sample
 
@@ -45,14 +46,14 @@ class TextFileFormat(FileFormat):
         """Open a span of lines."""
         self.check(info.layout, options)
         is_wanted = options.columns is None or COLUMN in options.columns
-        return LineReader(parts[0], info, LineFinder(skips_blank=False), TextParser(is_wanted))
+        return LineReader(parts[0], info, LineFinder(skips_blank=False), TextParser(COLUMN if is_wanted else None))
 
 
 @dataclass(frozen=True, slots=True)
 class TextParser:
     """Makes samples of lines of text."""
 
-    is_wanted: bool = True
+    name: str | None = COLUMN  # of the field; None if it is not wanted
 
     def parse(self, rows: Sequence[bytes]) -> list[str]:
         """Take off what ends the lines."""
@@ -61,8 +62,9 @@ class TextParser:
         except UnicodeDecodeError as error:
             raise BadRow(f"the line is not UTF-8: {error}") from error
 
-    def parse_block(self, data: bytes, num_rows: int) -> list[str] | None:
+    def parse_block(self, block: RowBlock) -> list[str] | None:
         """Parse lines that stand one after the other, which is quicker; None if one of them is at fault."""
+        data = block.data
         try:
             lines = data.decode().split("\n")
         except UnicodeDecodeError:
@@ -71,12 +73,12 @@ class TextParser:
             lines.pop()
         if b"\r" in data:
             lines = [line.removesuffix("\r") for line in lines]
-        return lines if len(lines) == num_rows else None
+        return lines if len(lines) == block.num_rows else None
 
     def samples(self, parsed: list[str]) -> list[Sample]:
         """Give a sample for each line."""
-        return [{COLUMN: text} for text in parsed] if self.is_wanted else [{} for _ in parsed]
+        return [{} for _ in parsed] if self.name is None else [{self.name: text} for text in parsed]
 
     def columns(self, parsed: list[str], begin: int = 0, end: int | None = None) -> Columns:
         """Give the texts as a list."""
-        return {COLUMN: parsed[begin:end]} if self.is_wanted else {}
+        return {} if self.name is None else {self.name: parsed[begin:end]}

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from penstock.blocks.block import join_columns
 from penstock.codecs.unpack import check_whole, drop_pages, release, sliceable
 from penstock.errors import CorruptShardError
 from penstock.formats.column_errors import decode_all
 from penstock.formats.gather import ColumnGathering, RowOrigins
-from penstock.formats.rows import check_rows, join_columns
+from penstock.formats.rows import check_rows
 from penstock.formats.webdataset.decode import KEY, URL, member_encoding
 from penstock.formats.webdataset.headers import walk
 from penstock.formats.webdataset.samples import group_members

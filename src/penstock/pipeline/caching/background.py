@@ -1,10 +1,12 @@
-"""A cache that is built while it is read: who reads waits for a part, and hears if it cannot come."""
+"""A cache that is built while it is read: readers wait for a part, and hear if it cannot come."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CacheError
 from penstock.interrupts import WaitingFor
@@ -18,81 +20,60 @@ if TYPE_CHECKING:
     Run = Callable[[Callable[[PartDone], None], Callable[[], bool]], None]
 
 
-class _Progress:
-    """What the thread that builds tells those who wait; it knows nothing of the object that they ask."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.parts: dict[int, PartDone] = {}
-        self.failure: BaseException | None = None
-        self.is_whole = self.is_stopped = self.has_ended = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.has_ended or self.is_stopped
-
-    def add(self, part: PartDone) -> None:
-        with self.changed:
-            self.parts[part.number] = part
-            self.changed.notify_all()
-
-    def end(self, failure: BaseException | None) -> None:
-        with self.changed:
-            self.failure, self.has_ended = failure, True
-            self.is_whole = failure is None and not self.is_stopped
-            self.changed.notify_all()
-
-
 class BackgroundBuild:
-    """Builds a cache in a thread, until it is whole, stopped, or nobody holds this object any more."""
+    """Builds a cache in a thread, until it is whole, stopped, or this object is not held any more."""
 
-    def __init__(self, run: Run, where: str) -> None:
-        self._where, self._progress = where, _Progress()
-        self._stop = weakref.finalize(self, _stop, self._progress)
-        threading.Thread(target=_build, args=(run, self._progress), name="penstock-cache", daemon=True).start()
+    def __init__(self, run: Run, where: str, num_parts: int) -> None:
+        self._where = where
+        self._parts: list[Future[PartDone]] = [Future() for _ in range(num_parts)]
+        self._whole: Future[None] = Future()
+        stopped = threading.Event()
+        every: list[Future[Any]] = [*self._parts, self._whole]
+        self._stop = weakref.finalize(self, _stop, stopped, every, where)
+        arguments = (run, self._parts, self._whole, stopped)
+        threading.Thread(target=_build, args=arguments, name="penstock-cache", daemon=True).start()
 
     @property
     def is_whole(self) -> bool:
         """Whether all is built."""
-        return self._progress.is_whole
+        return self._whole.done() and self._whole.exception() is None
 
     def wait_for(self, number: int) -> PartDone:
         """Wait for a part; if it cannot come, the reason is raised."""
-        progress = self._progress
-        with WaitingFor(f"part {number} of the cache at {self._where}"), progress.changed:
-            progress.changed.wait_for(lambda: number in progress.parts or progress.is_over)
-            self._check(number in progress.parts)
-            return progress.parts[number]
+        with WaitingFor(f"part {number} of the cache at {self._where}"):
+            return self._parts[number].result()
 
     def wait_for_all(self) -> None:
         """Wait until the cache is whole."""
-        progress = self._progress
-        with WaitingFor(f"the cache at {self._where}"), progress.changed:
-            progress.changed.wait_for(lambda: progress.is_over)
-            self._check(progress.is_whole)
+        with WaitingFor(f"the cache at {self._where}"):
+            self._whole.result()
 
     def stop(self) -> None:
-        """Stop after the parts that are under way; who waits is told so."""
+        """Stop after the parts that are under way; readers that wait are told so."""
         self._stop()
 
-    def _check(self, is_there: bool) -> None:
-        if is_there:
-            return
-        if self._progress.failure is not None:
-            raise self._progress.failure
-        raise CacheError(f"the building of the cache at {self._where} was stopped: build it again to go on")
 
+def _build(run: Run, parts: list[Future[PartDone]], whole: Future[None], stopped: threading.Event) -> None:
+    """Build all parts. This function knows nothing of the object that readers ask, so that it can go."""
 
-def _build(run: Run, progress: _Progress) -> None:
-    failure: BaseException | None = None
+    def note(part: PartDone) -> None:
+        with suppress(InvalidStateError):  # it was stopped
+            parts[part.number].set_result(part)
+
     try:
-        run(progress.add, lambda: progress.is_stopped)
-    except BaseException as error:  # noqa: BLE001  raised again by whoever waits
-        failure = error
-    progress.end(failure)
+        run(note, stopped.is_set)
+        whole.set_result(None)
+    except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+        _fail([*parts, whole], error)
 
 
-def _stop(progress: _Progress) -> None:
-    with progress.changed:
-        progress.is_stopped = True
-        progress.changed.notify_all()
+def _stop(stopped: threading.Event, futures: list[Future[Any]], where: str) -> None:
+    stopped.set()
+    _fail(futures, CacheError(f"the building of the cache at {where} was stopped: build it again to go on"))
+
+
+def _fail(futures: list[Future[Any]], error: BaseException) -> None:
+    """Have those that are not done raise an error."""
+    for future in futures:
+        with suppress(InvalidStateError):
+            future.set_exception(error)

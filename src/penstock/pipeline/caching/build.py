@@ -14,13 +14,12 @@ from penstock.index.mosaic_json import dump_index
 from penstock.pipeline.caching.parts import Part, part_name, plan_parts
 from penstock.pipeline.caching.place import PLAN_NAME
 from penstock.pipeline.caching.selected import find_cuts, select_part
-from penstock.pipeline.saving.blocks import PROBE_ROWS
-from penstock.pipeline.saving.mds import infer_columns
-from penstock.pipeline.saving.save import save_source
-from penstock.pipeline.saving.settings import SaveSettings
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.pipeline.save import save_source
+from penstock.publish.mds_files import infer_columns
+from penstock.publish.merge_index import merge_indexes
+from penstock.publish.settings import MANIFEST_NAME, SaveSettings
+from penstock.publish.sizes import PROBE_ROWS
 from penstock.units import parse_bytes
-from penstock.write.merge_index import merge_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,13 +81,23 @@ class CacheBuild:
     about: Mapping[str, Any]  # the fingerprints, for the manifest
     plan: CachePlan
 
+    @property
+    def shown(self) -> str:
+        """What is made, and where."""
+        return f"the cache at {self.place.shown}"
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts there are."""
+        return len(self.plan.parts)
+
     def find_part(self, number: int) -> PartDone | None:
-        """Give a part that is whole already."""
+        """Return a part that is whole already."""
         found = self.place.read(f"{part_name(number)}/{MANIFEST_NAME}")
         return None if found is None else _part_done(number, found)
 
-    def build_part(self, number: int, *, waits: bool) -> PartDone | None:
-        """Build a part, or finish one that was begun; None if another process is at it and is not waited for."""
+    def make_part(self, number: int, *, waits: bool) -> PartDone | None:
+        """Make a part, or finish one that was begun; None if another process is at it and is not waited for."""
         try:
             with self.place.hold(part_name(number), waits=waits):
                 return self.find_part(number) or self._save_part(number)
@@ -118,10 +127,10 @@ class CacheBuild:
         return PartDone(number, stats.num_examples, stats.total_bytes)
 
     def finish(self) -> None:
-        """Join all parts to one dataset, once they are whole. Whoever does it does the same."""
+        """Join all parts to one dataset, once they are whole. It is the same whichever process does it."""
         indexes: dict[str, Index] = {}
         rows: list[int] = []
-        for number in range(len(self.plan.parts)):
+        for number in range(self.num_parts):
             found = self.place.read_part(number)
             if found is None:
                 raise ResumeError(

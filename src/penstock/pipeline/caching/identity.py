@@ -45,12 +45,12 @@ def order_fingerprint_by(source: ShardedSource, how: HashFunction) -> str | None
 
 
 def _kind(source: ShardedSource) -> str:
-    """Say how files are read."""
+    """Return how files are read."""
     return f"{type(source).__name__} {source.reading}" if isinstance(source, FileShardedSource) else ""
 
 
 def describe(source: ShardedSource, fingerprint: str) -> dict[str, Any]:
-    """Give the fingerprints of a source one by one: of the data, of all transforms, and of their tokenizers."""
+    """Return the fingerprints of a source one by one: of the data, of all transforms, and of their tokenizers."""
     transforms: list[AnyTransform] = []
     inner = source
     while isinstance(inner, TransformedShardedSource | LimitedShardedSource):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.sources.iterators import State
+    from penstock.blocks.stage import State
     from penstock.sources.shard_info import ShardInfo
 
     # Finds where a shard, by its number, can be cut into pieces of about so many bytes.
@@ -29,12 +29,12 @@ class Part:
     end_row: int | None = None  # and before which row it ends; None: where the shard does
 
     def to_list(self) -> list[Any]:
-        """Give it as plain values, from which `Part(*values)` makes it again."""
+        """Return it as plain values, from which `Part(*values)` makes it again."""
         return list(astuple(self)) if self.begin is not None else [self.first, self.end]
 
     @property
     def name(self) -> str:
-        """Say which samples these are."""
+        """Return which samples these are, in a word."""
         if self.begin is None:
             return f"shards-{self.first}-{self.end - self.first}"
         return f"shard-{self.first}-rows-{self.begin['row']}-{self.end_row}"

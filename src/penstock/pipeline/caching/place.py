@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import shutil
-import tempfile
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache.proxied import open_proxied
 from penstock.cachedir.layout import place_of, user_cache_dir
-from penstock.cachedir.lock import try_hold, wait_for_lock
-from penstock.errors import CorruptIndexError, ObjectNotFoundError, OutputBusyError
+from penstock.cachedir.lock import try_hold
 from penstock.files import sweep
 from penstock.index.catalog import INDEX_NAME, parse_index
-from penstock.interrupts import WaitingFor
 from penstock.pipeline.caching.parts import part_name
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.publish.settings import MANIFEST_NAME
+from penstock.publish.target import hold_output, open_files, read_json
 from penstock.storage.base import shown_url, url_scheme
 from penstock.storage.local import LocalStore
 from penstock.storage.url_names import join_url
-from penstock.write.publish import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from penstock.cachedir.lock import Descriptor
     from penstock.index.model import Index
+    from penstock.publish.target import FilesTarget
     from penstock.storage.base import Store
 
 PLAN_NAME = "_plan.json"
@@ -54,36 +50,25 @@ class CachePlace:
         return LocalStore.from_url(self.url).root if url_scheme(self.url) in (None, "file") else None
 
     def store(self) -> Store:
-        """Open the store that it is in."""
+        """Open the store that it is in, to read there."""
         return open_proxied(self.url, self.storage_options)
 
+    def _target(self) -> FilesTarget:
+        return open_files(self.url, storage_options=self.storage_options, entry=MANIFEST_NAME)
+
     def part_url(self, number: int) -> str:
-        """Give the folder or URL of a part."""
+        """Return the folder or URL of a part."""
         return join_url(self.url, part_name(number))
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read one of its files of JSON, if it is there."""
-        try:
-            values = json.loads(self.store().read(name))
-        except ObjectNotFoundError:
-            return None
-        except ValueError as error:
-            raise CorruptIndexError(f"{self.shown}/{name} is no JSON: {error}. Delete the cache") from error
-        if not isinstance(values, dict):
-            raise CorruptIndexError(f"{self.shown}/{name} does not describe a cache. Delete the cache")
-        return values
+        return read_json(self.store(), name, self.shown)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write one of its small files, which appears whole; whoever calls holds a name, and others write none."""
-        folder = self.folder
-        if folder is not None:
-            sweep(folder)
-            write_file(folder / name, [data], flush=True)
-            return
-        with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-            path = Path(scratch) / "file"
-            path.write_bytes(data)
-            self.store().upload(path, name)
+        """Write one of its small files, which appears whole; the caller holds a name, and others write none."""
+        with closing(self._target()) as target:
+            sweep(target.folder)
+            target.write(name, data)
 
     def read_part(self, number: int) -> tuple[dict[str, Any], Index] | None:
         """Read the manifest and the index of a part, if it is whole."""
@@ -95,16 +80,12 @@ class CachePlace:
 
     def remove(self) -> None:
         """Remove all of the cache, first what says that it is whole."""
-        store, folder = self.store(), self.folder
-        for name in (INDEX_NAME, MANIFEST_NAME, PLAN_NAME):
-            with suppress(ObjectNotFoundError):
-                store.delete(name)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            return
-        for info in list(store.list()):
-            with suppress(ObjectNotFoundError):
-                store.delete(info.key)
+        with closing(self._target()) as target:
+            target.remove([INDEX_NAME, MANIFEST_NAME, PLAN_NAME])
+            if target.store is None:
+                shutil.rmtree(target.folder, ignore_errors=True)
+            else:
+                target.remove(target.names())
 
     def hold(self, name: str, *, waits: bool) -> Descriptor:
         """Keep other processes of this machine from something that has a name here, until the result is closed.
@@ -112,16 +93,10 @@ class CachePlace:
         If one of them is at it, wait for it or fail. The kernel frees the lock of a process that is killed.
         """
         path = self._lock_path(name)
-        if not waits:
-            held = try_hold(path)
-            if held is None:
-                raise OutputBusyError(f"another process is building {name} of {self.shown} just now", path=self.shown)
-            return held
-        with WaitingFor(f"another process that is building {name} of {self.shown}"):
-            return wait_for_lock(lambda: try_hold(path), path, math.inf)
+        return hold_output(lambda: try_hold(path), path, f"{name} of {self.shown}", waits=waits)
 
     def forget_locks(self, names: Iterable[str]) -> None:
-        """Remove lock files, when nothing is left to do for whoever takes them: they look again once they have them."""
+        """Remove lock files when nothing is left to do for processes that wait: they look again once they have them."""
         for name in names:
             self._lock_path(name).unlink(missing_ok=True)
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.blocks.block import Block
 from penstock.sources.base import ShardedSource, TransformedShardedSource
 from penstock.sources.files.base import FileShardedSource
 from penstock.sources.files.hub import HuggingFaceShardedSource
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.tokens.source import TokenizedShardedSource, TokenizeTransform
 from penstock.sources.transforms import ChainedTransform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.blocks.stage import State
     from penstock.pipeline.caching.parts import Part
-    from penstock.sources.columns import Rows
-    from penstock.sources.iterators import PositionAfter
     from penstock.sources.shard_info import ShardInfo
 
 
 def select_part(source: ShardedSource, part: Part) -> ShardedSource:
-    """Give the samples of a part."""
+    """Return the samples of a part."""
     names = list(source.shard_names[part.first : part.end])
     files = _files_of(source)
     if part.begin is None or files is None:
         return _SelectedShards(source, names)
-    return _over(source, _ShardPiece(files, names[0], part.begin, part.end_row))
+    return _over(source, _ShardPart(files, names[0], part.begin, part.end_row))
 
 
 def find_cuts(source: ShardedSource, shard: int, num_bytes: int) -> list[State]:
@@ -36,7 +36,7 @@ def find_cuts(source: ShardedSource, shard: int, num_bytes: int) -> list[State]:
 
 
 def _files_of(source: ShardedSource) -> FileShardedSource | None:
-    """Give the files that a source reads, if each of their rows is transformed by itself.
+    """Return the files that a source reads, if each of their rows is transformed by itself.
 
     What others make of a batch may depend on which rows are in it.
     """
@@ -79,7 +79,7 @@ class _SelectedShards(ShardedSource):
         return self._source.open_shard_at_row(shard_name, row)
 
 
-class _ShardPiece(ShardedSource):
+class _ShardPart(ShardedSource):
     """The rows of a file between two positions, with the numbers that they have there."""
 
     def __init__(self, files: FileShardedSource, name: str, begin: State, end_row: int | None) -> None:
@@ -93,10 +93,10 @@ class _ShardPiece(ShardedSource):
         rows = self._files.open_shard(shard_name)
         rows.load_state_dict(self._begin)
         rows.skip(row)
-        return _PieceIterator(rows, self._end_row)
+        return _PartIterator(rows, self._end_row)
 
 
-class _PieceIterator(SampleIterator):
+class _PartIterator(SampleIterator):
     """The samples of an iterator whose position is a row, up to before one."""
 
     def __init__(self, rows: SampleIterator, end_row: int | None) -> None:
@@ -106,17 +106,14 @@ class _PieceIterator(SampleIterator):
     def close(self) -> None:
         self._rows.close()
 
-    def _read_chunk(self) -> Rows:
+    def next(self) -> Block:
         if self._end_row is None:
-            return self._rows.read_rows()
+            return self._rows.read_block()
         left = self._end_row - int(self._rows.state_dict()["row"])
-        return self._rows.read_rows(at_most=left) if left > 0 else []
+        return self._rows.read_block(at_most=left) if left > 0 else Block()
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
         return self._rows.state_dict()
 
-    def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
-        return self._rows.positions_of(len(self._chunk))
-
-    def _seek(self, position: State) -> None:
-        self._rows.load_state_dict(position)
+    def set_state(self, state: State) -> None:
+        self._rows.load_state_dict(state)

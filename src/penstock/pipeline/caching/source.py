@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.blocks.stage import check_row
 from penstock.data.local import LocalDataset
 from penstock.errors import CacheError
 from penstock.pipeline.caching.parts import part_name
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.publish.settings import MANIFEST_NAME
 from penstock.sources.base import ShardedSource
-from penstock.sources.iterators import RowIterator, check_row
+from penstock.sources.iterators import RowIterator
 from penstock.sources.shard_info import ShardInfo
+from penstock.sources.shuffling import size_of
 from penstock.storage.url_names import join_url
 
 if TYPE_CHECKING:
@@ -84,12 +86,12 @@ class CachedShardedSource(ShardedSource):
         return f"{self._fingerprint}-cached-{len(self._names)}"
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        """Give the number of rows of a part; waits for it."""
+        """Return the number of rows of a part; waits for it."""
         number = self.shard_number(shard_name)
         return ShardInfo(number, shard_name, self._num_rows(number))
 
     def shard_lengths(self) -> list[int]:
-        """Give the number of rows of all parts; waits for them."""
+        """Return the number of rows of all parts; waits for them."""
         starts = self._whole()
         return [end - begin for begin, end in itertools.pairwise(starts)]
 
@@ -99,7 +101,7 @@ class CachedShardedSource(ShardedSource):
         return True
 
     def read_rows(self, shard_name: str, rows: Sequence[int]) -> list[Sample]:
-        """Give the samples at these rows of a part."""
+        """Return the samples at these rows of a part."""
         number = self.shard_number(shard_name)
         dataset, first = self._dataset(number)
         samples: list[Sample] = dataset[[first + int(row) for row in rows]] if len(rows) else []
@@ -139,7 +141,7 @@ class CachedShardedSource(ShardedSource):
         return self._rows[number]
 
     def _whole(self) -> list[int]:
-        """Give where each part begins, of a cache that is whole; waits for that."""
+        """Return where each part begins, of a cache that is whole; waits for that."""
         if self._starts is None:
             if self._builder is not None:
                 self._builder.wait_for_all()
@@ -150,7 +152,7 @@ class CachedShardedSource(ShardedSource):
         return self._starts
 
     def _dataset(self, number: int) -> tuple[LocalDataset | StreamingDataset, int]:
-        """Give a dataset that holds a part, and where in it the part begins."""
+        """Return a dataset that holds a part, and where in it the part begins."""
         if self._starts is None and self._builder is not None and not self._builder.is_whole:
             self._builder.wait_for(number)
             return self._open(part_name(number)), 0
@@ -205,7 +207,7 @@ class _HeldBlocks:
     def put(self, key: tuple[int, int], block: list[Sample]) -> None:
         if self._room <= 0:
             return
-        num_bytes = sum(_weigh(value) for sample in block for value in sample.values())
+        num_bytes = sum(map(size_of, block))
         with self._lock:
             if num_bytes <= self._room and key not in self._blocks:
                 self._room -= num_bytes
@@ -213,7 +215,7 @@ class _HeldBlocks:
 
 
 def _copy(sample: Sample) -> Sample:
-    """Copy a sample, because whoever gets it may change it."""
+    """Copy a sample, because its receiver may change it."""
     return {
         name: value.copy()
         if isinstance(value, np.ndarray)
@@ -222,16 +224,3 @@ def _copy(sample: Sample) -> Sample:
         else copy.deepcopy(value)
         for name, value in sample.items()
     }
-
-
-def _weigh(value: Any) -> int:
-    """Estimate the bytes of a value, with what Python needs around it."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes) + 112
-    if isinstance(value, str | bytes):
-        return len(value) + 49
-    if isinstance(value, list | tuple):
-        return 56 + sum(8 + _weigh(each) for each in value)
-    if isinstance(value, dict):
-        return 64 + sum(_weigh(name) + _weigh(each) for name, each in value.items())
-    return 32

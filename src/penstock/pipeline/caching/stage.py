@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError
 from penstock.pipeline.caching.background import BackgroundBuild
 from penstock.pipeline.caching.build import PLAN_LOCK, CacheFormat, prepare_build
-from penstock.pipeline.caching.engines import ProcessPool, ThisProcess, build_all
+from penstock.pipeline.caching.engines import ProcessPool, RayEngine
 from penstock.pipeline.caching.identity import cache_name, describe, order_fingerprint_by
 from penstock.pipeline.caching.place import CachePlace
-from penstock.pipeline.caching.ray_engine import RayEngine
 from penstock.pipeline.caching.source import CachedShardedSource
-from penstock.pipeline.saving.targets import MANIFEST_NAME
+from penstock.publish.materialise import ThisProcess, materialise
+from penstock.publish.settings import MANIFEST_NAME
 from penstock.sources.code_digest import why_none, with_code
 from penstock.sources.memory import MemoryShardedSource
 from penstock.storage.base import url_scheme
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.pipeline.caching.build import CacheBuild, PartDone
-    from penstock.pipeline.caching.engines import Engine
     from penstock.pipeline.config import CacheStageConfig, RayConfig
     from penstock.pipeline.observing import Observer
+    from penstock.publish.materialise import Engine
     from penstock.sources.base import ShardedSource
 
 CODECS = {"none": None, "gzip": "gz", "zstd": "zstd"}
@@ -42,7 +42,7 @@ def cache_source(
     ray: RayConfig | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ShardedSource:
-    """Give a source of the same samples that are kept, in memory or in files; what is there already is used.
+    """Return a source of the same samples that are kept, in memory or in files; what is there already is used.
 
     Args:
         source: The source.
@@ -108,10 +108,10 @@ def _build(job: CacheBuild, engine: Engine, name: str, observer: Observer, *, wa
                 work.add(part.num_rows, part.num_bytes)
                 on_part(part)
 
-            build_all(job, engine, note, is_stopped)
+            materialise(job, engine, note, is_stopped)
 
     if not waits:
-        return BackgroundBuild(run, job.place.shown)
+        return BackgroundBuild(run, job.place.shown, job.num_parts)
     run(lambda _: None, lambda: False)
     return None
 

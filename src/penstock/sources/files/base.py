@@ -6,6 +6,7 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
 from penstock.order.keys import fold
 from penstock.reading.source import SourceFiles
@@ -21,14 +22,14 @@ from penstock.sources.files.found import (
     same_place,
     unique_names,
 )
-from penstock.sources.iterators import check_row
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.blocks.stage import Stage, State
     from penstock.scan.patterns import Given
-    from penstock.sources.iterators import SampleIterator, State
 
 
 def as_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -105,21 +106,16 @@ class FileShardedSource(ShardedSource):
     def open_shard_at_row(self, shard_name: str, row: int = 0) -> SampleIterator:
         """Open a file at a row."""
         number = self._number(shard_name)
-        samples = self._open(number, check_row(self._files[number].url, row, None))
-        samples.file = self._files[number].version
-        return samples
+        file = self._files[number]
+        return SampleIterator(self._open(number, check_row(file.url, row, None)), file.version)
 
-    def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
+    def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:  # noqa: ARG002
         """Find where a file can be cut into pieces of about so many stored bytes, for several processes to read.
 
         Gives positions for `load_state_dict` of an iterator over the file, from its first row on, each with its `row`.
         Nothing, if a file must be read from its beginning, or if some rows are no samples.
         """
-        samples = self.open_shard(shard_name)
-        try:
-            return samples.find_cuts(num_bytes)
-        finally:
-            samples.close()
+        return []
 
     def _number(self, shard_name: str) -> int:
         number = self.shard_number(shard_name)
@@ -154,7 +150,7 @@ class FileShardedSource(ShardedSource):
         return ()
 
     @abstractmethod
-    def _open(self, number: int, row: int) -> SampleIterator:
+    def _open(self, number: int, row: int) -> Stage:
         """Open a file at a row."""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cache.proxied import open_pinned
 from penstock.cachedir.versions import tag_of
-from penstock.codecs.stream import decompress_stream
-from penstock.errors import ConfigError, CorruptShardError, ResumeError
+from penstock.errors import ConfigError, ResumeError
+from penstock.formats.content import FileContent
 from penstock.order.keys import fold
 from penstock.order.state_fields import COUNT, check_fields
 from penstock.outside_text import Bounded
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.storage.retry import RetryPolicy
 
 _MORE_SUFFIXES = (".json",)
-_HEAD_BYTES = 64 << 10
 _DIGITS = Bounded(r"[0-9]+|[^0-9]+", 4096)  # and no number that Python refuses
 
 
@@ -108,30 +106,21 @@ class FoundFile:
         return split_suffix(self.info.key)[1]
 
     def open(self) -> ScannedObject:
-        """Open it, as it was when it was found; if it has changed since, reading is an error."""
-        return ScannedObject(self.store, self.info, self.compression)
+        """Open it as it is stored, and was when it was found; if it has changed since, reading is an error."""
+        return ScannedObject(self.store, self.info)
+
+    def content(self) -> FileContent:
+        """Return its content, unpacked."""
+        return FileContent(self.url, self.open(), self.compression)
 
     def content_digest(self) -> str:
         """Give a hash of its content, whatever its name and age: of its bytes, or of what a store tells of them."""
         if not isinstance(self.store, LocalStore) and self.info.etag is not None:
             return f"{self.info.num_bytes}-{self.info.etag}"
         hasher = hashlib.sha256()
-        for chunk in ScannedObject(self.store, self.info).chunks():
+        for chunk in self.open().chunks():
             hasher.update(chunk)
         return hasher.hexdigest()
-
-    def head(self) -> bytes:
-        """Give the beginning of its content, as far as few stored bytes tell it; that may be nothing."""
-        stored = ScannedObject(self.store, self.info).read(0, min(_HEAD_BYTES, self.info.num_bytes))
-        if self.compression is None:
-            return stored
-        head = b""
-        with suppress(CorruptShardError):  # it is cut, after all
-            for piece in decompress_stream(iter([stored]), self.compression, self.url):
-                head += piece
-                if len(head) >= _HEAD_BYTES:
-                    break
-        return head
 
 
 @dataclass(frozen=True, slots=True)

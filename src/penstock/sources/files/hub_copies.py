@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.blocks.worker_threads import WorkerThreads
 from penstock.cachedir.layout import user_cache_dir
 from penstock.errors import ObjectNotFoundError
 from penstock.sources.files.found import FoundFile, FoundFiles
-from penstock.sources.worker_threads import WorkerThreads
 from penstock.storage.base import check_key
 from penstock.storage.local import LocalStore
 

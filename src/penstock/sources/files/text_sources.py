@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, CorruptShardError
-from penstock.formats.lines.csv import CSVParser
-from penstock.formats.lines.csv_rows import CSVRowFinder, split_rows
-from penstock.formats.lines.find import RETURN, LineFinder
+from penstock.formats.lines.blocks import LineBlocks, check_policy
+from penstock.formats.lines.csv import CSVParser, read_header
+from penstock.formats.lines.csv_rows import CSVRowFinder
+from penstock.formats.lines.find import LineFinder
+from penstock.formats.lines.json_values import ValueBlocks, first_character
 from penstock.formats.lines.jsonl import JSONParser
-from penstock.formats.lines.reader import BadRow
+from penstock.formats.lines.row_places import RowPlaces
 from penstock.formats.lines.text import COLUMN, TextParser
 from penstock.scan.patterns import split_suffix
 from penstock.sources.files.base import FileShardedSource, as_names
-from penstock.sources.files.content import FileContent
-from penstock.sources.files.json_values import ValueIterator, first_character
-from penstock.sources.files.lines import LineIterator, OnError
-from penstock.sources.files.row_places import RowPlaces, StoredIndexes
+from penstock.sources.files.stored_indexes import StoredIndexes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.formats.lines.reader import RowParser
+    from penstock.blocks.stage import Stage, State
+    from penstock.formats.lines.blocks import OnError
     from penstock.scan.patterns import Given
     from penstock.sources.files.found import FoundFile, FoundFiles
-    from penstock.sources.files.lines import RowBlock
-    from penstock.sources.iterators import SampleIterator
-    from penstock.types import Columns, Sample
-
-_OPENING, _CLOSING = b"{}"
 
 
 class _TextFiles(FileShardedSource):
@@ -45,8 +38,13 @@ class _TextFiles(FileShardedSource):
         self._indexes = StoredIndexes()
         self._looked_up: set[int] = set()  # files whose places an index was asked for
 
+    def shard_cuts(self, shard_name: str, num_bytes: int) -> list[State]:
+        """Find rows where a file can be cut into parts of about so many stored bytes; there are none in JSON arrays."""
+        opened = self._open(self._number(shard_name), 0)
+        return opened.find_cuts(num_bytes) if isinstance(opened, LineBlocks) else []
+
     def _places_for(self, number: int, row: int) -> RowPlaces:
-        """Give the places that are known in a file; those of an index, once somebody wants another than the first."""
+        """Give the places that are known in a file; those of an index, once another row than the first is wanted."""
         places = self._known_rows.setdefault(number, RowPlaces())
         if row and self._rows_of is not None and number not in self._looked_up:
             self._looked_up.add(number)
@@ -65,7 +63,7 @@ class JsonShardedSource(_TextFiles):
             are written over several lines.
         columns: Keep these keys only.
         on_error: `"raise"` or `"skip"` for lines, or items of an array, that are not JSON objects. An array that is
-            broken is always an error, because nobody can tell where its next item begins.
+            broken is always an error, because no one can tell where its next item begins.
     """
 
     format = _rows_of = "jsonl"
@@ -79,7 +77,7 @@ class JsonShardedSource(_TextFiles):
         columns: Sequence[str] | None = None,
         on_error: OnError = "raise",
     ) -> None:
-        self._jsonl, self._on_error = jsonl, _check_policy(on_error)
+        self._jsonl, self._on_error = jsonl, check_policy(on_error)
         self._columns = as_names(columns)
         super().__init__(data_files, storage_options)
 
@@ -91,27 +89,19 @@ class JsonShardedSource(_TextFiles):
         are_lines = is_lines and not any(_may_be_array(file) for file in self._files)
         return {"format": "jsonl", "columns": self._columns} if are_lines else None
 
-    def _open(self, number: int, row: int) -> SampleIterator:
-        file = self._files[number]
-        first = first_character([file.head()]) or first_character(FileContent(file).read())
+    def _open(self, number: int, row: int) -> Stage:
+        content = self._files[number].content()
+        first = first_character([content.head()]) or first_character(content.read())
         if self._jsonl and first != "[":
-            parser = JSONParser((), self._columns)
-            return LineIterator(
-                file,
+            return LineBlocks(
+                content,
                 partial(LineFinder, skips_blank=True),
-                lambda _: parser,
+                lambda _: JSONParser((), self._columns),
                 on_error=self._on_error,
                 row=row,
-                parse_block=_parse_objects if self._columns is None else None,
                 places=self._places_for(number, row),
             )
-        return ValueIterator(
-            FileContent(file),
-            file.url,
-            columns=self._columns,
-            skips_others=self._on_error == "skip",
-            row=row,
-        )
+        return ValueBlocks(content, content.name, columns=self._columns, skips_others=self._on_error == "skip", row=row)
 
 
 class CsvShardedSource(_TextFiles):
@@ -142,7 +132,7 @@ class CsvShardedSource(_TextFiles):
             raise ConfigError(f"delimiter={delimiter!r} is not one ASCII character")
         if delimiter == "\t":
             self.format = "tsv_file"
-        self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), _check_policy(on_error)
+        self._delimiter, self._types, self._on_error = delimiter, dict(types or {}), check_policy(on_error)
         self._columns = as_names(columns)
         self._rows_of = {",": "csv_file", "\t": "tsv_file"}.get(delimiter)
         self._first_header: tuple[str, list[str]] | None = None  # of the file that was opened first, and its name
@@ -157,29 +147,20 @@ class CsvShardedSource(_TextFiles):
             return None
         return {"format": kind, "columns": self._columns, "types": self._types or None}
 
-    def _open(self, number: int, row: int) -> SampleIterator:
-        file = self._files[number]
-        return LineIterator(
-            file,
+    def _open(self, number: int, row: int) -> Stage:
+        content = self._files[number].content()
+        return LineBlocks(
+            content,
             partial(CSVRowFinder, self._delimiter),
-            partial(self._parser, file.url),
+            partial(self._parser, content.name),
             has_header=True,
             on_error=self._on_error,
             row=row,
-            parse_block=_parse_together,
             places=self._places_for(number, row),
         )
 
-    def _parser(self, name: str, header: bytes | None) -> RowParser[Any]:
-        try:
-            [names] = split_rows([header or b""], self._delimiter) if header else [[]]
-        except BadRow as error:
-            raise CorruptShardError(f"{name} has a header that cannot be read: {error}", path=name) from error
-        twice = sorted({each for each in names if names.count(each) > 1})
-        if twice:
-            raise CorruptShardError(
-                f"{name} has several columns called {', '.join(map(repr, twice))}: rename them in its header", path=name
-            )
+    def _parser(self, name: str, header: bytes | None) -> CSVParser:
+        names = read_header(header, self._delimiter, name) if header else []
         self._first_header = self._first_header or (name, names)
         first_name, first = self._first_header
         if self._columns is None and set(names) != set(first):
@@ -215,7 +196,7 @@ class TextShardedSource(_TextFiles):
         *,
         on_error: OnError = "raise",
     ) -> None:
-        self._text_field, self._on_error = text_field, _check_policy(on_error)
+        self._text_field, self._on_error = text_field, check_policy(on_error)
         super().__init__(data_files, storage_options)
 
     def _settings(self) -> tuple[object, ...]:
@@ -224,90 +205,19 @@ class TextShardedSource(_TextFiles):
     def _in_place(self) -> dict[str, Any] | None:
         return {"format": "text"} if self._text_field == COLUMN and self._on_error == "raise" else None
 
-    def _open(self, number: int, row: int) -> SampleIterator:
-        parser = _NamedText(self._text_field)
-        return LineIterator(
-            self._files[number],
+    def _open(self, number: int, row: int) -> Stage:
+        return LineBlocks(
+            self._files[number].content(),
             partial(LineFinder, skips_blank=False),
-            lambda _: parser,
+            lambda _: TextParser(self._text_field),
             on_error=self._on_error,
             row=row,
-            parse_block=_parse_together,
             places=self._places_for(number, row),
         )
-
-
-class _NamedText:
-    """Lines of text under another name."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._parser = name, TextParser()
-
-    def parse(self, rows: Sequence[bytes]) -> list[str]:
-        return self._parser.parse(rows)
-
-    def parse_block(self, data: bytes, num_rows: int) -> list[str] | None:
-        return self._parser.parse_block(data, num_rows)
-
-    def samples(self, parsed: list[str]) -> list[Sample]:
-        return [{self._name: text} for text in parsed]
-
-    def columns(self, parsed: list[str], begin: int = 0, end: int | None = None) -> Columns:
-        return {self._name: parsed[begin:end]}
-
-
-def _parse_together(parser: Any, block: RowBlock) -> list[Sample] | None:
-    """Make samples of all rows of a block, if the parser finds no fault in them."""
-    try:
-        parsed = parser.parse_block(block.data, block.num_rows)
-    except BadRow:
-        return None
-    return None if parsed is None else parser.samples(parsed)
-
-
-def _parse_objects(_: Any, block: RowBlock) -> list[Sample] | None:
-    """Parse lines of JSON together; None if the quick parser is not there, or does not find one object in each row."""
-    decoder = _decoder()
-    if decoder is None or not _are_objects(block):
-        return None
-    try:
-        samples: list[Any] = decoder.decode_lines(block.data)
-    except (ValueError, RecursionError):
-        return None
-    return samples if len(samples) == block.num_rows else None
-
-
-def _are_objects(block: RowBlock) -> bool:
-    """Tell whether all rows begin and end as an object does.
-
-    Between `}` and `{` without a comma an object ends and another begins, so no object lies over two rows: the parser,
-    which takes a newline for any white space, finds as many as there are rows only if there is one in each.
-    """
-    codes = np.frombuffer(block.data, np.uint8)
-    begins = block.bounds - block.bounds[0]
-    last = codes[begins[1:-1] - 2]  # before the newline
-    if (last == RETURN).any():
-        last = np.where(last == RETURN, codes[begins[1:-1] - 3], last)
-    return bool((codes[begins[:-1]] == _OPENING).all() and (last == _CLOSING).all())
-
-
-@cache
-def _decoder() -> Any:
-    try:
-        from msgspec.json import Decoder
-    except ImportError:
-        return None
-    return Decoder()
 
 
 def _may_be_array(file: FoundFile) -> bool:
     """Tell whether a file may hold one array: its name does not say lines, and its beginning not either."""
     if split_suffix(file.info.key)[0].endswith((".jsonl", ".ndjson")):
         return False
-    return first_character([file.head()]) != "{"
-
-
-def _check_policy(on_error: OnError) -> OnError:
-    if on_error not in get_args(OnError):
-        raise ConfigError(f"on_error={on_error!r} is unknown: use 'raise' or 'skip'")
-    return on_error
+    return first_character([file.content().head()]) != "{"

@@ -13,8 +13,9 @@ from penstock.order.state_fields import COUNT, MOST, check_fields, refuse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.blocks.stage import State
     from penstock.sources.base import ShardedSource
-    from penstock.sources.iterators import SampleIterator, State
+    from penstock.sources.iterators import SampleIterator
     from penstock.types import Sample
 
 SOURCE_FIELD = "__source__"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from penstock.blocks.block import Block
+from penstock.blocks.stage import State, check_row, count_after
 from penstock.errors import ConfigError, EmptyDatasetError, MissingColumnError
 from penstock.order.keys import fold
 from penstock.order.quota import exact_shares
 from penstock.order.state_fields import refuse
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import SampleIterator, State, check_row, count_after
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.mix.feeds import Feed
 from penstock.sources.mix.plan import (
     MIX_FIELDS,
@@ -29,7 +32,6 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from penstock.order.state_fields import Fields
     from penstock.sources.base import GivesSource
-    from penstock.sources.iterators import PositionAfter
     from penstock.sources.mix.plan import MixPhase, Segments
     from penstock.sources.mix.weights import WeightScheduler
     from penstock.types import Int64Array, Sample
@@ -236,14 +238,11 @@ class MixedIterator(SampleIterator):
         for feed in self._feeds:
             feed.close()
 
-    def _read_chunk(self) -> list[Sample]:
+    def next(self) -> Block:
+        """Take the next samples of all sources, by turns."""
         if self._since in (0, _BLOCK):
             self._block_start, self._since = self._here(), 0
-        made = self._read_up_to(_BLOCK - self._since)
-        self._since += len(made)
-        return made
-
-    def _read_up_to(self, most: int) -> list[Sample]:
+        before, most = self._since, _BLOCK - self._since
         made: list[Sample] = []
         while self._phase is not None and len(made) < most:
             if self._by_tokens is not None:
@@ -262,10 +261,11 @@ class MixedIterator(SampleIterator):
                     raise
                 self._failure = error  # raised after what came before it
                 break
-        return made
+        self._since += len(made)
+        return Block(made, after=partial(_count_more, self._block_start, before))
 
     def _take(self, labels: Int64Array, made: list[Sample]) -> None:
-        """Add the samples that labels name, up to where a source has ended; those that are at hand many at a time."""
+        """Add the samples that labels name, many at a time if they are at hand, up to where a source ends."""
         phase = self._phase
         while len(labels) and self._phase is phase:
             count = 0 if self._by_tokens is not None else self._num_at_hand(labels)
@@ -273,7 +273,15 @@ class MixedIterator(SampleIterator):
                 made += self._take_at_hand(labels[:count])
             else:
                 count = len(labels) if self._by_tokens is not None else 1
-                self._take_one_by_one(labels[:count].tolist(), made)
+                for source in labels[:count].tolist():
+                    sample = self._feeds[source].next()
+                    if sample is None:
+                        self._leave(source)
+                        break
+                    if self._by_tokens is not None:
+                        self._tokens += _count_tokens(sample, self._by_tokens[1])
+                    made.append(sample)
+                    self._at += 1
             labels = labels[count:]
 
     def _num_at_hand(self, labels: Int64Array) -> int:
@@ -294,19 +302,6 @@ class MixedIterator(SampleIterator):
         places = np.empty(len(labels), np.int64)  # of each sample among those taken, which are in order of their labels
         places[np.argsort(labels, kind="stable")] = np.arange(len(labels))
         return list(map(taken.__getitem__, places.tolist()))
-
-    def _take_one_by_one(self, sources: Sequence[int], made: list[Sample]) -> None:
-        """Add the next samples of these sources, up to one that has ended, which leaves the mix."""
-        for source in sources:
-            feed = self._feeds[source]
-            sample = feed.next()
-            if sample is None:
-                self._leave(source)
-                return
-            if self._by_tokens is not None:
-                self._tokens += _count_tokens(sample, self._by_tokens[1])
-            made.append(sample)
-            self._at += 1
 
     def _num_at_once(self) -> int:
         if self._by_tokens is None:
@@ -333,12 +328,9 @@ class MixedIterator(SampleIterator):
         self._segments = [(0, scheduler.shares(self._tokens, [feed.name for feed in self._feeds]))]
         self._phase = make_phase(self._segments, self._at, phase.sources, taken, self._seed, self._owed)
 
-    def _position(self) -> State:
+    def get_state(self) -> State:
+        """Say where a block of the mix begins, and how many of its samples were given."""
         return self._here() if self._since in (0, _BLOCK) else count_after(self._block_start, self._since)
-
-    def _positions_in_chunk(self, start: State) -> PositionAfter:  # noqa: ARG002
-        block_start, before = self._block_start, self._since - len(self._chunk)
-        return lambda given: count_after(block_start, before + given)
 
     def _here(self) -> State:
         phase = self._phase
@@ -360,18 +352,23 @@ class MixedIterator(SampleIterator):
             }
         return state
 
-    def _seek(self, position: State) -> None:
+    def set_state(self, state: State) -> None:
+        """Go to where a block of the mix began."""
         names = [feed.name for feed in self._feeds]
-        self._since, self._at, phase = 0, position["at"], position.get("phase")
-        if set(position["feeds"]) != set(names):
-            raise refuse("feeds", sorted(position["feeds"]), f"the sources {', '.join(names)}")
+        self._since, self._at, phase = 0, state["at"], state.get("phase")
+        if set(state["feeds"]) != set(names):
+            raise refuse("feeds", sorted(state["feeds"]), f"the sources {', '.join(names)}")
         if self._by_tokens is not None and phase is not None:
-            self._tokens, self._owed = position.get("tokens") or 0, read_fractions(position, "owed", len(names))
-            self._segments = [(0, tuple(read_fractions(position, "weights", len(names))))]
+            self._tokens, self._owed = state.get("tokens") or 0, read_fractions(state, "owed", len(names))
+            self._segments = [(0, tuple(read_fractions(state, "weights", len(names))))]
         owed = None if self._by_tokens is None else self._owed
         self._phase = None if phase is None else phase_at(self._at, phase, self._segments, names, self._seed, owed)
         for feed in self._feeds:
-            feed.load_state_dict(position["feeds"][feed.name])
+            feed.load_state_dict(state["feeds"][feed.name])
+
+
+def _count_more(start: State, before: int, given: int) -> State:
+    return count_after(start, before + given)
 
 
 def _count_tokens(sample: Sample, field: str) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.sources.iterators import State
+    from penstock.blocks.stage import State
     from penstock.types import Sample
 
 LongDocuments = Literal["split", "truncate", "drop"]

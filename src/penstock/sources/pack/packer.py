@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from penstock.blocks.block import Block
 from penstock.errors import DataError
 from penstock.order.keys import fold, permutation
 from penstock.order.state_fields import COUNT, refuse
-from penstock.sources.iterators import SampleIterator, State
+from penstock.sources.iterators import SampleIterator
 from penstock.sources.pack.documents import Document, LongDocuments, join_documents, prepare_document
-from penstock.sources.pack.pieces import Pieces, best_fit, cut_into_rows, pool
+from penstock.sources.pack.placement import Placement, best_fit, cut_into_rows, pool
 from penstock.sources.pack.rows import RowOptions, make_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from penstock.blocks.stage import State
     from penstock.order.state_fields import Fields
     from penstock.types import Int64Array, Sample
 
@@ -70,7 +72,7 @@ class _Group:
     """Documents end to end, and where their pieces go."""
 
     columns: dict[str, npt.NDArray[Any]]
-    pieces: Pieces
+    placement: Placement
 
 
 class PackedIterator(SampleIterator):
@@ -107,18 +109,20 @@ class PackedIterator(SampleIterator):
         """Close the documents."""
         self._documents.close()
 
-    def _read_chunk(self) -> list[Sample]:
-        if self._group is None or self._next_row == self._group.pieces.num_rows:
+    def next(self) -> Block:
+        """Make the next rows of a group."""
+        if self._group is None or self._next_row == self._group.placement.num_rows:
             self._group_start, self._next_row = self._here(), 0
             self._group = self._make_group()
             if self._group is None:
-                return []
+                return Block()
         begin = self._next_row
-        self._next_row = min(begin + _ROWS_AT_ONCE, self._group.pieces.num_rows)
-        return make_rows(self._group.columns, self._group.pieces, begin, self._next_row, self._options.rows)
+        self._next_row = min(begin + _ROWS_AT_ONCE, self._group.placement.num_rows)
+        return Block(make_rows(self._group.columns, self._group.placement, begin, self._next_row, self._options.rows))
 
-    def _position(self) -> State:
-        if self._group is None or self._next_row == self._group.pieces.num_rows:
+    def get_state(self) -> State:
+        """Say where a group begins, and how many of its rows were given."""
+        if self._group is None or self._next_row == self._group.placement.num_rows:
             return {**self._here(), "rows": 0}
         return {**self._group_start, "rows": self._next_row}
 
@@ -133,12 +137,13 @@ class PackedIterator(SampleIterator):
             "counts": asdict(self._counts),
         }
 
-    def _seek(self, position: State) -> None:
-        self._documents.load_state_dict(position["input"])
+    def set_state(self, state: State) -> None:
+        """Make the group of a state again."""
+        self._documents.load_state_dict(state["input"])
         self._waiting, self._offset, self._group = [], 0, None
-        counts = {each.name: position["counts"][each.name] for each in fields(PackStats)}
-        self._number, self._counts = position["group"], PackStats(**counts)
-        skip, offset, rows = position["skip"], position["offset"], position["rows"]
+        counts = {each.name: state["counts"][each.name] for each in fields(PackStats)}
+        self._number, self._counts = state["group"], PackStats(**counts)
+        skip, offset, rows = state["skip"], state["offset"], state["rows"]
         if self._documents.skip(skip) < skip:
             raise refuse("skip", skip, "a number of documents that there are")
         if offset:
@@ -149,14 +154,14 @@ class PackedIterator(SampleIterator):
         self._group_start = self._here()
         if rows:
             self._group = self._make_group()
-            if self._group is None or rows > self._group.pieces.num_rows:
+            if self._group is None or rows > self._group.placement.num_rows:
                 raise refuse("rows", rows, "a number of rows that its group has")
             self._next_row = rows
 
     def _read_documents(self) -> bool:
         """Read some more documents; tell whether there were any."""
         start = self._documents.state_dict()
-        samples = self._documents.take(_DOCUMENTS_AT_ONCE)
+        samples = self._documents.read_block(_DOCUMENTS_AT_ONCE, _DOCUMENTS_AT_ONCE, as_samples=True).samples()
         self._waiting += [self._prepare(sample, start, number) for number, sample in enumerate(samples)]
         return bool(samples)
 
@@ -197,46 +202,50 @@ class PackedIterator(SampleIterator):
             name: values[begin:end]
             for name, values in join_documents(documents, options.rows.input_field, options.eos_token_id).items()
         }
-        pieces = self._pack(np.unique(np.clip(bounds, begin, end)) - begin)
-        counts = self._count(documents, bounds, begin, end, pieces)
+        placement = self._pack(np.unique(np.clip(bounds, begin, end)) - begin)
+        counts = self._count(documents, bounds, begin, end, placement)
         whole = int(np.searchsorted(bounds, end, side="right")) - 1  # documents that are in groups to their ends
         self._waiting = self._waiting[whole:]
         self._offset = end - int(bounds[whole])
         self._counts += counts
-        return _Group(columns, pieces)
+        return _Group(columns, placement)
 
-    def _pack(self, bounds: Int64Array) -> Pieces:
+    def _pack(self, bounds: Int64Array) -> Placement:
         options = self._options
         seq_length = options.rows.seq_length
         if options.strategy == "greedy":
-            pieces = cut_into_rows(bounds, seq_length)
+            placement = cut_into_rows(bounds, seq_length)
         elif options.strategy == "pool":
-            pieces = pool(bounds, seq_length, options.num_packers)
+            placement = pool(bounds, seq_length, options.num_packers)
         else:
-            pieces = best_fit(bounds, seq_length, options.max_segments)
+            placement = best_fit(bounds, seq_length, options.max_segments)
         if options.seed is None:
-            return pieces
+            return placement
         # A last row that is not full stays the last: it is where the documents end.
-        num_shuffled = pieces.num_rows - (options.strategy == "greedy" and int(bounds[-1]) % seq_length > 0)
+        num_shuffled = placement.num_rows - (options.strategy == "greedy" and int(bounds[-1]) % seq_length > 0)
         order = permutation(fold("pack", options.seed, self._number), num_shuffled)
-        return pieces.reordered(np.concatenate([order, np.arange(num_shuffled, pieces.num_rows)]))
+        return placement.reordered(np.concatenate([order, np.arange(num_shuffled, placement.num_rows)]))
 
-    def _count(self, documents: list[Document], bounds: Int64Array, begin: int, end: int, pieces: Pieces) -> PackStats:
+    def _count(
+        self, documents: list[Document], bounds: Int64Array, begin: int, end: int, placement: Placement
+    ) -> PackStats:
         ends = bounds[1:]
         is_done = ends <= end
         adds_end = np.array([not document.has_own_end for document in documents])
         num_eos = int((adds_end & is_done & (ends > begin)).sum())
-        num_pieces = np.bincount(np.searchsorted(ends, begin + pieces.starts, side="right"), minlength=len(documents))
+        num_pieces = np.bincount(
+            np.searchsorted(ends, begin + placement.starts, side="right"), minlength=len(documents)
+        )
         is_cut = (num_pieces > 1) | np.array([document.num_dropped > 0 for document in documents])
         is_dropped = np.array([document.is_dropped for document in documents])
         if begin:  # the rest of a document whose beginning is in an earlier group
             is_cut[0] = True
         return PackStats(
-            rows=pieces.num_rows,
+            rows=placement.num_rows,
             documents=int((is_done & ~is_dropped).sum()),
             tokens=end - begin - num_eos,
             eos_added=num_eos,
-            padding=pieces.num_rows * self._options.rows.seq_length - (end - begin),
+            padding=placement.num_rows * self._options.rows.seq_length - (end - begin),
             documents_cut=int((is_cut & is_done & ~is_dropped).sum()),
             documents_dropped=int((is_done & is_dropped).sum()),
             tokens_dropped=sum(document.num_dropped for document, done in zip(documents, is_done, strict=True) if done),

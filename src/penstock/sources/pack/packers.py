@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.sources.pack.documents import join_documents, prepare_document
-from penstock.sources.pack.pieces import best_fit, cut_into_rows, pool
+from penstock.sources.pack.placement import best_fit, cut_into_rows, pool
 from penstock.sources.pack.rows import RowOptions, make_rows
 from penstock.units import check_whole
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.sources.pack.documents import Document
-    from penstock.sources.pack.pieces import Pieces
+    from penstock.sources.pack.placement import Placement
     from penstock.types import Int64Array
 
 
@@ -82,11 +82,11 @@ class Packer(ABC):
         documents, source_ids = self._waiting, self._source_ids
         bounds = np.cumsum([0, *(document.length for document in documents)])
         columns = join_documents(documents, "input_ids", self._eos_token_id)
-        pieces = self._place(bounds)
+        placement = self._place(bounds)
         self._waiting, self._source_ids, self._num_tokens = [], [], 0
-        rows = make_rows(columns, pieces, 0, pieces.num_rows, self._options)
-        of_pieces = np.searchsorted(bounds[1:], pieces.starts, side="right").tolist()
-        ends = np.searchsorted(pieces.rows, np.arange(pieces.num_rows + 1)).tolist()
+        rows = make_rows(columns, placement, 0, placement.num_rows, self._options)
+        of_pieces = np.searchsorted(bounds[1:], placement.starts, side="right").tolist()
+        ends = np.searchsorted(placement.rows, np.arange(placement.num_rows + 1)).tolist()
         return [
             PackedSequence(**row, source_ids=tuple(source_ids[place] for place in of_pieces[ends[at] : ends[at + 1]]))
             for at, row in enumerate(rows)
@@ -97,7 +97,7 @@ class Packer(ABC):
         """Tell whether to pack what is waiting."""
 
     @abstractmethod
-    def _place(self, bounds: Int64Array) -> Pieces:
+    def _place(self, bounds: Int64Array) -> Placement:
         """Say where documents go."""
 
 
@@ -122,7 +122,7 @@ class GreedyPacker(Packer):
         self._num_tokens = left
         return rows
 
-    def _place(self, bounds: Int64Array) -> Pieces:
+    def _place(self, bounds: Int64Array) -> Placement:
         return cut_into_rows(bounds, self._options.seq_length)
 
 
@@ -149,7 +149,7 @@ class PoolPacker(Packer):
     def _is_ready(self) -> bool:
         return self._num_tokens >= self._buffer_rows * self._options.seq_length
 
-    def _place(self, bounds: Int64Array) -> Pieces:
+    def _place(self, bounds: Int64Array) -> Placement:
         return pool(bounds, self._options.seq_length, self._num_packers)
 
 
@@ -169,5 +169,5 @@ class FirstFitPacker(Packer):
     def _is_ready(self) -> bool:
         return len(self._waiting) >= self._buffer_size
 
-    def _place(self, bounds: Int64Array) -> Pieces:
+    def _place(self, bounds: Int64Array) -> Placement:
         return best_fit(bounds, self._options.seq_length)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.sources.pack.pieces import Pieces
+    from penstock.sources.pack.placement import Placement
     from penstock.types import Int64Array, Sample
 
 IGNORED = -100  # what loss functions leave out
@@ -32,17 +32,17 @@ class RowOptions:
 
 
 def make_rows(
-    columns: Mapping[str, npt.NDArray[Any]], pieces: Pieces, begin: int, end: int, options: RowOptions
+    columns: Mapping[str, npt.NDArray[Any]], placement: Placement, begin: int, end: int, options: RowOptions
 ) -> list[Sample]:
-    """Make the rows `[begin, end)` of all that pieces describe; columns hold the documents end to end."""
-    low, high = np.searchsorted(pieces.rows, [begin, end])
-    rows, lengths = pieces.rows[low:high] - begin, pieces.lengths[low:high]
+    """Make the rows `[begin, end)` of all that a placement describes; columns hold the documents end to end."""
+    low, high = np.searchsorted(placement.rows, [begin, end])
+    rows, lengths = placement.rows[low:high] - begin, placement.lengths[low:high]
     firsts = np.cumsum(lengths) - lengths  # of each piece among the tokens of these rows
     filled = np.bincount(rows, lengths, end - begin).astype(np.int64)
     row_starts = np.cumsum(filled) - filled
     offsets = firsts - row_starts[rows]  # of each piece in its row
     tokens = np.arange(int(lengths.sum()), dtype=np.int64)
-    source = np.repeat(pieces.starts[low:high] - firsts, lengths) + tokens
+    source = np.repeat(placement.starts[low:high] - firsts, lengths) + tokens
     is_full = len(tokens) == (end - begin) * options.seq_length
     places = None if is_full else np.repeat(rows * options.seq_length + offsets - firsts, lengths) + tokens
 

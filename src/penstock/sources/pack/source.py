@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from penstock.blocks.stage import check_row
 from penstock.errors import ConfigError
 from penstock.order.keys import fold
 from penstock.sources.base import ShardedSource, as_source
-from penstock.sources.iterators import check_row
 from penstock.sources.pack.documents import LongDocuments
 from penstock.sources.pack.packer import PackedIterator, PackOptions, PackStats, PackStrategy
 from penstock.sources.pack.rows import RowOptions

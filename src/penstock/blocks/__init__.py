@@ -1,0 +1,1 @@
+"""What moves from one place to the next: some rows as one value, and the protocol of what makes it."""

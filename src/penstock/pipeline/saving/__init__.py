@@ -1,1 +1,0 @@
-"""Samples of a source → files of a common format, with a manifest."""
