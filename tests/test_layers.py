@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.house import modules_imported, modules_of
 
 ROOT = Path(penstock.__file__).parent
 EVERYWHERE = {
@@ -158,26 +159,8 @@ def test_heavy_libraries_are_imported_on_first_use(file: Path) -> None:
     assert not top_level_imports(ast.parse(file.read_text())) & HEAVY
 
 
-def modules_of() -> dict[str, Path]:
-    """Give every file of the package by the name that it is imported under."""
-    names = {".".join(("penstock", *file.relative_to(ROOT).with_suffix("").parts)): file for file in FILES}
-    return {name.removesuffix(".__init__"): file for name, file in names.items()}
-
-
-def modules_imported(tree: ast.AST, modules: dict[str, Path]) -> set[str]:
-    """List the modules of ours that a file imports anywhere in it, for types alone or within a function included."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            home = node.module or ""
-            found |= {name if (name := f"{home}.{alias.name}") in modules else home for alias in node.names}
-    return found & modules.keys()
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    modules = modules_of()
+    modules = modules_of(ROOT)
     imports = {name: modules_imported(ast.parse(file.read_text()), modules) - {name} for name, file in modules.items()}
     try:
         TopologicalSorter(imports).prepare()
@@ -190,7 +173,7 @@ def is_module_of_names(file: Path) -> bool:
 
 
 def test_only_the_package_itself_imports_modules_of_names() -> None:
-    modules = modules_of()
+    modules = modules_of(ROOT)
     doors = {name for name, file in modules.items() if is_module_of_names(file)}
     assert "penstock.sources" in doors
     for name, file in modules.items():

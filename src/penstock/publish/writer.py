@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Location = str | PathLike[str]
 
-log = logging.getLogger("penstock.write")
+log = logging.getLogger("penstock.publish")
 
 
 class Writer:
