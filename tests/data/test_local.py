@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.formats.parts import note_path
 from penstock.order.id_spans import IdSpans
-from penstock.reading.block import group_by_shard, join_batches
+from penstock.reading.collected_rows import group_by_shard, join_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import FunctionReader, OpenShard, Source
 from penstock.errors import CorruptShardError, StoreError
-from penstock.reading.block import BatchReader
+from penstock.reading.collected_rows import BatchReader
 from penstock.reading.open_shards import OpenShards
 from penstock.reading.skip import UnreadableSample, fill_gaps, make_each, read_around
 

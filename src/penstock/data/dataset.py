@@ -26,7 +26,7 @@ from penstock.data.stream import apply_defaults, fill_weights, gather_streams, n
 from penstock.errors import ConfigError, FetcherError, SampleIndexError
 from penstock.interrupts import cut_short, cuts_interrupts_short
 from penstock.order.state_fields import MOST, check_fields
-from penstock.reading.block import SOON
+from penstock.reading.collected_rows import SOON
 from penstock.reading.skip import UnreadableSample, make_each
 from penstock.reading.transforms import SampleTransforms, check_transform, make_columns
 from penstock.units import check_whole

@@ -10,7 +10,7 @@ from penstock.data.getitem import nest, resolve_flat, resolve_ids
 from penstock.data.mosaic_names import Shards, Spanner
 from penstock.errors import ConfigError, EmptyDatasetError, SampleIndexError
 from penstock.formats.base import ReadOptions
-from penstock.reading.block import BatchReader
+from penstock.reading.collected_rows import BatchReader
 from penstock.reading.local_folder import LocalFolder
 from penstock.reading.open_shards import OpenShards
 from penstock.reading.shard_table import check_layouts

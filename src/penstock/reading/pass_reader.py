@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from penstock.errors import ConfigError, StoreError, StoreTimeoutError
-from penstock.reading.block import Soon
+from penstock.reading.collected_rows import Soon
 from penstock.reading.open_shards import pages_budget
 from penstock.reading.schedule import (
     Announcer,
@@ -29,7 +29,7 @@ from penstock.units import check_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.reading.block import Block
+    from penstock.reading.collected_rows import CollectedRows
     from penstock.reading.readers import DeliveredCount, ThreadReader
     from penstock.reading.schedule import BatchSchedule
     from penstock.reading.source import Source
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # Gives what stands in the place of samples that were read, by their ids; some may be gaps, which stay.
     MakeSamples: TypeAlias = Callable[[list[int], list[Any]], list[Any]]
     MakeColumns: TypeAlias = Callable[[Int64Array, Columns], Columns]
-    ReadBlock: TypeAlias = Callable[..., Block]  # of ids, and of a `Soon` if they are the first
+    ReadBlock: TypeAlias = Callable[..., CollectedRows]  # of ids, and of a `Soon` if they are the first
 
 _LARGE_SHARD_BYTES = 4 << 20  # of which one takes longer than a few round trips
 
@@ -140,7 +140,7 @@ class PassReader:
                     yield self._cut(block, begin, end, ids)
             self._reader.counts.flush()
 
-    def _cut(self, block: Block, begin: int, end: int, ids: Int64Array) -> Columns:
+    def _cut(self, block: CollectedRows, begin: int, end: int, ids: Int64Array) -> Columns:
         counts, begun_ns = self._reader.counts, perf_counter_ns()
         try:
             columns = block.columns(begin, end)
@@ -192,7 +192,7 @@ class PassReader:
     def _read(self, ids: Int64Array) -> Iterator[Iterator[Any]]:
         """Read samples all at once, and hand over some at a time of what was read."""
         reader = self._reader
-        block: Block | None = None
+        block: CollectedRows | None = None
         step = decoded_at_once(len(ids), self._sample_bytes)
         for begin in range(0, len(ids), step):
             some = slice(begin, min(begin + step, len(ids)))
@@ -220,7 +220,7 @@ class PassReader:
         with self._reader.counts.transforming():
             return self._make(ids.tolist(), samples)
 
-    def _read_columns(self, batches: list[Int64Array]) -> Block:
+    def _read_columns(self, batches: list[Int64Array]) -> CollectedRows:
         reader, ids = self._reader, np.concatenate(batches)
         with reader.counts.reading(ids):
             try:
@@ -230,7 +230,7 @@ class PassReader:
                     raise
             return self._columns_around(batches)
 
-    def _columns_around(self, batches: list[Int64Array]) -> Block:
+    def _columns_around(self, batches: list[Int64Array]) -> CollectedRows:
         """Read a block again that has bad samples, with others of their batches in their places."""
         reader, ids = self._reader.batches, np.concatenate(batches)
         # Numbers in place of samples: what stands in for a bad one is the number of a good one.
@@ -240,7 +240,7 @@ class PassReader:
         ]
         return reader.read_columns(np.array(self._filled(batches, numbers), dtype=np.int64))
 
-    def _block(self, read: ReadBlock, ids: Int64Array) -> Block:
+    def _block(self, read: ReadBlock, ids: Int64Array) -> CollectedRows:
         """Read a block; the first one of a pass, which the training loop stands still for, does not wait for shards.
 
         The shards of later batches are asked for after it, since they would take the network from it: large ones, of
@@ -255,7 +255,7 @@ class PassReader:
         self._look_ahead()
         return read(ids)
 
-    def _first_block(self, read: ReadBlock, ids: Int64Array, ask: Callable[[], None]) -> Block:
+    def _first_block(self, read: ReadBlock, ids: Int64Array, ask: Callable[[], None]) -> CollectedRows:
         if self._prefetcher is not None and self._is_first_little:
             try:
                 return read(ids, Soon(ask, self._look_ahead) if self._has_large_shards else Soon(ask))

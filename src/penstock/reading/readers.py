@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.reading.block import BatchReader
+from penstock.reading.collected_rows import BatchReader
 from penstock.reading.open_shards import OpenShards
 from penstock.reading.source import SharesSpace, mean_sizes, row_reader_of
 from penstock.thread_times import thread_times

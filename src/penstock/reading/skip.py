@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataError, ObjectChangedError, ObjectNotFoundError
-from penstock.reading.block import group_by_shard
+from penstock.reading.collected_rows import group_by_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.formats.base import ShardReader
-    from penstock.reading.block import BatchReader
+    from penstock.reading.collected_rows import BatchReader
     from penstock.types import Int64Array, Sample
 
 log = logging.getLogger("penstock.data")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.formats.columnar import parquet
-from penstock.reading.block import Block
+from penstock.reading.collected_rows import CollectedRows
 from tests.formats.columnar.test_values import write_parquet
 from tests.formats.in_place import InPlace, MemoryFile
 
@@ -17,7 +17,7 @@ ROWS, PLACES = np.array([0, 1, 0, 1]), np.array([2, 0, 3, 1])
 EQUAL: list[Any] = [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 
-def collect(collector: Block, lists: list[Any], *, gathers: bool) -> None:
+def collect(collector: CollectedRows, lists: list[Any], *, gathers: bool) -> None:
     """Take rows of two row groups, one after the other; in between, what was taken may have to be copied."""
     table = pa.table({"x": pa.array(lists, pa.list_(pa.int32())), "s": ["a", "bb", "", "dddd"]})
     with InPlace("parquet", MemoryFile("a.file", write_parquet(table, row_group_size=2))).opened() as readers:
@@ -43,7 +43,7 @@ def test_lists_of_several_files(
     monkeypatch: pytest.MonkeyPatch, lists: list[Any], is_array: bool, gathers: bool
 ) -> None:
     monkeypatch.setattr(parquet, "_SMALLEST_SHARD", 1)
-    samples, columns = Block(ROWS, PLACES, by_column=False), Block(ROWS, PLACES, by_column=True)
+    samples, columns = CollectedRows(ROWS, PLACES, by_column=False), CollectedRows(ROWS, PLACES, by_column=True)
     collect(samples, lists, gathers=gathers)
     collect(columns, lists, gathers=gathers)
     expected = [lists[row] for row in np.argsort(PLACES)]

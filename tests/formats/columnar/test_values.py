@@ -13,7 +13,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from penstock.formats.columnar import arrow, parquet, write
-from penstock.reading.block import Block
+from penstock.reading.collected_rows import CollectedRows
 from penstock.testing.formats import is_same
 from tests.formats.columnar.making import tables
 from tests.formats.columnar.table import column_values, sample_values
@@ -61,7 +61,10 @@ def check(data: bytes, format_name: str, expected: Any, draw: Any) -> None:
         starts = np.cumsum([0, *map(len, readers)])
         places = np.argsort(order)
         rows_of_shards = order[places] - np.repeat(starts[:-1], np.diff(starts))
-        samples, columns = Block(rows_of_shards, places, by_column=False), Block(rows_of_shards, places, by_column=True)
+        samples, columns = (
+            CollectedRows(rows_of_shards, places, by_column=False),
+            CollectedRows(rows_of_shards, places, by_column=True),
+        )
         for reader, begin, end in zip(readers, starts.tolist(), starts[1:].tolist(), strict=False):
             wanted = rows_of_shards[begin:end]
             own = reader.read(wanted)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import CorruptShardError
 from penstock.formats.base import ReadOptions
-from penstock.reading.block import Block
+from penstock.reading.collected_rows import CollectedRows
 from tests.formats.in_place import InPlace, MemoryFile
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def numbers(*values: int) -> Any:
 
 def test_rows_of_several_shards_come_in_the_order_of_their_places() -> None:
     one, other = lines_of("a", [{"id": 0}, {"id": 1}]), lines_of("b", [{"id": 2}, {"id": 3}])
-    samples = Block(numbers(1, 0, 0, 1), numbers(3, 1, 0, 2), by_column=False)
+    samples = CollectedRows(numbers(1, 0, 0, 1), numbers(3, 1, 0, 2), by_column=False)
     samples.add(one, 0, 2)
     samples.add(other, 2, 4)
     samples.finish()
     assert samples.samples() == [{"id": 2}, {"id": 0}, {"id": 3}, {"id": 1}]
-    columns = Block(numbers(1, 0, 0, 1), numbers(3, 1, 0, 2), by_column=True)
+    columns = CollectedRows(numbers(1, 0, 0, 1), numbers(3, 1, 0, 2), by_column=True)
     columns.add(one, 0, 2)
     columns.add(other, 2, 4)
     columns.finish()
@@ -49,7 +49,7 @@ def test_rows_of_several_shards_come_in_the_order_of_their_places() -> None:
 
 def test_a_batch_has_the_columns_of_its_own_rows() -> None:
     reader = lines_of("a", [{"id": number} for number in range(200)] + [{"id": 200, "late": "x"}])
-    columns = Block(numbers(0, 1, 2, 200), numbers(0, 1, 2, 3), by_column=True)
+    columns = CollectedRows(numbers(0, 1, 2, 200), numbers(0, 1, 2, 3), by_column=True)
     columns.add(reader, 0, 4)
     columns.finish()
     assert columns.columns(0, 2).keys() == {"id"}
@@ -61,7 +61,7 @@ def test_shards_that_are_parsed_in_other_ways_are_joined(first: str) -> None:
     readers = [lines_of("a", [{"id": "0"}, {"id": "1"}]), open_one("csv_file", "b", "id\n2\n3\n")]
     rows, places = numbers(0, 1, 0, 1), numbers(2, 0, 1, 3)
     order = (0, 1) if first == "jsonl" else (1, 0)
-    samples, columns = Block(rows, places, by_column=False), Block(rows, places, by_column=True)
+    samples, columns = CollectedRows(rows, places, by_column=False), CollectedRows(rows, places, by_column=True)
     for number in order:
         samples.add(readers[number], 2 * number, 2 * number + 2)
         columns.add(readers[number], 2 * number, 2 * number + 2)
@@ -73,7 +73,7 @@ def test_shards_that_are_parsed_in_other_ways_are_joined(first: str) -> None:
 
 def test_a_bad_row_is_named_also_if_its_shard_is_closed_by_then() -> None:
     good, bad = lines_of("a.jsonl", [{"id": 0}]), lines_of("b.jsonl", [{"id": 1}, "", "nonsense"])
-    collector = Block(numbers(0, 0, 1), numbers(1, 2, 0), by_column=False)
+    collector = CollectedRows(numbers(0, 0, 1), numbers(1, 2, 0), by_column=False)
     collector.add(good, 0, 1)
     collector.add(bad, 1, 3)
     good.close()

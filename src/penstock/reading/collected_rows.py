@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     _Group: TypeAlias = tuple[int, int, int]  # a shard, and which of the grouped rows are its own
 
 
-class Block:
+class CollectedRows:
     """Rows of several shards, as samples or as columns.
 
     Where all shards store their rows alike, these are gathered as they are stored and decoded together; samples are
@@ -53,7 +53,7 @@ class Block:
         self._joined: Any = None
 
     @classmethod
-    def of_one_shard(cls, reader: ShardReader, rows: Rows, *, by_column: bool) -> Block:
+    def of_one_shard(cls, reader: ShardReader, rows: Rows, *, by_column: bool) -> CollectedRows:
         """Read rows of one shard, in this order: for a few of them, it knows a shorter way."""
         block = cls(_NO_ROWS, _NO_ROWS, by_column=by_column)
         block._joined = reader.read_columns(rows) if by_column else reader.read(rows)
@@ -201,18 +201,18 @@ class BatchReader:
                 return reader.read([0])[0]
             return self.shards.get(shard).read([row])[0]
 
-    def read(self, ids: range | Int64Array, soon: Soon | None = None) -> Block:
+    def read(self, ids: range | Int64Array, soon: Soon | None = None) -> CollectedRows:
         """Read samples, to be taken some at a time; those of one shard are decoded already."""
         return self._read(ids, soon, by_column=False, is_cut=False)
 
-    def read_columns(self, ids: range | Int64Array, soon: Soon | None = None, *, is_cut: bool = False) -> Block:
+    def read_columns(self, ids: range | Int64Array, soon: Soon | None = None, *, is_cut: bool = False) -> CollectedRows:
         """Read samples by column: each an array where the values allow it, else a list.
 
         Where these are cut into batches (`is_cut`), large values are copied when their batch is taken.
         """
         return self._read(ids, soon, by_column=True, is_cut=is_cut)
 
-    def _read(self, ids: range | Int64Array, soon: Soon | None, *, by_column: bool, is_cut: bool) -> Block:
+    def _read(self, ids: range | Int64Array, soon: Soon | None, *, by_column: bool, is_cut: bool) -> CollectedRows:
         if soon is not None and self._rows is None:
             soon.before_shards()
             soon = None
@@ -220,9 +220,9 @@ class BatchReader:
         if alone is not None:
             shard, rows = alone
             with self.shards:
-                return Block.of_one_shard(self.shards.get(shard, len(rows)), rows, by_column=by_column)
+                return CollectedRows.of_one_shard(self.shards.get(shard, len(rows)), rows, by_column=by_column)
         grouped = group_by_shard(np.asarray(ids, np.int64), self.spans)
-        block = Block(grouped.rows, grouped.places, by_column=by_column)
+        block = CollectedRows(grouped.rows, grouped.places, by_column=by_column)
         groups = list(grouped)
         with self.shards, single_progress_line():
             if soon is not None and groups:
@@ -236,7 +236,7 @@ class BatchReader:
                 block.finish()
         return block
 
-    def _add_few(self, block: Block, grouped: GroupedRows, groups: list[_Group], soon: Soon) -> list[_Group]:
+    def _add_few(self, block: CollectedRows, grouped: GroupedRows, groups: list[_Group], soon: Soon) -> list[_Group]:
         """Add the rows that are read without their shards, all of them at once; return what is left."""
         few, cost_bytes = self._rows, _cost_of_asking([grouped.rows[begin:end] for _, begin, end in groups])
         far = [
