@@ -78,7 +78,7 @@ def qualities() -> dict[str, dict[str, float]]:
 
 
 def plot_quality() -> str:
-    """Draw how alike batches are that lie apart; what is not above a thousandth is drawn there."""
+    """Draw how alike batches are that lie apart; values not above a thousandth are drawn there."""
     lines = []
     for (name, order), color in zip(orders().items(), COLORS, strict=False):
         ids = order.ids(0, 0, range(order.num_samples))

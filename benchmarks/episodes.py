@@ -143,7 +143,7 @@ def speed(folder: Path, gops: list[int], cache: str, share: float) -> dict[str, 
         for name, count, arguments in (
             ("pool 64", int(total * share), {"episode_pool_size": 64}),
             ("pool 16", int(total * share), {"episode_pool_size": 16}),
-            # To the end: what was decoded ahead at any place before it was not asked for yet.
+            # To the end: frames decoded ahead at any place before it were not asked for yet.
             ("gop", total, {"video_locality": "gop"}),
         ):
             beside = beside_loops(root, gop, count, **settings, **arguments)

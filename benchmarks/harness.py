@@ -169,7 +169,7 @@ def table(comparisons: list[Comparison]) -> str:
 
 
 class Workshop:
-    """A scratch directory in which each dataset is written once, by whoever will read it.
+    """A scratch directory in which each dataset is written once, by the library that will read it.
 
     It is removed in the end, unless `keep` says to leave the datasets in `directory` for the next run.
     """

@@ -99,7 +99,7 @@ def network(shop: Workshop, latency_s: float = 0.0, bytes_per_s: float | None = 
 
 
 def use_memory(path: Path) -> None:
-    """Write a file and remove it: on a virtual machine, memory that nobody has used for a while comes from the host.
+    """Write a file and remove it: on a virtual machine, memory unused for a while comes from the host.
 
     That may take ten times as long as filling it, and would be what is measured, for all who keep files.
     """

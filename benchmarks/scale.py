@@ -171,7 +171,7 @@ class Questions:
     def many_shards(self) -> None:
         """The same in shards of few rows."""
         count = self.scale.many
-        # Whoever opens an index for the first time parses it, and keeps its columns for all who come later; not of one
+        # The first process that opens an index parses it, and keeps its columns for all who come later; not of one
         # that was written just now, which may be written again without a trace in its time.
         wait_until_settled(self.folder("mds", many=True) / count / "index.json")
         run_once(self.run("ours", "first", count, many=True), self.shop.path)
@@ -194,7 +194,7 @@ class Questions:
                     self.kept.add(("index", count, "ours"), run_once(run, self.shop.path))
 
     def without_data(self) -> None:
-        """The order alone, of datasets that nobody has room for."""
+        """The order alone, of datasets too large for any disk."""
         for count in self.scale.plans:
             for _ in range(self.scale.repeats):
                 found = order.run_alone(sys.executable, "native", int(float(count)))

@@ -23,7 +23,7 @@ HEAD_LIMIT = 1 << 16
 
 
 class Bandwidth:
-    """Bytes per second that all connections share: whoever sends waits for his turn."""
+    """Bytes per second that all connections share: each sender waits for its turn."""
 
     def __init__(self, bytes_per_s: float | None) -> None:
         self.bytes_per_s = bytes_per_s

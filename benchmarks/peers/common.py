@@ -116,7 +116,7 @@ def cpu_seconds() -> float:
                 fields = (process / "stat").read_text().rpartition(")")[2].split()
                 own = 0 if process.name == str(os.getpid()) else sum(map(int, fields[11:13]))
                 ticks += own + sum(map(int, fields[13:15]))  # and that of children that have ended
-        except OSError:  # gone, or somebody else's
+        except OSError:  # gone, or another user's
             continue
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 

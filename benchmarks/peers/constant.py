@@ -1,4 +1,4 @@
-"""The same DataLoader over samples that lie in memory: what torch itself costs, whoever reads the data.
+"""The same DataLoader over samples that lie in memory: what torch itself costs, whichever library reads the data.
 
 One sample again and again costs less than data ever can: its values are in the processor's cache, and a text that comes
 256 times in a batch crosses to the other process once. Many samples in turn cost what different values cost.

@@ -1,4 +1,4 @@
-"""An index of shards that nobody will read, for asking a library about its order alone."""
+"""An index of shards that are never read, for asking a library about its order alone."""
 
 from __future__ import annotations
 

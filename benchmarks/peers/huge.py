@@ -30,7 +30,7 @@ def write_shard(path: Path, head: bytes, samples: int) -> None:
 
 
 def write(directory: str, count: int, shards: int, linked: bool = False) -> Result:
-    """`linked`: the shards are names of few files, which is enough for whoever measures time and not memory."""
+    """`linked`: the shards are names of few files, which is enough for measuring time and not memory."""
     folder = Path(directory)
     folder.mkdir(parents=True)
     samples = count // shards

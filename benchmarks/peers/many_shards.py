@@ -84,7 +84,7 @@ def write(directory: str, form: str, rows: int, distinct: int, counts: str) -> R
 
 
 def write_index(directory: str, shards: int, rows: int) -> Result:
-    """Only an index, of shards that nobody will read."""
+    """Only an index, of shards that are never read."""
     Path(directory).mkdir(parents=True, exist_ok=True)
 
     def work() -> int:

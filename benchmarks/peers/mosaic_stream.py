@@ -25,7 +25,7 @@ def one_by_one(directory: str, kind: str, count: int, seconds: float) -> Result:
 
 
 def images(directory: str, count: int, seconds: float) -> Result:
-    """Its images are Pillow's, decoded when somebody looks at them."""
+    """Its images are Pillow's, decoded when they are looked at."""
     dataset = open_shuffled(directory)
     return timed_samples(lambda: (np.asarray(sample["image"]) for sample in dataset), seconds, chunk=min(64, count))
 

@@ -135,7 +135,7 @@ def private_mb() -> float:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 lines = (process / "smaps_rollup").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:"))
-        except OSError:  # gone, or somebody else's
+        except OSError:  # gone, or another user's
             continue
     return total / 1000
 

@@ -91,7 +91,7 @@ def fetcher_peak_mb() -> float:
             if b"fetcher" not in command or mark not in (process / "environ").read_bytes().split(b"\0"):
                 continue
             status = (process / "status").read_text()
-        except OSError:  # gone, or somebody else's
+        except OSError:  # gone, or another user's
             continue
         [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) / 1000
@@ -100,7 +100,7 @@ def fetcher_peak_mb() -> float:
 
 def write_tokens(out: str, count: int, endpoint: str | None = None) -> Result:
     """Tokens in 64 MB shards. With an endpoint `out` is a key in its bucket, and the clock stops when all is there."""
-    # Some rows again and again: what is written is not what is measured, and 2 GB need not be in memory.
+    # Some rows again and again: writing is not measured, and 2 GB need not be in memory.
     rows = make_tokens(4096)
     samples = [{"tokens": row} for row in rows]
     place = out if endpoint is None else f"s3://{BUCKET}/{out}-{os.getpid()}"  # runs may repeat: each has its own place

@@ -39,7 +39,7 @@ def write(directory: str, kind: str, count: int) -> Result:
 
 
 def write_tar(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A blob that is no image, so that nobody decodes it, and a little JSON."""
+    """A blob that is no image, so that no library decodes it, and a little JSON."""
     blobs = np.random.default_rng(0).integers(0, 256, (len(rows), BLOB_BYTES), np.uint8)
     with tarfile.open(path, "w") as tar:
         for row, blob in zip(rows, blobs, strict=True):

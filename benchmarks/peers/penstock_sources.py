@@ -95,7 +95,7 @@ def write_large(directory: str, files: int, rows: int) -> Result:
 
 
 def large(directory: str, repeats: int, buffer: int | None = None) -> Result:
-    """A whole pass, with memory on the way; then the first batch after states from its start and its end, by turns."""
+    """A whole pass and its memory; then the first batch after states from its start and its end, by turns."""
 
     def make() -> AsyncDataLoader:
         return AsyncDataLoader(ParquetShardedSource(directory), BATCH, shuffle_buffer_size=buffer, seed=1)

@@ -91,7 +91,7 @@ def check(sample: Any) -> None:
 
 
 def forget_files(folder: Path) -> None:
-    """Have the system drop the files from its cache; what is not on the disk yet would stay there."""
+    """Have the system drop the files from its cache; pages not on the disk yet would stay there."""
     for path in folder.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
